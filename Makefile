@@ -1,0 +1,106 @@
+# Everything lives in .venv, made on first use. What is up to date is not installed again, so no
+# target but the first needs the internet. Stamps are keyed by content: a checkout that touches
+# files installs nothing.
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_FLAGS ?= --exitfirst
+ARGS ?=
+
+BIN := .venv/bin
+KEY := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
+RUN := .venv/run-$(KEY)
+DEV := .venv/dev-$(KEY)
+# Without --no-compile a first installation takes 74 s instead of 52 s; Python compiles what it imports.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+NATIVE := src/cutaway/kernels/_native.so
+WEB := src/cutaway/_web/index.html
+# pyright asks the registry for a newer pyright at every run unless told not to.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help chat run serve test quick check types rules native web oracles bench tree clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+chat: $(RUN) native  ## talk to the default model; ARGS="--help" lists what it takes
+	@$(BIN)/cutaway chat $(ARGS)
+
+run: $(RUN) native web  ## serve the default model and open its page; ARGS as for cutaway run
+	@$(BIN)/cutaway run $(ARGS)
+
+serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS as for cutaway serve
+	@$(BIN)/cutaway serve $(ARGS)
+
+test: $(DEV) native web oracles  ## every test that needs neither GPU nor internet, quick ones first
+	@test ! -x web/node_modules/.bin/vitest || (cd web && npm run --silent check && npm test --silent)
+	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
+
+quick: $(DEV) native  ## the quick tests alone, with what oracles are there
+	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)
+
+check: $(DEV)  ## lint, format, types, import contracts, docs
+	@$(MAKE) --no-print-directory -j 2 -O types rules
+
+types:
+	@NODE_OPTIONS=--max-semi-space-size=256 $(BIN)/pyright  # fewer collections: 32 s instead of 44
+
+rules:
+	@$(BIN)/ruff check --no-cache
+	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-logo --no-cache  # its cache keeps imports of modules that came later
+	@$(BIN)/python tools/tree.py --check
+	@$(BIN)/python tools/cli_page.py --check
+	@$(BIN)/python tools/check_docs.py
+
+native: $(NATIVE)  ## compile the CPU kernels; without a C++ compiler Cutaway runs on torch
+
+web: $(WEB)  ## build the page; without Node Cutaway runs without it
+
+oracles: $(DEV)  ## fetch the public references that tests compare with, into the user's cache
+	@$(BIN)/python tests/fetch_oracles.py </dev/null || \
+	  { echo "Oracles are missing: tests marked oracle will be skipped." >&2; \
+	    test -z "$$CUTAWAY_REQUIRE_ORACLES"; }
+
+bench: $(DEV) native  ## run every script in bench/, each after a line that says what it prints
+	@for script in bench/*.py; do \
+	  $(BIN)/python tools/tree.py --first-line "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+tree: $(DEV)  ## write the generated parts of the pages anew: the tree, commands, settings
+	@$(BIN)/python tools/tree.py
+	@$(BIN)/python tools/cli_page.py
+
+clean:  ## remove all that make made in this folder: .venv, builds, caches
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(NATIVE) src/cutaway/_web web/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installation speaks on stderr and reads no stdin: `echo question | make chat` prints the answer alone.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "$(PYTHON) is missing or not Python 3.11 to 3.13; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv >&2 </dev/null || { rm -rf .venv; \
+	  echo "$(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(RUN): | $(BIN)/python
+	@echo "Installing Cutaway into .venv, once; torch takes a minute or two ..." >&2
+	@$(INSTALL) -e '.[chat,grammar]' >&2 </dev/null
+	@rm -f .venv/run-* .venv/dev-* && touch $@
+
+$(DEV): | $(BIN)/python
+	@echo "Installing Cutaway and its development tools into .venv, once; torch takes a minute or two ..." >&2
+	@$(INSTALL) -e '.[dev]' >&2 </dev/null
+	@rm -f .venv/run-* .venv/dev-* && touch $(RUN) $@
+
+# Exit status 3 is the absence of a compiler, which is allowed; a failing compilation is not.
+$(NATIVE): $(shell find native -type f -not -path '*/__pycache__/*') | $(BIN)/python
+	@echo "Compiling the CPU kernels, once; a minute or so ..." >&2
+	@$(BIN)/python native/build.py >&2 </dev/null || test $$? -eq 3
+
+# As with the compiler: without Node there is no page, and that is allowed.
+$(WEB): web/node_modules/.package-lock.json $(shell find web/core web/page web/public -type f) web/index.html web/vite.config.ts
+	@test ! -x web/node_modules/.bin/vite || { echo "Building the page ..." >&2; cd web && npm run --silent build >&2 </dev/null; }
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	@if command -v npm >/dev/null; then echo "Fetching what builds the page, once ..." >&2; \
+	  (cd web && npm ci --silent >&2 </dev/null) || echo "npm could not fetch them: no page." >&2; \
+	else echo "npm is missing: no page; on Debian: apt-get install nodejs npm" >&2; fi
