@@ -1,0 +1,102 @@
+"""The range and default of every request field, in one table.
+
+HTTP schema, command line and Python check against this table and nothing else.
+Free of torch. It knows single fields only; what needs the model (vocabulary, context)
+is checked at the engine's door.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cutaway.core.errors import RequestError
+
+Kind = Literal["int", "float", "bool"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Range of one field. Ends are included unless least_open says otherwise."""
+
+    kind: Kind
+    default: float | int | bool | None
+    least: float = -math.inf
+    most: float = math.inf
+    least_open: bool = False
+    meaning: str = ""
+
+    def describe(self) -> str:
+        """The range in words, for messages and help."""
+        if self.kind == "bool":
+            return "true or false"
+        noun = "an integer" if self.kind == "int" else "a number"
+        if self.least_open:
+            return f"{noun} above {_plain(self.least)} and at most {_plain(self.most)}"
+        return f"{noun} from {_plain(self.least)} to {_plain(self.most)}"
+
+
+INT64_MAX = 2**63 - 1
+
+LIMITS: Mapping[str, Limit] = {
+    "temperature": Limit("float", 1.0, 0, 5, meaning="divides the logits; 0 is greedy"),
+    "top_k": Limit("int", 0, -1, 2**31 - 1, meaning="keep the k most likely; 0 and -1 keep all"),
+    "top_p": Limit("float", 1.0, 0, 1, meaning="smallest set whose mass reaches p"),
+    "min_p": Limit("float", 0.0, 0, 1, meaning="least share of the top token's probability"),
+    "repetition_penalty": Limit("float", 1.0, 0, 10, least_open=True, meaning="prompt and output"),
+    "presence_penalty": Limit("float", 0.0, -2, 2, meaning="once per token in the output"),
+    "frequency_penalty": Limit("float", 0.0, -2, 2, meaning="times its count in the output"),
+    "logit_bias": Limit("float", 0.0, -100, 100, meaning="added to one token's logit"),
+    "seed": Limit("int", None, -(2**63), INT64_MAX, meaning="repeats the draws"),
+    "n": Limit("int", 1, 1, 128, meaning="answers per prompt"),
+    "max_tokens": Limit("int", None, 0, INT64_MAX, meaning="most tokens of the answer"),
+    "min_tokens": Limit("int", 0, 0, INT64_MAX, meaning="no end and no stop before"),
+    "logprobs": Limit("int", None, 0, 20, meaning="alternatives reported per token"),
+    "prompt_logprobs": Limit("int", None, 0, 20, meaning="alternatives per prompt token"),
+    "timeout": Limit("float", None, 0, 604_800, least_open=True, meaning="seconds it may take"),
+    "ignore_eos": Limit("bool", False),
+    "include_stop": Limit("bool", False),
+    "skip_special_tokens": Limit("bool", True),
+}
+
+MAX_LOGIT_BIAS = 1024  # entries of one request
+MAX_STOP_STRINGS = 16
+MAX_STOP_BYTES = 256  # of one stop string
+MAX_STOP_TOKENS = 128
+
+
+def check(name: str, value: object, *, param: str | None = None) -> None:
+    """Raise RequestError unless value fits the field; None passes where it is the default."""
+    limit = LIMITS[name]
+    param = param or name
+    if value is None and limit.default is None:
+        return
+    is_bool = isinstance(value, bool)
+    if limit.kind == "bool":
+        fits = is_bool
+    elif limit.kind == "int":
+        fits = isinstance(value, int) and not is_bool
+    else:
+        # An integer of any size can be compared, but not every one can become a float.
+        is_finite = isinstance(value, float) and math.isfinite(value)
+        fits = is_finite or (isinstance(value, int) and not is_bool)
+    if fits and limit.kind != "bool":
+        assert isinstance(value, int | float)
+        above = value > limit.least if limit.least_open else value >= limit.least
+        fits = above and value <= limit.most
+    if not fits:
+        raise RequestError(
+            f"{param} is {shown(value)}; it must be {limit.describe()}.", param=param
+        )
+
+
+def shown(value: object) -> str:
+    """A value as it may stand in a message: short, whatever it is."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else str(number)

@@ -1,0 +1,66 @@
+"""What the engine says while it answers and when it is done. Free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cutaway.core.errors import CutawayError
+
+# stop: an ending token or a stop string; length: max_tokens or the context is used up
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Log-probability of one token and of the likeliest alternatives.
+
+    Units: natural logarithm of the raw softmax: before bias, penalties and temperature.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 is the most likely
+    top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most likely first
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of one choice. The ending token counts, as it was sampled."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int  # prompt tokens found in the prefix index
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that one choice spent in each stage, by a monotonic clock.
+
+    queue: arrival to the first step that computes the prompt; prefill: from there to the first
+    token; decode: first token to the end; detokenize: within decode, turning ids into text;
+    first_token: arrival to the first token.
+    """
+
+    queue: float
+    prefill: float
+    decode: float
+    detokenize: float
+    first_token: float
+
+
+@dataclass(frozen=True)
+class Delta:
+    """News of one choice after a step: new tokens, new text, and at the end why it ended."""
+
+    request_id: str
+    choice: int
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    finish_reason: FinishReason | None = None
+    stopped_by: str | int | None = None  # the stop string or the ending token
+    error: CutawayError | None = field(default=None, compare=False)
+    usage: Usage | None = None
+    timings: Timings | None = field(default=None, compare=False)

@@ -1,0 +1,195 @@
+"""What a client asks: sampling parameters and the request. Free of torch and of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import cast
+
+from cutaway.core import limits
+from cutaway.core.errors import RequestError
+from cutaway.core.grammar import Grammar
+
+_NO_BIAS: Mapping[int, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the answer is chosen from the logits and when it ends.
+
+    Order in which they act: grammar, bias, penalties, temperature, min_p, top_k, top_p.
+    Units:  penalties and bias are in logits; top_p and min_p are ratios from 0 to 1.
+    Raises: RequestError naming field, value and range (core/limits.py).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=lambda: _NO_BIAS)
+    seed: int | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if each.name in limits.LIMITS and each.name != "logit_bias":
+                limits.check(each.name, getattr(self, each.name))
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RequestError(
+                f"grammar is {limits.shown(self.grammar)}; it must be a Grammar.", param="grammar"
+            )
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}; "
+                "it must be at most max_tokens.",
+                param="min_tokens",
+            )
+        if self.max_tokens == 0 and self.prompt_logprobs is None:
+            raise RequestError(
+                "max_tokens is 0; it must be at least 1 unless prompt_logprobs is asked for.",
+                param="max_tokens",
+            )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+
+# Below this a float32 division of logits overflows or only the top token keeps any weight:
+# the same answer as greedy. vLLM uses the same bound.
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt, as token ids, with how to continue it.
+
+    cache_salt keeps the pages of different owners apart in the prefix index.
+    owner:    who asks; the engine's time is shared fairly between owners.
+    deadline: seconds from arrival after which the answer ends; None waits for ever.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    cache_salt: bytes = b""
+    owner: str = ""
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt_token_ids:
+            raise RequestError(
+                "prompt has no tokens; give at least one character or token id.", param="prompt"
+            )
+        if self.deadline is not None and not 0 < self.deadline < math.inf:
+            raise RequestError(
+                f"deadline is {self.deadline}; it must be a number of seconds above 0. Leave it "
+                "out to wait for ever.",
+                param="deadline",
+            )
+
+
+def _stop_strings(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = (value,)
+    strings = _items(value)
+    if strings is None or not all(isinstance(each, str) for each in strings):
+        raise RequestError(
+            f"stop is {limits.shown(value)}; it must be a string or a list of strings.",
+            param="stop",
+        )
+    if len(strings) > limits.MAX_STOP_STRINGS:
+        raise RequestError(
+            f"stop has {len(strings)} strings; at most {limits.MAX_STOP_STRINGS} are allowed.",
+            param="stop",
+        )
+    for string in cast("tuple[str, ...]", strings):
+        _check_stop_string(string)
+    return cast("tuple[str, ...]", strings)
+
+
+def _check_stop_string(string: str) -> None:
+    try:
+        size = len(string.encode())
+    except UnicodeEncodeError:
+        raise RequestError(
+            f"stop holds {limits.shown(string)}, a lone surrogate; it must be valid Unicode.",
+            param="stop",
+        ) from None
+    if not 1 <= size <= limits.MAX_STOP_BYTES:
+        raise RequestError(
+            f"stop holds a string of {size} bytes; each must have 1 to "
+            f"{limits.MAX_STOP_BYTES} bytes in UTF-8.",
+            param="stop",
+        )
+
+
+def _stop_tokens(value: object) -> tuple[int, ...]:
+    ids = _items(value)
+    if ids is None or not all(_is_token_id(each) for each in ids):
+        raise RequestError(
+            f"stop_token_ids is {limits.shown(value)}; it must be a list of token ids.",
+            param="stop_token_ids",
+        )
+    if len(ids) > limits.MAX_STOP_TOKENS:
+        raise RequestError(
+            f"stop_token_ids has {len(ids)} ids; at most {limits.MAX_STOP_TOKENS} are allowed.",
+            param="stop_token_ids",
+        )
+    return cast("tuple[int, ...]", ids)
+
+
+def _logit_bias(value: object) -> Mapping[int, float]:
+    if value is None:
+        return _NO_BIAS
+    if not isinstance(value, Mapping):
+        raise RequestError(
+            f"logit_bias is {limits.shown(value)}; it must map token ids to numbers.",
+            param="logit_bias",
+        )
+    entries = cast("Mapping[object, object]", value)
+    if len(entries) > limits.MAX_LOGIT_BIAS:
+        raise RequestError(
+            f"logit_bias has {len(entries)} entries; at most {limits.MAX_LOGIT_BIAS} are allowed.",
+            param="logit_bias",
+        )
+    bias: dict[int, float] = {}
+    for key, amount in entries.items():
+        if not _is_token_id(key):
+            raise RequestError(
+                f"logit_bias has the key {limits.shown(key)}; keys must be token ids.",
+                param="logit_bias",
+            )
+        limits.check("logit_bias", amount, param=f"logit_bias[{key}]")
+        bias[cast(int, key)] = float(cast(float, amount))
+    return MappingProxyType(bias)
+
+
+def _items(value: object) -> tuple[object, ...] | None:
+    """The members of a list or tuple; None for anything else."""
+    if isinstance(value, tuple | list):
+        return tuple(cast("tuple[object, ...]", value))
+    return None
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

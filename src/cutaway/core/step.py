@@ -1,0 +1,112 @@
+"""One forward pass of the engine, as an argument: tokens, positions, page tables, rows, taps.
+
+What a layer needs is here or in its signature; there is no global context. A sequence may bring
+one query token (decode), many (a prefill chunk) or a few (a draft to verify): nothing below
+assumes one.
+
+Letters: T tokens in the step, B sequences, R rows that need logits, N pages, P tokens per page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from cutaway.core.layout import scale_name
+
+# (name, value, layer) -> None to read, or a tensor of the same shape to put in its place.
+Sink = Callable[[str, Tensor, int | None], Tensor | None]
+
+
+@dataclass(frozen=True)
+class ShapePlan:
+    """The step's shape as host numbers: enough to repeat it with other contents."""
+
+    query_lengths: tuple[int, ...]  # new tokens of each sequence
+    context_lengths: tuple[int, ...]  # keys of each sequence, the new ones included
+    bucket: int | None = None  # sequences of the captured graph that ran it; None is eager
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every sequence brings exactly one token."""
+        return all(length == 1 for length in self.query_lengths)
+
+
+@dataclass(frozen=True)
+class GroupTables:
+    """Where the tokens of this step and of its context lie in one cache group."""
+
+    page_table: Tensor  # [B, pages] int64; SCRATCH_PAGE past a sequence's last page
+    slots: Tensor  # [T] int64: page * P + offset of each new token
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's pages: each field [N, P, ...]; the group tells which tables address them.
+
+    page_size: tokens per page, which the fields of a state [N, ...] do not show.
+    """
+
+    fields: Mapping[str, Tensor]
+    group: int
+    page_size: int
+
+    def scales(self, field: str) -> Tensor | None:
+        """What the numbers of a field are to be multiplied by, where they have scales."""
+        return self.fields.get(scale_name(field))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Argument of every forward.
+
+    Without caches the step is self-contained (training, scoring): each sequence attends to its
+    own tokens only, and nothing is stored.
+    """
+
+    token_ids: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    declared_lengths: Tensor  # [T] int64: longest length that the token's request may reach
+    query_starts: Tensor  # [B + 1] int64: first token of each sequence
+    context_lengths: Tensor  # [B] int64
+    logit_rows: Tensor  # [R] int64: tokens whose logits are wanted
+    plan: ShapePlan
+    groups: tuple[GroupTables, ...] = ()
+    caches: tuple[LayerCache, ...] = ()
+    sink: Sink | None = field(default=None, compare=False)
+
+    def tap(self, name: str, value: Tensor, layer: int | None = None) -> Tensor:
+        """Hand value to the sink, if there is one; what the sink returns takes its place."""
+        if self.sink is None:
+            return value
+        replaced = self.sink(name, value, layer)
+        return value if replaced is None else replaced
+
+    @staticmethod
+    def without_cache(
+        sequences: Sequence[Sequence[int]],
+        *,
+        device: torch.device | str = "cpu",
+        sink: Sink | None = None,
+    ) -> Step:
+        """A step over whole sequences that stores nothing and gives logits for every token."""
+        lengths = [len(ids) for ids in sequences]
+        total = sum(lengths)
+
+        def tensor(values: Sequence[int]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        return Step(
+            token_ids=tensor([i for ids in sequences for i in ids]),
+            positions=tensor([p for n in lengths for p in range(n)]),
+            declared_lengths=tensor([n for n in lengths for _ in range(n)]),
+            query_starts=tensor([0, *accumulate(lengths)]),
+            context_lengths=tensor(lengths),
+            logit_rows=torch.arange(total, device=device),
+            plan=ShapePlan(tuple(lengths), tuple(lengths)),
+            sink=sink,
+        )
