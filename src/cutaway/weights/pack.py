@@ -1,0 +1,105 @@
+"""A model's matrices kept in fewer bits, straight from their stored form: packed, or for torch.
+
+It knows neither architectures nor what a matrix is for: targets say where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.core.weights import Target
+from cutaway.quantize.packed import Packed
+from cutaway.weights.load import check_equal, half_split
+from cutaway.weights.source import WeightSource
+
+
+def pack_weights(
+    module: nn.Module, source: WeightSource, targets: Mapping[str, Target]
+) -> frozenset[str]:
+    """Put matrices in the native kernels' layouts in the places of those that targets name.
+
+    Tells which names went. The rest (norms, biases) is left to load_weights. Names and shapes
+    were compared before.
+    """
+    return _replace(module, source, targets, _pack)
+
+
+def keep_weights(
+    module: nn.Module,
+    source: WeightSource,
+    targets: Mapping[str, Target],
+    *,
+    device: torch.device | str,
+) -> frozenset[str]:
+    """The same for torch: matrices that multiply as they are stored; the rest is load_weights'."""
+
+    def keep(source: WeightSource, name: str, target: Target) -> nn.Module | None:
+        stored = source.quantized(name)
+        kept = None if stored is None else stored.kept(_row_order(target))
+        return None if kept is None else kept.to(device)
+
+    return _replace(module, source, targets, keep)
+
+
+def _replace(
+    module: nn.Module,
+    source: WeightSource,
+    targets: Mapping[str, Target],
+    make: Callable[[WeightSource, str, Target], nn.Module | None],
+) -> frozenset[str]:
+    """Every matrix of which make gives a new form; the names that it took."""
+    places = _places(module)
+    replaced: dict[str, str] = {}  # parameter: the name that filled it
+    taken: set[str] = set()
+    names = [name for name, t in targets.items() if _can_pack(t) and name in source.names()]
+    for name in names:
+        target = targets[name]
+        if target.parameter in replaced:  # tied, and stored all the same
+            first = source.tensor(replaced[target.parameter])
+            check_equal(source, name, source.tensor(name), first)
+            taken.add(name)
+            continue
+        old = module.get_submodule(target.parameter.removesuffix(".weight"))
+        new = make(source, name, target)
+        if new is None:
+            continue
+        source.release(name)
+        for parent, attribute in places[id(old)]:  # a tied table is in two
+            setattr(parent, attribute, new)
+        replaced[target.parameter] = name
+        taken.add(name)
+    return frozenset(taken)
+
+
+def _can_pack(target: Target) -> bool:
+    """A part of a stack stays numbers, as do a matrix that lies across and stacked biases."""
+    is_matrix = len(target.shape) == 2 and target.parameter.endswith(".weight")
+    return is_matrix and not target.is_transposed and not target.part
+
+
+def _pack(source: WeightSource, name: str, target: Target) -> Packed:
+    order = _row_order(target)
+    stored = source.quantized(name)
+    packed = None if stored is None else stored.packed(order)
+    if packed is not None:
+        return packed
+    # What no layout holds by its integers widens to 8 bits; floats stay what they are.
+    return Packed.of(source.tensor(name), row_order=order, widens=stored is not None)
+
+
+def _row_order(target: Target) -> Tensor | None:
+    if target.heads is None:
+        return None
+    return half_split(torch.arange(target.shape[0]), target.heads)
+
+
+def _places(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """Every module and attribute that holds a module, by the identity of the one held."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for parent in module.modules():
+        for attribute, child in parent.named_children():
+            places.setdefault(id(child), []).append((parent, attribute))
+    return places

@@ -1,0 +1,75 @@
+"""A source whose matrices are rounded to one of our own schemes as they are read.
+
+Maps inside layers are rounded; tables of the vocabulary, routers, norms and biases stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from torch import Tensor
+
+from cutaway.core.errors import UnsupportedModelError
+from cutaway.core.weights import Target
+from cutaway.quantize.rounding import rounded
+from cutaway.quantize.scheme import Quantized
+from cutaway.quantize.schemes import Scheme
+from cutaway.weights.source import WeightSource
+
+
+class RoundedWeights:
+    """Tensors of another source, in fewer bits.
+
+    Raises: UnsupportedModelError naming a matrix whose columns are no multiple of the group.
+    """
+
+    def __init__(self, source: WeightSource, targets: Mapping[str, Target], scheme: Scheme) -> None:
+        self._source = source
+        self._scheme = scheme
+        self._chosen = frozenset(matrices_of(source, targets))
+        for name in self._chosen:
+            columns = source.shape(name)[1]
+            if scheme.group_size and columns % scheme.group_size:
+                raise UnsupportedModelError(
+                    f"{source.file}: {name} has {columns} columns, which are no multiple of the "
+                    f"group of {scheme.group_size}. Set quant to a scheme with smaller groups, "
+                    "or to fp8."
+                )
+
+    @property
+    def file(self) -> str:
+        return self._source.file
+
+    def names(self) -> Collection[str]:
+        return self._source.names()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._source.shape(name)
+
+    def check(self, name: str) -> None:
+        self._source.check(name)
+
+    def tensor(self, name: str) -> Tensor:
+        stored = self._source.tensor(name)
+        return rounded(stored, self._scheme).dense() if name in self._chosen else stored
+
+    def quantized(self, name: str) -> Quantized | None:
+        if name not in self._chosen:
+            return self._source.quantized(name)
+        return rounded(self._source.tensor(name), self._scheme)
+
+    def release(self, name: str) -> None:
+        self._source.release(name)
+
+
+def matrices_of(source: WeightSource, targets: Mapping[str, Target]) -> list[str]:
+    """Names of the maps inside layers, where most of a model's weights are."""
+    return [
+        name
+        for name, target in targets.items()
+        if name in source.names()
+        and len(target.shape) == 2
+        and (".segments." in target.parameter or ".experts." in target.parameter)
+        and target.parameter.endswith(".weight")
+        and not target.is_transposed
+    ]

@@ -1,0 +1,79 @@
+"""Where stored tensors come from, whatever the format: the protocol, and GGUF files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from torch import Tensor
+
+from cutaway.core.gguf import GgufFile
+from cutaway.quantize.gguf import PLAIN, check_supported, unpack
+from cutaway.quantize.gguf_packed import BlockMatrix
+from cutaway.quantize.scheme import Quantized
+
+
+class WeightSource(Protocol):
+    """Named tensors that can be looked at before they are read."""
+
+    @property
+    def file(self) -> str:
+        """What messages call it."""
+        ...
+
+    def names(self) -> Collection[str]:
+        """Every tensor's name."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, rows first, without reading it."""
+        ...
+
+    def check(self, name: str) -> None:
+        """Raise UnsupportedModelError, naming the tensor, unless its stored type can be read."""
+        ...
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers, in memory of its own."""
+        ...
+
+    def quantized(self, name: str) -> Quantized | None:
+        """A matrix as it is stored in fewer bits; None for plain numbers."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Hold no memory for a tensor that was read; it can be read again."""
+        ...
+
+
+class GgufWeights:
+    """Tensors of a GGUF file, blocks unpacked to float32."""
+
+    def __init__(self, gguf: GgufFile) -> None:
+        self._gguf = gguf
+
+    @property
+    def file(self) -> str:
+        return self._gguf.file
+
+    def names(self) -> Collection[str]:
+        return self._gguf.tensors.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._gguf.tensors[name].shape
+
+    def check(self, name: str) -> None:
+        check_supported(self._gguf.tensors[name], file=self.file)
+
+    def tensor(self, name: str) -> Tensor:
+        return unpack(self._gguf, name)
+
+    def quantized(self, name: str) -> Quantized | None:
+        tensor = self._gguf.tensors[name]
+        if tensor.type in PLAIN or len(tensor.shape) != 2:
+            return None
+        rows, columns = tensor.shape
+        return BlockMatrix(tensor.type, (rows, columns), self._gguf.data(name))
+
+    def release(self, name: str) -> None:
+        self._gguf.release(name)
