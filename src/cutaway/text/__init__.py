@@ -1,0 +1,1 @@
+"""The first stage: messages become prompt text in which control tokens are marked."""

@@ -1,0 +1,281 @@
+"""One form for chat messages, whatever API they came by: checked, and turned back for templates.
+
+Knows no template and no token. Every fault is a RequestError that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import shown
+from cutaway.text.kinds import is_row, is_table
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+MAX_DEPTH = 64  # of nested lists and dicts; deeper than any published tool schema
+MAX_INT_BITS = 256  # longer integers turn arithmetic in a template into work without bound
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """The model asked for a function. Arguments are an object, or the model's words if not JSON."""
+
+    name: str
+    arguments: Json
+    call_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a function answered."""
+
+    text: str
+    call_id: str | None = None
+    name: str | None = None
+
+
+Part = Text | ToolCall | ToolResult
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. Several texts are one text without anything between them."""
+
+    role: str
+    content: tuple[Part, ...]
+    name: str | None = None
+    reasoning: str | None = None  # what a reasoning model thought before it answered
+
+    @property
+    def text(self) -> str | None:
+        """All texts in a row; None where there is none, which differs from an empty one."""
+        texts = [part.text for part in self.content if isinstance(part, Text)]
+        return "".join(texts) if texts else None
+
+
+# The same thing under the names that clients use; the first one that is set counts.
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", *REASONING_FIELDS}
+
+
+def from_dicts(messages: object) -> tuple[Message, ...]:
+    """Messages in the form of OpenAI's chat API.
+
+    Content is a string, a list of text parts, or null beside tool_calls. A field that is null or
+    empty counts as absent; one that is unknown and set is refused rather than dropped in silence.
+
+    Raises: RequestError naming the field, as in messages[2].content[0].type.
+    """
+    if not is_row(messages) or not messages:
+        raise _fault("messages", messages, "it must be a list of at least one message")
+    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages))
+
+
+def to_dicts(messages: Sequence[Message]) -> list[dict[str, Json]]:
+    """The dicts that chat templates expect: as transformers hands them over, absent keys left out.
+
+    Each tool result becomes a message of the role "tool" of its own.
+    """
+    dicts: list[dict[str, Json]] = []
+    for message in messages:
+        results = [part for part in message.content if isinstance(part, ToolResult)]
+        dicts += [_result_dict(result) for result in results]
+        if len(results) < len(message.content) or not results:
+            dicts.append(_message_dict(message))
+    return dicts
+
+
+def plain(value: object, param: str, *, depth: int = MAX_DEPTH) -> Json:
+    """A copy made of nothing but JSON's own types, with strings that UTF-8 can write.
+
+    Raises: RequestError naming param for any other type, a lone surrogate, NaN, infinity, an
+    integer above 256 bits, or more than MAX_DEPTH levels.
+    """
+    if isinstance(value, str):
+        return _string(value, param)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INT_BITS:
+            raise RequestError(
+                f"{param} is an integer of {value.bit_length()} bits; "
+                f"at most {MAX_INT_BITS} are allowed.",
+                param=param,
+            )
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _fault(param, value, "numbers must be finite")
+        return float(value)
+    if depth == 0:
+        raise _too_deep(param)
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[object, object]", value).items()
+        return {_string(key, param): plain(item, param, depth=depth - 1) for key, item in entries}
+    if is_row(value):
+        return [plain(item, param, depth=depth - 1) for item in value]
+    raise _fault(param, value, "only JSON's types are allowed")
+
+
+def _message(item: object, param: str) -> Message:
+    fields = _mapping(item, param)
+    for name in fields:
+        if name not in _FIELDS:
+            raise RequestError(
+                f"{param}.{name} is not a known field; known are {', '.join(sorted(_FIELDS))}.",
+                param=f"{param}.{name}",
+            )
+    role = _string(fields.get("role"), f"{param}.role")
+    reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
+    message = Message(
+        role=role,
+        content=_content(fields, role, param),
+        name=_string(fields["name"], f"{param}.name") if "name" in fields else None,
+        reasoning=_string(reasoning[0][1], f"{param}.{reasoning[0][0]}") if reasoning else None,
+    )
+    if not message.content and message.reasoning is None:
+        raise _fault(f"{param}.content", None, "it must be a string or a list of text parts")
+    return message
+
+
+def _content(fields: Mapping[str, object], role: str, param: str) -> tuple[Part, ...]:
+    texts = _texts(fields["content"], f"{param}.content") if "content" in fields else ()
+    if role == "tool":
+        call_id = fields.get("tool_call_id")
+        name = fields.get("name")
+        result = ToolResult(
+            text="".join(part.text for part in texts),
+            call_id=None if call_id is None else _string(call_id, f"{param}.tool_call_id"),
+            name=None if name is None else _string(name, f"{param}.name"),
+        )
+        return (result,) if texts else ()
+    return (*texts, *_tool_calls(fields.get("tool_calls", ()), f"{param}.tool_calls"))
+
+
+def _texts(content: object, param: str) -> tuple[Text, ...]:
+    if isinstance(content, str):
+        return (Text(_string(content, param)),)
+    if not is_row(content) or not content:
+        raise _fault(param, content, "it must be a string or a list of text parts")
+    return tuple(_text_part(part, f"{param}[{index}]") for index, part in enumerate(content))
+
+
+def _text_part(part: object, param: str) -> Text:
+    fields = _mapping(part, param)
+    kind = fields.get("type")
+    if kind != "text":
+        raise _fault(f"{param}.type", kind, 'this model reads parts of type "text" only')
+    return Text(_string(fields.get("text"), f"{param}.text"))
+
+
+def _tool_calls(calls: object, param: str) -> tuple[ToolCall, ...]:
+    if not is_row(calls):
+        raise _fault(param, calls, "it must be a list of tool calls")
+    return tuple(_tool_call(call, f"{param}[{index}]") for index, call in enumerate(calls))
+
+
+def _tool_call(call: object, param: str) -> ToolCall:
+    fields = _mapping(call, param)
+    if fields.get("type", "function") != "function":
+        raise _fault(f"{param}.type", fields["type"], 'it must be "function"')
+    function = _mapping(fields.get("function"), f"{param}.function")
+    call_id = fields.get("id")
+    return ToolCall(
+        name=_string(function.get("name"), f"{param}.function.name"),
+        arguments=_arguments(function.get("arguments", {}), f"{param}.function.arguments"),
+        call_id=None if call_id is None else _string(call_id, f"{param}.id"),
+    )
+
+
+def _arguments(arguments: object, param: str) -> Json:
+    """Templates want an object. Clients send its JSON; a model may have written something else."""
+    if not isinstance(arguments, str):
+        return plain(arguments, param)
+    text = _string(arguments, param)
+    try:
+        parsed: object = json.loads(text, parse_constant=_refuse_constant)
+    except ValueError:
+        return text
+    except RecursionError:
+        raise _too_deep(param) from None
+    return plain(parsed, param) if is_table(parsed) else text
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(name)  # NaN and Infinity are Python's, not JSON's
+
+
+def _message_dict(message: Message) -> dict[str, Json]:
+    fields: dict[str, Json] = {"role": message.role}
+    if message.text is not None:
+        fields["content"] = message.text
+    if message.name is not None:
+        fields["name"] = message.name
+    calls = [part for part in message.content if isinstance(part, ToolCall)]
+    if calls:
+        fields["tool_calls"] = [_call_dict(call) for call in calls]
+    if message.reasoning is not None:
+        # Two names for one thing: most templates read the first, gpt-oss the second.
+        fields["reasoning_content"] = fields["thinking"] = message.reasoning
+    return fields
+
+
+def _call_dict(call: ToolCall) -> dict[str, Json]:
+    fields: dict[str, Json] = {} if call.call_id is None else {"id": call.call_id}
+    fields["type"] = "function"
+    fields["function"] = {"name": call.name, "arguments": call.arguments}
+    return fields
+
+
+def _result_dict(result: ToolResult) -> dict[str, Json]:
+    fields: dict[str, Json] = {"role": "tool", "content": result.text}
+    if result.name is not None:
+        fields["name"] = result.name
+    if result.call_id is not None:
+        fields["tool_call_id"] = result.call_id
+    return fields
+
+
+def _mapping(value: object, param: str) -> Mapping[str, object]:
+    """A dict's fields without those that are null or an empty list."""
+    if not isinstance(value, Mapping):
+        raise _fault(param, value, "it must be an object")
+    entries = cast("Mapping[object, object]", value).items()
+    return {
+        _string(key, param): item
+        for key, item in entries
+        if item is not None and not (key != "content" and item == [])
+    }
+
+
+def _string(value: object, param: str) -> str:
+    """An exact str that UTF-8 can write."""
+    if not isinstance(value, str):
+        raise _fault(param, value, "it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _fault(param, value, "a lone surrogate stands in it; use valid Unicode") from None
+    return str.__str__(value)
+
+
+def _too_deep(param: str) -> RequestError:
+    return RequestError(
+        f"{param} is nested too deeply; at most {MAX_DEPTH} levels are allowed.", param=param
+    )
+
+
+def _fault(param: str, value: object, rule: str) -> RequestError:
+    return RequestError(f"{param} is {shown(value)}; {rule}.", param=param)

@@ -1,0 +1,214 @@
+"""A model's chat template: messages in, prompt out.
+
+String for string what transformers renders, under a budget of work, and with control tokens that
+only the template can write. Knows no vocabulary and no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+
+import jinja2
+from jinja2 import Template, TemplateSyntaxError
+
+from cutaway.core.errors import RequestError, TemplateError
+from cutaway.core.limits import shown
+from cutaway.text.kinds import is_row, is_table
+from cutaway.text.messages import Json, Message, plain, to_dicts
+from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
+from cutaway.text.prompt import Prompt, cut_rendered
+from cutaway.text.sandbox import RefusalError, Sandbox
+from cutaway.text.written import concat, written
+
+# Far above what is needed: Qwen3's template has 4,116 characters and 991 words of Jinja, blanks
+# included. Compiling as many words as are allowed takes about a second (docs/text.md).
+MAX_SOURCE = 2**20
+MAX_LEXEMES = 25_000
+MAX_CONTROL = 256  # characters of a control string; Llama 3's longest has 30
+MAX_WORDS = 500  # characters of a template's own message that are passed on
+
+# Roles are a choice from a list and no free text, so a template that writes <|user|> by putting
+# the role between its own characters has written a control token. Any other role is plain text.
+ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+
+_OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
+
+Sink = Callable[[str, Prompt], None]
+
+
+class ChatTemplate:
+    """One compiled template. Renderings share nothing, so threads may share it.
+
+    control_strings: texts of the control tokens that the tokenizer knows.
+    special_tokens: other names that a template may read, for instance pad_token.
+    now: the clock of strftime_now.
+    sink: told ("text.prompt", prompt) for every rendering; it reads only.
+
+    Raises: TemplateError when there is no template, or Jinja cannot compile it.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        control_strings: frozenset[str] = frozenset(),
+        special_tokens: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+        sink: Sink | None = None,
+    ) -> None:
+        names = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
+        self._special_tokens = {name: written(text) for name, text in names.items() if text}
+        self._control_strings = _checked_controls(control_strings)
+        self._sink = sink
+        self._template, read = _compile(_checked(source), Sandbox(now=now))
+        self.variables = read - _OWN_VARIABLES - names.keys()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        extras: Mapping[str, object] | None = None,
+    ) -> Prompt:
+        """The prompt for a conversation.
+
+        extras are further variables, for instance enable_thinking; the template must read them.
+
+        Raises: TemplateError with the template's own words when it refuses the messages, or with
+        what is wrong with it; RequestError when tools or extras are not plain data or not read.
+        """
+        # The rest of what is None stays defined, as transformers has it.
+        variables: dict[str, object] = {
+            "documents": None,
+            **self._special_tokens,
+            **self._checked_extras(extras or {}),
+            "messages": [_with_role(fields) for fields in to_dicts(messages)],
+            "tools": None if tools is None else plain(tools, "tools"),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        prompt = cut_rendered(_run(self._template, variables), self._control_strings)
+        if self._sink is not None:
+            self._sink("text.prompt", prompt)
+        return prompt
+
+    def _checked_extras(self, extras: Mapping[str, object]) -> dict[str, Json]:
+        for name in extras:
+            if name not in self.variables:
+                param = f"chat_template_kwargs.{name}"
+                listed = ", ".join(sorted(self.variables)) or "no more than the messages"
+                raise RequestError(
+                    f"{param} is not read by this model's chat template; it reads {listed}.",
+                    param=param,
+                )
+        return {name: plain(extras[name], f"chat_template_kwargs.{name}") for name in extras}
+
+
+def choose_source(value: object, *, has_tools: bool = False) -> str:
+    """The template among what a tokenizer_config.json may hold: one, or a list of named ones.
+
+    With tools the one named tool_use is taken where there is one, else the one named default.
+
+    Raises: TemplateError when there is none; nothing is guessed.
+    """
+    if isinstance(value, str) and value:
+        return value
+    named: dict[object, object] = {}
+    for entry in value if is_row(value) else ():
+        if is_table(entry):
+            named[entry.get("name")] = entry.get("template")
+    for name in ("tool_use", "default") if has_tools else ("default",):
+        source = named.get(name)
+        if isinstance(source, str):
+            return source
+    if not value:
+        raise TemplateError(
+            "this model has no chat template; send a prompt without messages, or give a template."
+        )
+    raise TemplateError(
+        f"chat_template is {shown(value)}; it must be a string, or a list of named templates "
+        "with one called default."
+    )
+
+
+def _checked(source: str | None) -> str:
+    source = choose_source(source)
+    if len(source) > MAX_SOURCE:
+        raise TemplateError(
+            f"the chat template has {len(source)} characters; at most {MAX_SOURCE} are allowed."
+        )
+    return source
+
+
+def _checked_controls(control_strings: frozenset[str]) -> frozenset[str]:
+    longest = max(control_strings, key=len, default="")
+    if len(longest) > MAX_CONTROL:
+        raise TemplateError(
+            f"the vocabulary has a control token of {len(longest)} characters, "
+            f"{shown(longest)}; at most {MAX_CONTROL} are allowed."
+        )
+    return control_strings - {""}
+
+
+def _compile(source: str, sandbox: Sandbox) -> tuple[Template, frozenset[str]]:
+    """The template, and the names of the variables that it reads."""
+    try:
+        for count, _ in enumerate(sandbox.lex(source)):
+            if count == MAX_LEXEMES:
+                raise BudgetError(f"it has more than {MAX_LEXEMES} words")
+        template = sandbox.from_string(source)
+        return template, frozenset(sandbox.names_read - sandbox.globals.keys())
+    except Exception as fault:  # untrusted code: whatever it trips over is its own fault
+        line = fault.lineno if isinstance(fault, TemplateSyntaxError) else None
+        raise _template_error(fault, line) from fault
+
+
+def _run(template: Template, variables: dict[str, object]) -> str:
+    meter = Meter()
+    meter.allow(variables.values())
+    context = template.new_context(variables)
+    assert isinstance(context, Rendering), "the sandbox makes the context"
+    context.meter = meter
+    pieces: list[str] = []
+    chars = 0
+    try:
+        for piece in template.root_render_func(context):
+            chars += len(piece)
+            if chars > MAX_TEXT:
+                raise BudgetError(f"it writes more than {MAX_TEXT} characters")
+            pieces.append(piece)
+    except RefusalError as refusal:
+        raise TemplateError(_short(str(refusal))) from None
+    except Exception as fault:  # untrusted code: whatever it trips over is its own fault
+        raise _template_error(fault, _line(template, fault.__traceback__)) from fault
+    return concat(pieces)
+
+
+def _with_role(fields: dict[str, Json]) -> dict[str, object]:
+    role = fields["role"]
+    return {**fields, "role": written(role) if isinstance(role, str) and role in ROLES else role}
+
+
+def _line(template: Template, traceback: TracebackType | None) -> int | None:
+    """The template's line in which a fault came up."""
+    line = None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == template.filename:
+            line = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
+def _template_error(fault: Exception, line: int | None) -> TemplateError:
+    where = "" if line is None else f", line {line}"
+    said = fault.message if isinstance(fault, jinja2.TemplateError) else str(fault)
+    words = (said or type(fault).__name__).rstrip(".")
+    return TemplateError(_short(f"the chat template is at fault{where}: {words}."))
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."

@@ -1,0 +1,1 @@
+"""Text to token ids and back: vocabularies, how they are read and how they are learned."""
