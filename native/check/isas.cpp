@@ -1,0 +1,214 @@
+// Runs random operations on every instruction set that this CPU has, on one thread and on three,
+// and compares all bits with the portable one. A program of its own, so that it also runs where
+// Python does not, for instance under an emulator. Prints what it compared; exit status 1 if bits
+// differ.
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <functional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../kernels/panel.h"
+
+namespace {
+
+std::mt19937 generator(1);
+
+int64_t pick(int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(generator() % static_cast<uint64_t>(high - low + 1));
+}
+
+std::vector<float> numbers(int64_t count, float spread = 1.0f) {
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> out(static_cast<size_t>(count));
+  for (float& x : out) x = normal(generator);
+  return out;
+}
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  printf("failed: %s\n", what);
+  exit(1);
+}
+
+struct Weight {
+  uint8_t* memory;
+  cw_weight weight;
+
+  Weight(int64_t kind, int64_t rows, int64_t columns) {
+    size_t size = static_cast<size_t>(cw_packed_bytes(kind, rows, columns));
+    memory = static_cast<uint8_t*>(aligned_alloc(64, (size + 63) / 64 * 64));
+    weight = {memory, rows, columns, kind};
+    if (kind == CW_Q4) {  // from blocks: scale 0.1 and random nibbles
+      std::vector<uint8_t> blocks(static_cast<size_t>(rows * columns / 32 * 18));
+      for (size_t i = 0; i < blocks.size(); i++)
+        blocks[i] = i % 18 == 0 ? 0x66 : i % 18 == 1 ? 0x2e : static_cast<uint8_t>(generator());
+      require(!cw_pack(CW_FROM_Q4_0, blocks.data(), nullptr, kind, rows, columns, memory), "pack");
+      return;
+    }
+    if (kind > CW_Q4_AFFINE) {  // packed by others: halves from 0.03 to 0.12, any other bytes
+      for (size_t i = 0; i < size; i++) memory[i] = static_cast<uint8_t>(generator());
+      for (int64_t p = 0; p < num_panels(rows); p++)
+        for (int64_t g = 0; g < columns / kGroupColumns; g++) {
+          uint8_t* group = memory + p * panel_bytes(kind, columns) + g * group_bytes(kind);
+          int64_t halves = (group_bytes(kind) - quant_bytes(kind)) / 2;
+          for (int64_t i = 0; i < halves; i++) group[2 * i + 1] = static_cast<uint8_t>(0x28 + generator() % 8);
+        }
+      return;
+    }
+    std::vector<float> x = numbers(rows * columns);
+    require(!cw_pack(CW_FROM_F32, x.data(), nullptr, kind, rows, columns, memory), "pack");
+  }
+  ~Weight() { free(memory); }
+  Weight(const Weight&) = delete;
+};
+
+// The bytes that run leaves in its outputs.
+using Run = std::function<std::string()>;
+
+template <class T>
+std::string bytes_of(const std::vector<T>& x) {
+  return std::string(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(T));
+}
+
+void compare(const std::string& name, const Run& run) {
+  std::string expected;
+  std::vector<std::string> isas{"portable"};
+  std::istringstream names(cw_isas());
+  for (std::string isa; names >> isa;)
+    if (isa != "portable") isas.push_back(isa);
+  for (const std::string& isa : isas)
+    for (int64_t threads : {1, 3}) {
+      require(!cw_use_isa(isa.c_str()), "use");
+      require(!cw_set_num_threads(threads, 1000), "threads");
+      std::string found = run();
+      if (expected.empty()) expected = found;
+      if (found != expected) {
+        printf("%s: %s with %d threads differs\n", name.c_str(), isa.c_str(),
+               static_cast<int>(threads));
+        exit(1);
+      }
+    }
+}
+
+void compare_products(int64_t kind) {
+  int64_t columns = kind >= CW_Q8 ? 32 * pick(1, 30) : pick(1, 400), rows = pick(1, 70);
+  int64_t count = pick(1, 30);
+  Weight gate(kind, rows, columns), up(kind, rows, columns);
+  std::vector<float> x = numbers(count * columns), norm = numbers(columns), bias = numbers(rows);
+  std::vector<float> residual = numbers(count * rows);
+  cw_step step{};
+  step.num_tokens = count;
+  int64_t activation = pick(CW_SILU, CW_GELU_TANH);
+  compare("linear " + std::to_string(kind), [&] {
+    std::vector<float> out(static_cast<size_t>(count * rows)), product = out;
+    cw_linear linear{CW_TOKENS, count,         x.data(),      norm.data(),     1e-5,
+                     1,         {gate.weight}, {bias.data()}, residual.data(), out.data()};
+    cw_gated gated{CW_TOKENS,   count,     x.data(),    nullptr, 0.0,
+                   gate.weight, up.weight, bias.data(), nullptr, product.data(),
+                   activation};
+    require(!cw_run(CW_LINEAR, &linear, sizeof linear, &step), "linear");
+    require(!cw_run(CW_GATED, &gated, sizeof gated, &step), "gated");
+    return bytes_of(out) + bytes_of(product);
+  });
+}
+
+void compare_samples() {
+  int64_t count = pick(1, 5), size = pick(1, 3000);
+  std::vector<float> logits = numbers(count * size, 6.0f);
+  logits[static_cast<size_t>(pick(0, count * size - 1))] = -INFINITY;
+  std::vector<const float*> rows;
+  std::vector<cw_choice> choices;
+  for (int64_t r = 0; r < count; r++) {
+    rows.push_back(logits.data() + r * size);
+    float temperature = static_cast<float>(pick(0, 3)) / 2.0f;
+    float floor = pick(0, 1) ? 0.0f : 1048576.0f;
+    int64_t rest = pick(0, 1) ? -1 : INT64_C(0x10000000) * pick(0, 15);
+    choices.push_back({temperature, floor, pick(0, size), rest, INT64_C(0x1000001) * pick(0, 255)});
+  }
+  cw_step step{};
+  step.num_logit_rows = count;
+  compare("sample", [&] {
+    std::vector<cw_drawn> drawn(rows.size());
+    cw_sample a{CW_LOGITS, count, rows.data(), rows.data(), size, choices.data(), drawn.data()};
+    require(!cw_run(CW_SAMPLE, &a, sizeof a, &step), "sample");
+    return bytes_of(drawn);
+  });
+}
+
+void compare_attention(int64_t kind) {
+  int64_t groups = pick(1, 3), heads = groups * pick(1, 3), page_size = pick(0, 2) ? 16 : 8;
+  // Sizes of whole registers are read where they lie, others are laid out.
+  int64_t size = pick(0, 1) ? 16 * pick(1, 5) : pick(1, 80);
+  int64_t window = pick(0, 1) ? pick(1, 300) : 0;
+  double cap = pick(0, 2) ? 0.0 : 2.0;
+  int64_t half = pick(0, size / 2), queries[] = {1, pick(1, 8), pick(9, 40)}, table_width = 60;
+  std::vector<int64_t> starts{0}, contexts, table, slots, positions;
+  int64_t num_pages = 3 * table_width;
+  for (int64_t i = 0; i < num_pages; i++) table.push_back(num_pages - 1 - i);
+  for (int64_t s = 0; s < 3; s++) {
+    starts.push_back(starts.back() + queries[s]);
+    contexts.push_back(queries[s] + pick(0, 400));
+    for (int64_t p = contexts.back() - queries[s]; p < contexts.back(); p++) {
+      positions.push_back(p);
+      slots.push_back(table[static_cast<size_t>(s * table_width + p / page_size)] * page_size +
+                      p % page_size);
+    }
+  }
+  int64_t count = starts.back(), elements = num_pages * page_size * groups * size;
+  std::vector<float> keys = numbers(elements), values = numbers(elements);
+  std::vector<float> qkv = numbers(count * (heads + 2 * groups) * size), norm = numbers(size);
+  std::vector<float> cos = numbers(500 * (half + 1)), sin = numbers(500 * (half + 1));
+  cw_step step{};
+  step.num_tokens = count;
+  step.num_sequences = 3;
+  step.positions = positions.data();
+  step.query_starts = starts.data();
+  step.context_lengths = contexts.data();
+  step.groups[0] = {table.data(), table_width, slots.data()};
+  compare("attention " + std::to_string(kind), [&] {
+    // Narrow caches begin as zeros: what is read there is what was stored, or nothing.
+    std::vector<float> k = keys, v = values, out(static_cast<size_t>(count * heads * size));
+    std::vector<float> key_scales(static_cast<size_t>(elements / size)), value_scales = key_scales;
+    if (kind != CW_F32) memset(k.data(), 0, k.size() * 4), memset(v.data(), 0, v.size() * 4);
+    bool has_scales = kind == CW_Q8;
+    cw_pages pages{k.data(),
+                   v.data(),
+                   has_scales ? key_scales.data() : nullptr,
+                   has_scales ? value_scales.data() : nullptr,
+                   kind,
+                   0,
+                   num_pages,
+                   page_size,
+                   groups,
+                   size};
+    cw_attention a{CW_TOKENS, count,
+                   qkv.data(), heads,
+                   {0.3, cap, window}, norm.data(),
+                   nullptr, 1e-6,
+                   {cos.data(), sin.data(), 500, half, 0}, pages,
+                   out.data()};
+    require(!cw_run(CW_ATTENTION, &a, sizeof a, &step), "attention");
+    return bytes_of(out) + bytes_of(k) + bytes_of(v) + bytes_of(key_scales) +
+           bytes_of(value_scales);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int rounds = argc > 1 ? atoi(argv[1]) : 5;
+  for (int round = 0; round < rounds; round++) {
+    for (int64_t kind = CW_F32; kind <= CW_Q4_HALVES; kind++) compare_products(kind);
+    compare_samples();
+    for (int64_t kind = CW_F32; kind <= CW_Q8; kind++) compare_attention(kind);
+  }
+  printf("%d rounds alike on: %s\n", rounds, cw_isas());
+  return 0;
+}

@@ -1,0 +1,346 @@
+// The C interface of Cutaway's CPU kernels: plain structs and raw pointers, sizes in elements.
+//
+// It knows shapes and numbers only: no models, no requests, no Python. Every function returns a
+// cw_status; nothing is thrown across this border and nothing is written when a check fails.
+//
+// Letters: T tokens in the step, B sequences, R rows that want logits, D width, H query heads,
+// G key-value heads, C head size, F feed-forward, K inputs and N outputs of a linear,
+// V vocabulary, P tokens per page.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raised whenever a struct or the meaning of a field changes: the loader compares it.
+#define CW_VERSION 6
+#define CW_MAX_SEGMENTS 4
+#define CW_MAX_GROUPS 4
+#define CW_API __attribute__((visibility("default")))
+
+typedef enum {
+  CW_OK = 0,
+  CW_BAD_ARGUMENT = 1,        // an operation's own struct: a size, a pointer, a kind
+  CW_BAD_STEP = 2,            // counts of the step: negative, or beyond what buffers hold
+  CW_BAD_TOKEN_ID = 3,        // outside the table
+  CW_BAD_POSITION = 4,        // outside the rotation table
+  CW_BAD_QUERY_START = 5,     // not ascending from 0 to T
+  CW_BAD_CONTEXT_LENGTH = 6,  // shorter than the queries, or longer than the page table
+  CW_BAD_PAGE = 7,            // a used entry of the page table is outside the pages
+  CW_BAD_SLOT = 8,            // outside the pages
+  CW_BAD_LOGIT_ROW = 9,       // not a token of the step
+  CW_NO_MEMORY = 10,
+  CW_UNKNOWN_ISA = 11,  // not compiled in, or this CPU lacks it
+  CW_TOO_LARGE = 12     // a scale of a block is beyond float16
+} cw_status;
+
+// How the numbers of a weight are kept. Integers are packed in panels of 16 rows and groups of 32
+// columns; floats in panels of 16 rows (see kernels/panel.h).
+typedef enum {
+  CW_F32 = 0,
+  CW_F16 = 1,
+  CW_BF16 = 2,
+  CW_Q8 = 3,         // d * q, q from -128 to 127
+  CW_Q4 = 4,         // d * (q - 8), q from 0 to 15
+  CW_Q4_AFFINE = 5,  // d * q + m, q from 0 to 15
+  CW_Q8_AFFINE = 6,  // d * q + m, q from -128 to 127
+  CW_Q8_HALVES = 7,  // d * q as CW_Q8, but a scale for each 16 columns
+  CW_Q4_HALVES = 8   // d * q + m as CW_Q4_AFFINE, but both for each 16 columns
+} cw_kind;
+
+// What cw_pack reads. Blocks are those of the GGUF format.
+typedef enum {
+  CW_FROM_F32 = 0,
+  CW_FROM_F16 = 1,
+  CW_FROM_BF16 = 2,
+  CW_FROM_Q8_0 = 3,
+  CW_FROM_Q4_0 = 4,
+  CW_FROM_Q4_1 = 5,
+  CW_FROM_Q5_0 = 6,
+  CW_FROM_Q5_1 = 7,
+  CW_FROM_Q2_K = 8,
+  CW_FROM_Q3_K = 9,
+  CW_FROM_Q4_K = 10,
+  CW_FROM_Q5_K = 11,
+  CW_FROM_Q6_K = 12,
+  CW_FROM_IQ4_NL = 13,
+  CW_FROM_IQ4_XS = 14,
+  CW_FROM_MXFP4 = 15
+} cw_source;
+
+// Which count of the step says how many rows an operation has.
+typedef enum { CW_TOKENS = 0, CW_LOGITS = 1 } cw_rows;
+
+typedef enum {
+  CW_GATHER = 0,
+  CW_TAKE = 1,
+  CW_NORM = 2,
+  CW_LINEAR = 3,
+  CW_GATED = 4,
+  CW_GATE = 5,
+  CW_ROTATE = 6,
+  CW_STORE = 7,
+  CW_ATTEND = 8,
+  CW_ATTENTION = 9,
+  CW_SAMPLE = 10,
+  CW_NUM_OPERATIONS = 11
+} cw_operation;
+
+typedef struct {
+  const uint8_t* data;  // 64-byte aligned, cw_packed_bytes long
+  int64_t num_rows;     // N
+  int64_t num_columns;  // K
+  int64_t kind;         // cw_kind
+} cw_weight;
+
+// Where tokens lie in one cache group.
+typedef struct {
+  const int64_t* page_table;  // [B, pages_per_sequence]
+  int64_t pages_per_sequence;
+  const int64_t* slots;  // [T] page * P + offset
+} cw_group;
+
+// What differs from step to step; the operations of a program read it when they run.
+typedef struct {
+  int64_t num_tokens;
+  int64_t num_sequences;
+  int64_t num_logit_rows;
+  const int64_t* token_ids;        // [T]
+  const int64_t* positions;        // [T] rows of a rotation table
+  const int64_t* query_starts;     // [B + 1]
+  const int64_t* context_lengths;  // [B]
+  const int64_t* logit_rows;       // [R]
+  cw_group groups[CW_MAX_GROUPS];
+} cw_step;
+
+// Every operation starts with its rows: which count of the step they follow, and for how many its
+// buffers have room.
+#define CW_ROWS_FIELDS \
+  int64_t rows;        \
+  int64_t capacity;
+
+// out[t] = multiplier * row token_ids[t] of table.
+typedef struct {
+  CW_ROWS_FIELDS
+  cw_weight table;
+  float* out;  // [T, K]
+  double multiplier;
+} cw_gather;
+
+// out[r] = x[logit_rows[r]].
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;  // [T, D]
+  float* out;      // [R, D]
+  int64_t width;
+  int64_t most_tokens;  // for which x has room
+} cw_take;
+
+// out = residual + rms_norm(x + add) * weight; sum = x + add where add is given (sum may be x
+// itself). residual may be null, and is not out.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;       // [rows, D]
+  const float* add;     // [rows, D] or null
+  float* sum;           // [rows, D]; null exactly when add is
+  const float* weight;  // [D]
+  float* out;           // [rows, D]
+  int64_t width;
+  double epsilon;
+  const float* residual;  // [rows, D] or null
+} cw_norm;
+
+// out = residual + (rms_norm(x) * weights' + bias); norm, bias and residual may be null. The
+// outputs of all segments stand side by side. out may be residual.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;            // [rows, K]
+  const float* norm_weight;  // [K] or null
+  double epsilon;
+  int64_t num_segments;
+  cw_weight segments[CW_MAX_SEGMENTS];
+  const float* biases[CW_MAX_SEGMENTS];  // [N of the segment] or null
+  const float* residual;                 // [rows, sum of N] or null
+  float* out;                            // [rows, sum of N]
+} cw_linear;
+
+// What a gate goes through before it multiplies.
+typedef enum { CW_SILU = 0, CW_GELU_TANH = 1 } cw_activation;
+
+// out = activation(gate) * up of the normalized x; the two weights have one shape.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;            // [rows, K]
+  const float* norm_weight;  // [K] or null
+  double epsilon;
+  cw_weight gate;
+  cw_weight up;
+  const float* gate_bias;  // [F] or null
+  const float* up_bias;    // [F] or null
+  float* out;              // [rows, F]
+  int64_t activation;      // cw_activation
+} cw_gated;
+
+// out = activation(gate) * up.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* gate;  // rows gate_stride apart
+  const float* up;    // rows up_stride apart
+  int64_t gate_stride;
+  int64_t up_stride;
+  float* out;  // [rows, F]
+  int64_t width;
+  int64_t activation;  // cw_activation
+} cw_gate;
+
+// Cosines and sines, one row per position; or one per token where by_token is not 0.
+typedef struct {
+  const float* cos;  // [num_rows, half]
+  const float* sin;  // [num_rows, half]
+  int64_t num_rows;
+  int64_t half;  // pairs (i, i + half) of a head turn; entries from 2 * half on pass unchanged
+  int64_t by_token;
+} cw_rotation;
+
+// Heads of x normalized where norm_weight is given, then turned.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;  // [T, heads, C], tokens x_stride apart
+  int64_t x_stride;
+  float* out;  // [T, heads, C], tokens out_stride apart; may be x
+  int64_t out_stride;
+  int64_t num_heads;
+  int64_t head_size;
+  const float* norm_weight;  // [C] or null
+  double epsilon;
+  cw_rotation rotation;
+} cw_rotate;
+
+// Keys and values of one layer. Each head of a page lies apart, keys as columns: keys
+// [num_pages, G, C, P], values [num_pages, G, P, C]. CW_Q8 is int8 times a scale for each token and
+// head, scales [num_pages, G, P].
+typedef struct {
+  void* keys;
+  void* values;
+  float* key_scales;    // exactly with CW_Q8
+  float* value_scales;  // exactly with CW_Q8
+  int64_t kind;         // CW_F32, CW_F16, CW_BF16 or CW_Q8
+  int64_t group;
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t num_groups;
+  int64_t head_size;
+} cw_pages;
+
+// How products of queries and keys become scores, and which of them count.
+typedef struct {
+  double softmax_scale;
+  double cap;      // scores become cap * tanh(score / cap); 0: as they are
+  int64_t window;  // keys that a query sees, its own included; 0: all before it
+} cw_scoring;
+
+// Write keys and values of the step's tokens to their slots.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* key;    // [T, G, C], tokens key_stride apart
+  const float* value;  // [T, G, C], tokens value_stride apart
+  int64_t key_stride;
+  int64_t value_stride;
+  cw_pages pages;
+} cw_store;
+
+// Causal attention of each sequence's last tokens over its pages.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* query;  // [T, H, C], tokens query_stride apart
+  int64_t query_stride;
+  int64_t num_heads;
+  cw_scoring scoring;
+  cw_pages pages;
+  float* out;  // [T, H * C]
+} cw_attend;
+
+// The three above in one: query, key and value heads stand side by side in qkv.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* qkv;  // [T, H + 2 G, C]
+  int64_t num_heads;
+  cw_scoring scoring;
+  const float* query_norm;  // [C] or null
+  const float* key_norm;    // [C] or null
+  double epsilon;
+  cw_rotation rotation;
+  cw_pages pages;
+  float* out;  // [T, H * C]
+} cw_attention;
+
+// How one row is sampled, in the exact terms of sampling/.
+typedef struct {
+  float temperature;  // 0: the largest logit is taken
+  float floor;        // weights below it are dropped (min_p), in units of 2^-30 of the largest
+  int64_t top_k;      // 0: no cut
+  int64_t rest;       // 2^32 * (1 - top_p); negative: no cut
+  int64_t u;          // the random number, in [0, 2^32)
+} cw_choice;
+
+// What became of it. Where peak or left is not finite the row gave no token.
+typedef struct {
+  int64_t token_id;
+  double total;  // sum of e^(raw logit - peak) in units of 2^-34, rounded per entry
+  float peak;    // the largest raw logit; NaN where the row holds one
+  float left;    // the largest edited logit
+  float logit;   // raw, of the token
+  float unused;
+  uint64_t checksum;  // of the raw row, as kernels/checksum/plain.py defines it
+} cw_drawn;
+
+// A token of each row of logits. Edited rows are what is drawn from, raw ones what is reported; both
+// may be the same.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* const* raw;     // [rows] pointers to [V]
+  const float* const* edited;  // [rows] pointers to [V]
+  int64_t vocab_size;
+  const cw_choice* choices;  // [rows]
+  cw_drawn* drawn;           // [rows]
+} cw_sample;
+
+CW_API int64_t cw_version(void);
+CW_API int64_t cw_sizeof(int64_t operation);
+
+// Threads: the caller and count - 1 workers. They spin for spin_microseconds, then sleep.
+CW_API int64_t cw_set_num_threads(int64_t count, int64_t spin_microseconds);
+CW_API int64_t cw_num_threads(void);
+
+// Names of the instruction sets that are compiled in and that this CPU has, best first, separated
+// by spaces; the one in use; and a choice among them.
+CW_API const char* cw_isas(void);
+CW_API const char* cw_isa(void);
+CW_API int64_t cw_use_isa(const char* name);
+
+CW_API int64_t cw_packed_bytes(int64_t kind, int64_t num_rows, int64_t num_columns);
+// row_order[n] is the row of source that becomes row n; null keeps the order.
+CW_API int64_t cw_pack(int64_t source_type, const void* source, const int64_t* row_order,
+                       int64_t kind, int64_t num_rows, int64_t num_columns, uint8_t* packed);
+CW_API int64_t cw_unpack(const cw_weight* weight, float* out);
+
+typedef struct cw_program cw_program;
+CW_API cw_program* cw_program_new(void);
+CW_API void cw_program_free(cw_program* program);
+CW_API int64_t cw_program_add(cw_program* program, int64_t operation, const void* arguments,
+                              int64_t size);
+CW_API int64_t cw_program_run(cw_program* program, const cw_step* step);
+// Nanoseconds of each operation of one run, taken on the calling thread.
+CW_API int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds);
+// One operation at once: what a program of it alone would do.
+CW_API int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_step* step);
+
+// Bytes per second at which all threads together read a buffer: the median of some rounds.
+CW_API double cw_read_bandwidth(const uint8_t* buffer, int64_t num_bytes, int64_t num_rounds);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,175 @@
+// Input rows of a linear: normalized if asked, and rounded to int8 in groups of 32.
+#pragma once
+
+#include "norm.h"
+#include "panel.h"
+#include "share.h"
+
+namespace {
+
+// One group of one row: x is about scale * quants. The sums serve weights with an offset.
+struct QuantizedGroup {
+  int8_t quants[kGroupColumns];
+  float scale;
+  float scaled_sum;      // scale * sum(quants): times a minimum
+  int32_t minus_8;       // -8 * sum(quants): what CW_Q4 bytes stand too high
+  int32_t minus_full;    // the same for full bytes
+  int16_t half_sums[2];  // of quants: for weights with halves
+};
+
+constexpr float kLargestFinite = 3.402823466e38f;
+constexpr float kSmallestScaled = 1e-30f;  // below it 127 / largest would overflow
+
+// Groups of one row that are rounded together.
+constexpr int kBatch = 16;
+
+// The largest magnitude of each of up to four groups. As integers, so that NaN counts as the
+// largest; what is missing counts as 1, which needs no care.
+inline void largest_of_four(const float* x, int count, float* out) {
+  I32 magnitude = int_broadcast(0x7fffffff), most[4];
+  int32_t bits[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const float* group = x + i * kGroupColumns;
+    most[i] = i < count ? int_max(int_and(bits_of(load(group)), magnitude),
+                                  int_and(bits_of(load(group + kLanes)), magnitude))
+                        : bits_of(broadcast(1.0f));
+  }
+  int_max_four(most, bits);
+  __builtin_memcpy(out, bits, sizeof bits);
+}
+
+struct Rounding {
+  alignas(64) float scales[kBatch];    // largest / 127
+  alignas(64) float inverses[kBatch];  // 127 / largest, or 0 where the group becomes zeros
+};
+
+// The scale is that of the row's group alone, so a row never depends on its mates. NaN or infinity
+// in a group makes the scale so, and with it every output of the row.
+inline void find_scales(const float* largest, Rounding* out) {
+  F32 all = load(largest), most = broadcast(127.0f);
+  store(out->scales, div(all, most));
+  store(out->inverses, div(most, all));
+  if (all_between(all, kSmallestScaled, kLargestFinite)) return;
+  for (int i = 0; i < kBatch; i++) {
+    if (largest[i] >= kSmallestScaled && largest[i] <= kLargestFinite) continue;
+    out->inverses[i] = 0.0f;
+    if (largest[i] < kSmallestScaled) out->scales[i] = 0.0f;
+  }
+}
+
+inline void round_group(const float* x, float inverse, int8_t* quants, I32* low, I32* high) {
+  *low = int_zeros(), *high = int_zeros();
+  if (inverse != 0.0f) {
+    *low = to_int(mul(load(x), broadcast(inverse)));
+    *high = to_int(mul(load(x + kLanes), broadcast(inverse)));
+  }
+  store_int8(quants, *low);
+  store_int8(quants + kLanes, *high);
+}
+
+// Up to four groups, stride records apart.
+inline void round_four(const float* x, const Rounding& r, int first, int count, QuantizedGroup* out,
+                       int64_t stride) {
+  I32 low[4], high[4];
+  int32_t firsts[4], seconds[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    low[i] = high[i] = int_zeros();
+    if (i < count)
+      round_group(x + i * kGroupColumns, r.inverses[first + i], out[i * stride].quants, low + i,
+                  high + i);
+  }
+  int_sum_four(low, firsts);
+  int_sum_four(high, seconds);
+  for (int i = 0; i < least(4, count); i++) {
+    QuantizedGroup& group = out[i * stride];
+    int32_t sum = firsts[i] + seconds[i];
+    group.scale = r.scales[first + i];
+    group.scaled_sum = group.scale * static_cast<float>(sum);
+    group.minus_8 = -8 * sum;
+    group.minus_full = -kByteOffset * sum;
+    group.half_sums[0] = static_cast<int16_t>(firsts[i]);
+    group.half_sums[1] = static_cast<int16_t>(seconds[i]);
+  }
+}
+
+// One row, its groups stride records apart.
+inline void quantize_row(const float* x, int64_t num_groups, QuantizedGroup* out, int64_t stride) {
+  Rounding rounding;
+  alignas(64) float largest[kBatch];
+  for (int64_t g = 0; g < num_groups; g += kBatch) {
+    int count = static_cast<int>(least(kBatch, num_groups - g));
+    for (int i = 0; i < kBatch; i += 4)
+      largest_of_four(x + (g + i) * kGroupColumns, count - i, largest + i);
+    find_scales(largest, &rounding);
+    for (int i = 0; i < count; i += 4)
+      round_four(x + (g + i) * kGroupColumns, rounding, i, count - i, out + (g + i) * stride,
+                 stride);
+  }
+}
+
+// Rows of a tile lie together group by group, so that one address register serves them all:
+// [rows / kTileRows, groups, kTileRows].
+inline int64_t tiled(int64_t row, int64_t group, int64_t num_groups) {
+  return (row / kTileRows * num_groups + group) * kTileRows + row % kTileRows;
+}
+
+static_assert(kDirectRows <= kTileRows, "rows that are multiplied at once lie in one tile");
+
+struct Activations {
+  const float* rows;             // [rows, K], for float weights
+  const QuantizedGroup* groups;  // tiled, for integer weights
+  int64_t width;
+};
+
+// What a linear does before it multiplies.
+struct Preparation {
+  const float* x;
+  const float* norm_weight;
+  double epsilon;
+  int64_t num_rows;
+  int64_t width;
+  bool needs_floats;
+  bool needs_integers;
+};
+
+// Up to so many numbers every thread prepares all rows for itself: that takes less than a barrier.
+// One row cannot be divided, so for it the limit is higher.
+inline bool prepares_alone(const Preparation& p) {
+  return p.num_rows * p.width <= (p.num_rows == 1 ? 16384 : 4096);
+}
+
+inline void prepare_row(const Preparation& p, int64_t row, float* floats, QuantizedGroup* all) {
+  const float* x = p.x + row * p.width;
+  if (p.norm_weight) {
+    normalize(x, p.norm_weight, p.epsilon, p.width, floats);
+    x = floats;
+  }
+  if (p.needs_integers) {
+    int64_t num_groups = p.width / kGroupColumns;
+    quantize_row(x, num_groups, all + tiled(row, 0, num_groups), kTileRows);
+  }
+}
+
+// Takes its memory from the arena of one thread or of all, by the size of the input.
+inline Activations prepare(const Preparation& p, Arena& local, Arena& shared,
+                           const cutaway::Worker* worker) {
+  bool alone = prepares_alone(p);
+  Arena& arena = alone ? local : shared;
+  bool keeps_floats = p.norm_weight && p.needs_floats;
+  int64_t groups_per_row = p.needs_integers ? p.width / kGroupColumns : 0;
+  float* floats = keeps_floats ? arena.take<float>(p.num_rows * p.width) : nullptr;
+  float* one_row = local.take<float>(p.norm_weight ? p.width : 0);
+  int64_t tiled_rows = ceil_div(p.num_rows, kTileRows) * kTileRows;
+  QuantizedGroup* groups = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
+  if (worker) {
+    Range rows = alone ? Range{0, p.num_rows} : share(p.num_rows, *worker);
+    for (int64_t r = rows.begin; r < rows.end; r++)
+      prepare_row(p, r, keeps_floats ? floats + r * p.width : one_row, groups);
+    if (!alone) worker->barrier();
+  }
+  return {keeps_floats ? floats : p.x, groups, p.width};
+}
+
+}  // namespace

@@ -1,0 +1,263 @@
+// Causal attention over pages, for one query per sequence, a few or a whole chunk.
+//
+// Order of summation: keys are cut into segments of 256 at absolute positions. In a segment a score
+// is summed over C in turn, weights lane by lane over keys and then over lanes, values key by key;
+// then segments are merged in order. A key that a query may not see takes no part at all. So what
+// a query gets does not depend on its mates, on chunk borders or on threads.
+//
+// A unit of work is one key-value head of one sequence with all query heads that share it, for
+// some tokens. Few tokens: each segment is a unit, and its partial results are merged later. Many:
+// a unit goes through all segments of a block of tokens.
+#pragma once
+
+#include "segments.h"
+
+namespace {
+
+// All segments of a block of tokens.
+template <class T>
+void attend_block(const Heads& h, const QueryUnit& unit, const AttentionMemory& m) {
+  gather_queries(h, unit, m.query);
+  int64_t num_rows = unit.num_rows(), padded = h.padded();
+  int64_t last = unit.last_segment(num_rows - 1);
+  for (int64_t segment = unit.first_segment(h, 0); segment <= last; segment++) {
+    Range rows = unit.rows_of(h, segment);
+    reduce_segment<T>(h, unit, segment, m, rows);
+    // Rows from here on see no earlier segment: it lies before their windows.
+    int64_t first_row = segment == 0 ? 0 : unit.rows_of(h, segment - 1).end;
+    for (int64_t r = rows.begin; r < rows.end; r++) {
+      if (r >= first_row) {
+        m.merged_peaks[r] = m.peaks[r];
+        m.merged_sums[r] = m.sums[r];
+        __builtin_memcpy(m.merged + r * padded, m.values + r * padded,
+                         static_cast<size_t>(padded) * sizeof(float));
+      } else {
+        merge_row(m.merged_peaks + r, m.merged_sums + r, m.merged + r * padded, m.peaks[r],
+                  m.sums[r], m.values + r * padded, padded);
+      }
+    }
+  }
+  for (int64_t r = 0; r < num_rows; r++)
+    finish_head(m.merged + r * padded, m.merged_sums[r], h.pages->head_size, out_of(h, unit, r));
+}
+
+// A sequence of few tokens leaves peak, sum and values of each segment and row in parts.
+inline int64_t part_floats(const Heads& h) { return h.padded() + 2 * kLanes; }
+
+// Segments of which any token of a sequence sees a key.
+inline Range segments_of(const Heads& h, const Sequence& sequence) {
+  return {h.first_key(sequence.position(0)) / kSegment, ceil_div(sequence.context, kSegment)};
+}
+
+inline int64_t parts_of(const Heads& h, const Sequence& sequence) {
+  Range segments = segments_of(h, sequence);
+  int64_t count = segments.end - segments.begin;
+  if (!sequence.has_few() || count == 1) return 0;
+  return count * sequence.num_tokens * h.num_heads;
+}
+
+inline float* part_at(const Heads& h, const QueryUnit& unit, int64_t segment, int64_t row,
+                      float* parts) {
+  int64_t groups = h.pages->num_groups, index = segment - unit.first_segment(h, 0);
+  return parts + ((index * groups + unit.group) * unit.num_rows() + row) * part_floats(h);
+}
+
+template <class T>
+void attend_segment(const Heads& h, const QueryUnit& unit, int64_t segment,
+                    const AttentionMemory& m, float* parts) {
+  gather_queries(h, unit, m.query);
+  Range rows = unit.rows_of(h, segment), segments = segments_of(h, unit.sequence);
+  int64_t padded = h.padded();
+  reduce_segment<T>(h, unit, segment, m, rows);
+  for (int64_t r = rows.begin; r < rows.end; r++) {
+    if (segments.end - segments.begin == 1) {
+      finish_head(m.values + r * padded, m.sums[r], h.pages->head_size, out_of(h, unit, r));
+      continue;
+    }
+    float* part = part_at(h, unit, segment, r, parts);
+    part[0] = m.peaks[r];
+    part[kLanes] = m.sums[r];
+    __builtin_memcpy(part + 2 * kLanes, m.values + r * padded,
+                     static_cast<size_t>(padded) * sizeof(float));
+  }
+}
+
+// The first part of a row gathers the others.
+inline void merge_parts(const Heads& h, const QueryUnit& unit, int64_t row, float* parts) {
+  int64_t first = unit.first_segment(h, row), last = unit.last_segment(row);
+  float* merged = part_at(h, unit, first, row, parts);
+  for (int64_t segment = first + 1; segment <= last; segment++) {
+    float* part = part_at(h, unit, segment, row, parts);
+    merge_row(merged, merged + kLanes, merged + 2 * kLanes, part[0], part[kLanes],
+              part + 2 * kLanes, h.padded());
+  }
+  finish_head(merged + 2 * kLanes, merged[kLanes], h.pages->head_size, out_of(h, unit, row));
+}
+
+constexpr int64_t kLayingRows = 4;  // laying out a strip costs about as much as so many rows
+
+// Calls body(unit, segment, cost, parts) for all units in a fixed order; segment is -1 for a block.
+template <class Body>
+void each_unit(const Heads& h, const cw_step& step, float* parts, const Body& body) {
+  const cw_group& group = step.groups[h.pages->group];
+  for (int64_t s = 0; s < step.num_sequences; s++) {
+    Sequence sequence = sequence_of(step, group, s);
+    if (sequence.has_few()) {
+      Range segments = segments_of(h, sequence);
+      for (int64_t segment = segments.begin; segment < segments.end; segment++)
+        for (int64_t g = 0; g < h.pages->num_groups; g++) {
+          QueryUnit unit{sequence, g, 0, sequence.num_tokens, h.shared()};
+          int64_t keys = seen_from(h, unit.position(unit.num_rows() - 1), segment).end -
+                         seen_from(h, unit.position(0), segment).begin;
+          body(unit, segment, keys * (unit.num_rows() + kLayingRows), parts);
+        }
+      parts += parts_of(h, sequence) * part_floats(h);
+      continue;
+    }
+    for (int64_t t = 0; t < sequence.num_tokens; t += h.tokens_per_block())
+      for (int64_t g = 0; g < h.pages->num_groups; g++) {
+        int64_t tokens = least(h.tokens_per_block(), sequence.num_tokens - t);
+        QueryUnit unit{sequence, g, t, tokens, h.shared()};
+        int64_t keys = unit.position(unit.num_rows() - 1) + 1 - h.first_key(unit.position(0));
+        body(unit, -1, keys * (unit.num_rows() + kLayingRows), parts);
+      }
+  }
+}
+
+template <class T>
+void attend(const Heads& h, const cw_step& step, const cutaway::Worker& worker, Arena& local,
+            float* parts) {
+  AttentionMemory memory(local, h);
+  int64_t total = 0;
+  each_unit(h, step, parts,
+            [&](const QueryUnit&, int64_t, int64_t cost, float*) { total += cost; });
+  int64_t before = 0;
+  each_unit(h, step, parts, [&](const QueryUnit& unit, int64_t segment, int64_t cost, float* its) {
+    int64_t owner = (before + cost / 2) * worker.count / total;
+    before += cost;
+    if (owner != worker.id) return;
+    if (segment < 0)
+      attend_block<T>(h, unit, memory);
+    else
+      attend_segment<T>(h, unit, segment, memory, its);
+  });
+}
+
+inline int64_t num_parts(const Heads& h, const cw_step& step) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < step.num_sequences; s++)
+    count += parts_of(h, sequence_of(step, step.groups[h.pages->group], s));
+  return count;
+}
+
+// Rows in turn to each thread.
+void merge_all(const Heads& h, const cw_step& step, const cutaway::Worker& worker, float* parts) {
+  int64_t index = 0;
+  for (int64_t s = 0; s < step.num_sequences; s++) {
+    Sequence sequence = sequence_of(step, step.groups[h.pages->group], s);
+    int64_t count = parts_of(h, sequence);
+    if (count == 0) continue;
+    for (int64_t g = 0; g < h.pages->num_groups; g++) {
+      QueryUnit unit{sequence, g, 0, sequence.num_tokens, h.shared()};
+      for (int64_t r = 0; r < unit.num_rows(); r++)
+        if (index++ % worker.count == worker.id) merge_parts(h, unit, r, parts);
+    }
+    parts += count * part_floats(h);
+  }
+}
+
+void attend_pages(const Heads& h, const cw_step& step, const cutaway::Worker& worker, Arena& local,
+                  Arena& shared) {
+  int64_t count = num_parts(h, step);
+  float* parts = shared.take<float>(count * part_floats(h));
+  with_entries(*h.pages,
+               [&](auto entry) { attend<decltype(entry)>(h, step, worker, local, parts); });
+  if (count == 0) return;
+  worker.barrier();
+  merge_all(h, step, worker, parts);
+}
+
+// Without a window all keys are nearer than it is wide.
+inline int64_t width_of(int64_t window) { return window ? window : INT64_C(1) << 40; }
+
+inline Heads heads_of(const cw_attend& a) {
+  const cw_scoring& s = a.scoring;
+  return {a.query,
+          a.query_stride,
+          a.num_heads,
+          static_cast<float>(s.softmax_scale),
+          static_cast<float>(s.cap),
+          width_of(s.window),
+          &a.pages,
+          a.out};
+}
+
+void run_attend(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+  Arena local(worker.local), shared(worker.shared);
+  attend_pages(heads_of(*static_cast<const cw_attend*>(arguments)), step, worker, local, shared);
+}
+
+inline Heads heads_of(const cw_attention& a, float* turned) {
+  int64_t width = a.num_heads * a.pages.head_size;
+  const cw_scoring& s = a.scoring;
+  return {turned,
+          width,
+          a.num_heads,
+          static_cast<float>(s.softmax_scale),
+          static_cast<float>(s.cap),
+          width_of(s.window),
+          &a.pages,
+          a.out};
+}
+
+// Queries are turned, keys turned and stored, values stored; then, after a barrier, read back.
+void run_attention(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+  const cw_attention& a = *static_cast<const cw_attention*>(arguments);
+  int64_t num_tokens = rows_of(a.rows, step), size = a.pages.head_size;
+  int64_t groups = a.pages.num_groups, num_heads = a.num_heads + 2 * groups;
+  Arena local(worker.local), shared(worker.shared);
+  float* turned = shared.take<float>(num_tokens * a.num_heads * size);
+  Turning turn_query{a.query_norm, a.epsilon, &a.rotation, size};
+  Turning turn_key{a.key_norm, a.epsilon, &a.rotation, size};
+  const int64_t* slots = step.groups[a.pages.group].slots;
+  Range range = share(num_tokens * num_heads, worker);
+  with_entries(a.pages, [&](auto entry) {
+    using T = decltype(entry);
+    for (int64_t i = range.begin; i < range.end; i++) {
+      int64_t token = i / num_heads, head = i % num_heads;
+      const float* x = a.qkv + i * size;
+      if (head < a.num_heads) {
+        turn_query(x, token, step, turned + (token * a.num_heads + head) * size);
+      } else if (head < a.num_heads + groups) {
+        float key[kMostHeadSize];
+        turn_key(x, token, step, key);
+        write_key<T>(a.pages, place_of_slot(a.pages, slots[token], head - a.num_heads), key);
+      } else {
+        write_value<T>(a.pages, place_of_slot(a.pages, slots[token], head - a.num_heads - groups),
+                       x);
+      }
+    }
+  });
+  worker.barrier();
+  attend_pages(heads_of(a, turned), step, worker, local, shared);
+}
+
+inline cutaway::Scratch attend_scratch_of(const Heads& h, const cw_step& step, int64_t turned) {
+  Arena local(nullptr), shared(nullptr);
+  AttentionMemory memory(local, h);
+  shared.take<float>(turned);
+  shared.take<float>(num_parts(h, step) * part_floats(h));
+  return {local.size(), shared.size()};
+}
+
+cutaway::Scratch attend_scratch(const void* arguments, const cw_step& step) {
+  return attend_scratch_of(heads_of(*static_cast<const cw_attend*>(arguments)), step, 0);
+}
+
+cutaway::Scratch attention_scratch(const void* arguments, const cw_step& step) {
+  const cw_attention& a = *static_cast<const cw_attention*>(arguments);
+  return attend_scratch_of(heads_of(a, nullptr), step,
+                           rows_of(a.rows, step) * a.num_heads * a.pages.head_size);
+}
+
+}  // namespace

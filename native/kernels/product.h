@@ -1,0 +1,261 @@
+// Rows of activations times panels of a packed weight: the heart of every linear.
+//
+// Order of summation, whatever the number of rows: for each output the groups of 32 columns in
+// turn. Inside a group the products are integers, so their order cannot matter; then
+// sum = fma(dot, weight scale * activation scale, sum), and for affine weights
+// sum = fma(minimum, scaled sum of activations, sum). Where halves of a group have scales of their
+// own, one half after the other. Float weights: sum = fma(weight, activation, sum), column by
+// column.
+#pragma once
+
+#include "activations.h"
+#include "panel.h"
+
+namespace {
+
+// Outputs of one call: rows so far apart, 16 per panel.
+constexpr int64_t kResultStride = kPanelRows;
+constexpr int64_t kFloatResultStride = kFloatTilePanels * kPanelRows;
+
+constexpr int64_t result_stride(int64_t kind) {
+  return is_integer(kind) ? kResultStride : kFloatResultStride;
+}
+
+constexpr int64_t kPrefetchBytes = 3072;  // ahead of what is read: 2 to 4 KB measured alike
+
+constexpr int64_t panels_per_unit(int64_t kind) { return is_integer(kind) ? 1 : kFloatTilePanels; }
+
+// Where the outputs of the first row will be written, and how far rows lie apart. A tile of many
+// rows has them near when it ends; without that a fifth of a prefill's time went by waiting for
+// them.
+struct Destination {
+  const float* row;
+  int64_t stride;
+};
+
+// ---- Few rows: weights go from memory to registers once, for all rows.
+
+// What the integers of one part of a group start from: minus what is stored too high.
+template <int kKind>
+inline I32 first_sum(const QuantizedGroup& x, int part) {
+  if (kKind == CW_Q8_HALVES) return int_broadcast(-kByteOffset * x.half_sums[part]);
+  if (has_bytes(kKind)) return int_broadcast(x.minus_full);
+  if (kKind == CW_Q4) return int_broadcast(x.minus_8);
+  return int_zeros();
+}
+
+// What the minimum of one part is multiplied by.
+template <int kKind>
+inline F32 times_minimum(const QuantizedGroup& x, int part) {
+  if (num_parts(kKind) == 1) return broadcast(x.scaled_sum);
+  return broadcast(x.scale * static_cast<float>(x.half_sums[part]));
+}
+
+template <int kKind>
+inline I32 dot(I32 sum, Bytes rows, const int8_t* four) {
+  return has_bytes(kKind) ? dot_full(sum, rows, four) : dot_small(sum, rows, four);
+}
+
+template <int kKind, int kRows>
+void multiply_direct(const uint8_t* panel, int64_t num_groups, const QuantizedGroup* x,
+                     float* result) {
+  constexpr int kParts = num_parts(kKind);
+  constexpr int kWords = has_bytes(kKind) ? 8 / kParts : 4;  // of 64 bytes that a part passes over
+  F32 sums[kRows];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; m++) sums[m] = zeros();
+  for (int64_t g = 0; g < num_groups; g++, panel += group_bytes(kKind), x += kTileRows) {
+    const uint8_t* quants = panel + group_bytes(kKind) - quant_bytes(kKind);
+    for (int i = 0; i < group_bytes(kKind); i += 64) prefetch(panel + kPrefetchBytes + i);
+    const uint16_t* scales = reinterpret_cast<const uint16_t*>(panel);
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; part++) {
+      I32 dots[kRows];
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; m++) dots[m] = first_sum<kKind>(x[m], part);
+#pragma GCC unroll 8
+      for (int i = 0; i < kWords; i++) {
+        int v = part * kWords + i;
+        if (has_bytes(kKind)) {
+          Bytes rows = load_bytes(quants + 64 * v);
+#pragma GCC unroll 16
+          for (int m = 0; m < kRows; m++) dots[m] = dot_full(dots[m], rows, x[m].quants + 4 * v);
+        } else if (kParts == 2) {
+          Bytes both = load_bytes(quants + 64 * i);
+          Bytes rows = part ? high_nibbles(both) : low_nibbles(both);
+#pragma GCC unroll 16
+          for (int m = 0; m < kRows; m++) dots[m] = dot_small(dots[m], rows, x[m].quants + 4 * v);
+        } else {
+          Bytes both = load_bytes(quants + 64 * v);
+          Bytes low = low_nibbles(both), high = high_nibbles(both);
+#pragma GCC unroll 16
+          for (int m = 0; m < kRows; m++) {
+            const int8_t* four = x[m].quants + 4 * v;
+            dots[m] = dot_small(dots[m], low, four);
+            dots[m] = dot_small(dots[m], high, four + 16);
+          }
+        }
+      }
+      F32 scale = load_f16(scales + kPanelRows * part);
+      F32 minimum = is_affine(kKind) ? load_f16(scales + kPanelRows * (kParts + part)) : zeros();
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; m++) {
+        F32 both = mul(scale, broadcast(x[m].scale));
+        sums[m] = fma(to_float(dots[m]), both, sums[m]);
+        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(x[m], part), sums[m]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; m++) store(result + m * kResultStride, sums[m]);
+}
+
+// ---- Many rows: a block of groups is unpacked to bytes once, then tiles of rows pass over it.
+
+constexpr int64_t kBlockGroups = 18;  // 12 KB unpacked: fits the first cache beside the rows
+
+template <int kParts>
+struct Unpacked {
+  uint8_t quants[8][64];
+  float scales[kParts][kPanelRows];
+  float minima[kParts][kPanelRows];
+};
+
+template <int kKind>
+using UnpackedOf = Unpacked<num_parts(kKind)>;
+
+template <int kKind>
+void unpack_groups(const uint8_t* panel, int64_t num_groups, UnpackedOf<kKind>* out) {
+  constexpr int kParts = num_parts(kKind);
+  for (int64_t g = 0; g < num_groups; g++, out++, panel += group_bytes(kKind)) {
+    const uint8_t* quants = panel + group_bytes(kKind) - quant_bytes(kKind);
+    const uint16_t* halves = reinterpret_cast<const uint16_t*>(panel);
+    for (int part = 0; part < kParts; part++, halves += kPanelRows) {
+      store(out->scales[part], load_f16(halves));
+      if (is_affine(kKind)) store(out->minima[part], load_f16(halves + kParts * kPanelRows));
+    }
+    for (int v = 0; v < quant_bytes(kKind) / 64; v++) {
+      Bytes bytes = load_bytes(quants + 64 * v);
+      store_bytes(out->quants[v], has_bytes(kKind) ? bytes : low_nibbles(bytes));
+      if (!has_bytes(kKind)) store_bytes(out->quants[v + 4], high_nibbles(bytes));
+    }
+  }
+}
+
+// Meanwhile lines_per_group lines of what is unpacked next come near.
+template <int kKind, int kRows>
+void multiply_tile(const UnpackedOf<kKind>* weights, int64_t num_groups, const QuantizedGroup* x,
+                   float* result, const uint8_t* next, int64_t lines_per_group) {
+  constexpr int kParts = num_parts(kKind), kWords = 8 / kParts;
+  F32 sums[kRows];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; m++) sums[m] = load(result + m * kResultStride);
+  for (int64_t g = 0; g < num_groups; g++, weights++, x += kTileRows) {
+    for (int64_t i = 0; i < lines_per_group; i++, next += 64) prefetch(next);
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; part++) {
+      I32 dots[kRows];
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; m++) dots[m] = first_sum<kKind>(x[m], part);
+#pragma GCC unroll 8
+      for (int v = part * kWords; v < (part + 1) * kWords; v++) {
+        Bytes rows = load_bytes(weights->quants[v]);
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++) dots[m] = dot<kKind>(dots[m], rows, x[m].quants + 4 * v);
+      }
+      F32 scale = load(weights->scales[part]);
+      F32 minimum = is_affine(kKind) ? load(weights->minima[part]) : zeros();
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; m++) {
+        F32 both = mul(scale, broadcast(x[m].scale));
+        sums[m] = fma(to_float(dots[m]), both, sums[m]);
+        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(x[m], part), sums[m]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; m++) store(result + m * kResultStride, sums[m]);
+}
+
+// Calls body with the largest tile that fits, as a compile-time number of rows, until all are done.
+template <int kRows, class Body>
+inline void tile_rows(int64_t num_rows, int64_t row, const Body& body) {
+  for (; num_rows - row >= kRows; row += kRows) body.template run<kRows>(row);
+  if constexpr (kRows > 1) {
+    if (row < num_rows) tile_rows<kRows - 1>(num_rows, row, body);
+  }
+}
+
+template <int kKind>
+struct MultiplyTiles {
+  const UnpackedOf<kKind>* weights;
+  int64_t num_groups;
+  const QuantizedGroup* x;  // of the first tile
+  int64_t groups_per_row;
+  float* result;
+  const uint8_t* next;  // num_groups * kLines lines
+  int64_t num_tiles;
+  Destination destination;
+
+  static constexpr int64_t kLines = (group_bytes(kKind) + 63) / 64;
+
+  template <int kRows>
+  void run(int64_t row) const {
+    // Tiles share the lines that come near; when there are more tiles than lines, the first ones.
+    for (int m = 0; m < kRows; m++) prefetch(destination.row + (row + m) * destination.stride);
+    int64_t tile = row / kTileRows, lines = ceil_div(kLines, num_tiles);
+    const uint8_t* part = next + tile * lines * num_groups * 64;
+    multiply_tile<kKind, kRows>(weights, num_groups, x + row * groups_per_row,
+                                result + row * kResultStride, part,
+                                tile * lines < kLines ? lines : 0);
+  }
+};
+
+template <int kKind>
+struct MultiplyDirect {
+  const uint8_t* panel;
+  int64_t num_groups;
+  const QuantizedGroup* x;
+  float* result;
+
+  template <int kRows>
+  void run(int64_t row) const {
+    multiply_direct<kKind, kRows>(panel, num_groups, x + row, result + row * kResultStride);
+  }
+};
+
+template <int kKind>
+void multiply_unpacked(const uint8_t* panel, int64_t num_groups, const QuantizedGroup* x,
+                       int64_t num_rows, float* result, UnpackedOf<kKind>* weights,
+                       const Destination& destination) {
+  for (int64_t m = 0; m < num_rows; m++) store(result + m * kResultStride, zeros());
+  int64_t num_blocks = ceil_div(num_groups, kBlockGroups);
+  for (int64_t block = 0; block < num_blocks; block++) {
+    int64_t begin = num_groups * block / num_blocks;
+    int64_t count = num_groups * (block + 1) / num_blocks - begin;
+    const uint8_t* start = panel + begin * group_bytes(kKind);
+    unpack_groups<kKind>(start, count, weights);
+    // The same groups of the next panel come near while tiles pass over these.
+    const uint8_t* next = start + num_groups * group_bytes(kKind);
+    tile_rows<kTileRows>(
+        num_rows, 0,
+        MultiplyTiles<kKind>{weights, count, x + begin * kTileRows, num_groups, result, next,
+                             ceil_div(num_rows, kTileRows), destination});
+  }
+}
+
+template <int kKind>
+void multiply_integers(const uint8_t* panel, const Activations& x, int64_t row, int64_t num_rows,
+                       float* result, char* memory, const Destination& destination) {
+  int64_t num_groups = x.width / kGroupColumns;
+  const QuantizedGroup* rows = x.groups + tiled(row, 0, num_groups);
+  if (num_rows <= kDirectRows)
+    tile_rows<kDirectRows>(num_rows, 0, MultiplyDirect<kKind>{panel, num_groups, rows, result});
+  else
+    multiply_unpacked<kKind>(panel, num_groups, rows, num_rows, result,
+                             reinterpret_cast<UnpackedOf<kKind>*>(memory), destination);
+}
+
+constexpr size_t kIntegerProductBytes = kBlockGroups * sizeof(Unpacked<2>);
+
+}  // namespace

@@ -1,0 +1,262 @@
+#include "check.h"
+
+#include "../kernels/panel.h"
+
+namespace cutaway {
+
+namespace {
+
+constexpr int64_t kMost = INT64_C(1) << 31;  // no size is larger: products fit 64 bits
+constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMostFraction = INT64_C(1) << 32;
+
+bool is_size(int64_t size) { return size > 0 && size <= kMost; }
+void at_most(int64_t& limit, int64_t value) {
+  if (value < limit) limit = value;
+}
+
+bool fits_kind(int64_t kind) { return kind >= CW_F32 && kind <= CW_Q4_HALVES; }
+
+bool check_rotation(const cw_rotation& r, int64_t head_size, int64_t capacity, Limits& limits) {
+  if (!is_size(r.num_rows) || r.half < 0 || 2 * r.half > head_size) return false;
+  if (r.half > 0 && (!r.cos || !r.sin)) return false;
+  if (r.by_token) return r.num_rows >= capacity;
+  limits.needs_positions = true;
+  at_most(limits.num_positions, r.num_rows);
+  return true;
+}
+
+bool check_pages(const cw_pages& p, bool reads, bool writes, Limits& limits) {
+  if (!p.keys || !p.values || p.kind < CW_F32 || p.kind > CW_Q8) return false;
+  bool has_scales = p.kind == CW_Q8;
+  if (!p.key_scales == has_scales || !p.value_scales == has_scales) return false;
+  if (p.group < 0 || p.group >= CW_MAX_GROUPS) return false;
+  if (!is_size(p.num_pages) || !is_size(p.page_size) || !is_size(p.num_groups)) return false;
+  if (p.head_size < 1 || p.head_size > kMostHeadSize) return false;
+  Limits::Group& group = limits.groups[p.group];
+  if (group.page_size && group.page_size != p.page_size) return false;
+  group.page_size = p.page_size;
+  at_most(group.num_pages, p.num_pages);
+  group.needs_table |= reads;
+  group.needs_slots |= writes;
+  return true;
+}
+
+bool check_scoring(const cw_scoring& s) {
+  return s.cap >= 0.0 && s.cap <= 1e9 && s.window >= 0 && s.window <= kMost;
+}
+
+bool check_heads(int64_t num_heads, const cw_pages& p) {
+  return is_size(num_heads) && num_heads % p.num_groups == 0 && num_heads <= 4096;
+}
+
+bool check(const cw_gather& a, Limits& limits) {
+  limits.needs_tokens = true;
+  if (!is_sound(a.table) || !a.out || a.rows != CW_TOKENS) return false;
+  at_most(limits.vocab_size, a.table.num_rows);
+  return true;
+}
+
+bool check(const cw_take& a, Limits& limits) {
+  limits.needs_logit_rows = true;
+  at_most(limits.most_rows[CW_TOKENS], a.most_tokens);
+  return a.rows == CW_LOGITS && a.x && a.out && is_size(a.width) && is_size(a.most_tokens);
+}
+
+bool check(const cw_norm& a, Limits&) {
+  return a.x && a.weight && a.out && is_size(a.width) && !a.add == !a.sum && a.residual != a.out;
+}
+
+bool check(const cw_linear& a, Limits&) {
+  if (!a.x || !a.out || a.x == a.out) return false;
+  if (a.num_segments < 1 || a.num_segments > CW_MAX_SEGMENTS) return false;
+  for (int64_t s = 0; s < a.num_segments; s++)
+    if (!is_sound(a.segments[s]) || a.segments[s].num_columns != a.segments[0].num_columns)
+      return false;
+  return true;
+}
+
+bool is_activation(int64_t activation) {
+  return activation == CW_SILU || activation == CW_GELU_TANH;
+}
+
+bool check(const cw_gated& a, Limits&) {
+  return is_activation(a.activation) && a.x && a.out && a.x != a.out && is_sound(a.gate) && is_sound(a.up) &&
+         a.gate.num_rows == a.up.num_rows && a.gate.num_columns == a.up.num_columns &&
+         is_integer(a.gate.kind) == is_integer(a.up.kind);
+}
+
+bool check(const cw_gate& a, Limits&) {
+  return is_activation(a.activation) && a.gate && a.up && a.out && is_size(a.width) && a.gate_stride >= a.width &&
+         a.up_stride >= a.width;
+}
+
+bool check(const cw_rotate& a, Limits& limits) {
+  if (a.rows != CW_TOKENS || !a.x || !a.out || !is_size(a.num_heads)) return false;
+  if (a.head_size < 1 || a.head_size > kMostHeadSize) return false;
+  int64_t width = a.num_heads * a.head_size;
+  return a.x_stride >= width && a.out_stride >= width &&
+         check_rotation(a.rotation, a.head_size, a.capacity, limits);
+}
+
+bool check(const cw_store& a, Limits& limits) {
+  if (a.rows != CW_TOKENS || !a.key || !a.value) return false;
+  if (!check_pages(a.pages, false, true, limits)) return false;
+  int64_t width = a.pages.num_groups * a.pages.head_size;
+  return a.key_stride >= width && a.value_stride >= width;
+}
+
+bool check(const cw_attend& a, Limits& limits) {
+  return a.rows == CW_TOKENS && a.query && a.out && check_pages(a.pages, true, false, limits) &&
+         check_scoring(a.scoring) && check_heads(a.num_heads, a.pages) &&
+         a.query_stride >= a.num_heads * a.pages.head_size;
+}
+
+bool check(const cw_attention& a, Limits& limits) {
+  return a.rows == CW_TOKENS && a.qkv && a.out && a.qkv != a.out &&
+         check_pages(a.pages, true, true, limits) && check_scoring(a.scoring) &&
+         check_heads(a.num_heads, a.pages) &&
+         check_rotation(a.rotation, a.pages.head_size, a.capacity, limits);
+}
+
+bool check(const cw_sample& a, Limits&) {
+  if (!a.raw || !a.edited || !a.choices || !a.drawn || !is_size(a.vocab_size)) return false;
+  for (int64_t r = 0; r < a.capacity; r++) {
+    const cw_choice& c = a.choices[r];
+    if (!a.raw[r] || !a.edited[r] || !(c.temperature >= 0.0f)) return false;
+    if (c.rest > kMostFraction || c.u < 0 || c.u >= kMostFraction) return false;
+  }
+  return true;
+}
+
+template <class Arguments>
+cw_status checked(const void* arguments, Limits& limits) {
+  const Arguments& a = *static_cast<const Arguments*>(arguments);
+  if (a.rows != CW_TOKENS && a.rows != CW_LOGITS) return CW_BAD_ARGUMENT;
+  if (!is_size(a.capacity) || !check(a, limits)) return CW_BAD_ARGUMENT;
+  at_most(limits.most_rows[a.rows], a.capacity);
+  return CW_OK;
+}
+
+cw_status check_sequences(const cw_step& step, const Limits::Group& limits, const cw_group& group) {
+  if (step.num_tokens && !step.num_sequences) return CW_BAD_QUERY_START;
+  if (!step.query_starts || !step.context_lengths || !group.page_table) return CW_BAD_STEP;
+  if (!is_size(group.pages_per_sequence)) return CW_BAD_STEP;
+  if (step.query_starts[0] != 0 || step.query_starts[step.num_sequences] != step.num_tokens)
+    return CW_BAD_QUERY_START;
+  for (int64_t s = 0; s < step.num_sequences; s++) {
+    int64_t queries = step.query_starts[s + 1] - step.query_starts[s];
+    if (queries < 1) return CW_BAD_QUERY_START;
+    int64_t context = step.context_lengths[s];
+    if (context < queries || context > group.pages_per_sequence * limits.page_size)
+      return CW_BAD_CONTEXT_LENGTH;
+    const int64_t* pages = group.page_table + s * group.pages_per_sequence;
+    for (int64_t i = 0; i * limits.page_size < context; i++)
+      if (pages[i] < 0 || pages[i] >= limits.num_pages) return CW_BAD_PAGE;
+  }
+  return CW_OK;
+}
+
+// Whether all count entries are there and lie in [0, limit).
+bool are_within(const int64_t* entries, int64_t count, int64_t limit) {
+  if (!entries) return count == 0;
+  for (int64_t i = 0; i < count; i++)
+    if (entries[i] < 0 || entries[i] >= limit) return false;
+  return true;
+}
+
+}  // namespace
+
+Limits::Limits() : most_rows{kMost, kMost}, vocab_size(kMost), num_positions(kMost) {
+  needs_tokens = needs_positions = needs_logit_rows = false;
+  for (Group& group : groups) group = {false, false, kMost, 0};
+}
+
+bool is_sound(const cw_weight& w) {
+  return w.data && reinterpret_cast<uintptr_t>(w.data) % 64 == 0 && is_size(w.num_rows) &&
+         is_size(w.num_columns) && fits_kind(w.kind) &&
+         (!is_integer(w.kind) || w.num_columns % kGroupColumns == 0);
+}
+
+int64_t size_of(int64_t operation) {
+  switch (operation) {
+    case CW_GATHER:
+      return sizeof(cw_gather);
+    case CW_TAKE:
+      return sizeof(cw_take);
+    case CW_NORM:
+      return sizeof(cw_norm);
+    case CW_LINEAR:
+      return sizeof(cw_linear);
+    case CW_GATED:
+      return sizeof(cw_gated);
+    case CW_GATE:
+      return sizeof(cw_gate);
+    case CW_ROTATE:
+      return sizeof(cw_rotate);
+    case CW_STORE:
+      return sizeof(cw_store);
+    case CW_ATTEND:
+      return sizeof(cw_attend);
+    case CW_ATTENTION:
+      return sizeof(cw_attention);
+    case CW_SAMPLE:
+      return sizeof(cw_sample);
+    default:
+      return 0;
+  }
+}
+
+cw_status check_operation(int64_t operation, const void* arguments, Limits& limits) {
+  switch (operation) {
+    case CW_GATHER:
+      return checked<cw_gather>(arguments, limits);
+    case CW_TAKE:
+      return checked<cw_take>(arguments, limits);
+    case CW_NORM:
+      return checked<cw_norm>(arguments, limits);
+    case CW_LINEAR:
+      return checked<cw_linear>(arguments, limits);
+    case CW_GATED:
+      return checked<cw_gated>(arguments, limits);
+    case CW_GATE:
+      return checked<cw_gate>(arguments, limits);
+    case CW_ROTATE:
+      return checked<cw_rotate>(arguments, limits);
+    case CW_STORE:
+      return checked<cw_store>(arguments, limits);
+    case CW_ATTEND:
+      return checked<cw_attend>(arguments, limits);
+    case CW_ATTENTION:
+      return checked<cw_attention>(arguments, limits);
+    case CW_SAMPLE:
+      return checked<cw_sample>(arguments, limits);
+    default:
+      return CW_BAD_ARGUMENT;
+  }
+}
+
+cw_status check_step(const cw_step& step, const Limits& limits) {
+  if (step.num_tokens < 0 || step.num_tokens > limits.most_rows[CW_TOKENS]) return CW_BAD_STEP;
+  if (step.num_logit_rows < 0 || step.num_logit_rows > limits.most_rows[CW_LOGITS])
+    return CW_BAD_STEP;
+  if (step.num_sequences < 0 || step.num_sequences > step.num_tokens) return CW_BAD_STEP;
+  if (limits.needs_tokens && !are_within(step.token_ids, step.num_tokens, limits.vocab_size))
+    return CW_BAD_TOKEN_ID;
+  if (limits.needs_positions && !are_within(step.positions, step.num_tokens, limits.num_positions))
+    return CW_BAD_POSITION;
+  if (limits.needs_logit_rows && !are_within(step.logit_rows, step.num_logit_rows, step.num_tokens))
+    return CW_BAD_LOGIT_ROW;
+  for (int g = 0; g < CW_MAX_GROUPS; g++) {
+    const Limits::Group& group = limits.groups[g];
+    int64_t num_slots = group.num_pages * group.page_size;
+    if (group.needs_slots && !are_within(step.groups[g].slots, step.num_tokens, num_slots))
+      return CW_BAD_SLOT;
+    if (!group.needs_table) continue;
+    cw_status status = check_sequences(step, group, step.groups[g]);
+    if (status != CW_OK) return status;
+  }
+  return CW_OK;
+}
+
+}  // namespace cutaway

@@ -1,0 +1,88 @@
+#include "dispatch.h"
+
+#include <string.h>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace cutaway {
+
+#if defined(__x86_64__)
+extern const Isa isa_avx512_vnni;
+extern const Isa isa_avx512;
+extern const Isa isa_avx2;
+#elif defined(__aarch64__)
+extern const Isa isa_neon;
+#endif
+extern const Isa isa_portable;
+
+namespace {
+
+// Those that this CPU has, best first. The compiler's tests ask the operating system too, whether
+// it keeps the wide registers.
+const std::vector<const Isa*>& available() {
+  static const std::vector<const Isa*> found = [] {
+    std::vector<const Isa*> list;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+    bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+    if (has_avx512 && __builtin_cpu_supports("avx512vnni")) list.push_back(&isa_avx512_vnni);
+    if (has_avx512) list.push_back(&isa_avx512);
+    if (has_avx2) list.push_back(&isa_avx2);
+#elif defined(__aarch64__) && defined(__linux__)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) list.push_back(&isa_neon);
+#elif defined(__aarch64__)
+    list.push_back(&isa_neon);
+#endif
+    list.push_back(&isa_portable);
+    return list;
+  }();
+  return found;
+}
+
+std::atomic<const Isa*> chosen{nullptr};
+
+}  // namespace
+
+const Isa& isa_in_use() {
+  const Isa* isa = chosen.load(std::memory_order_relaxed);
+  return isa ? *isa : *available().front();
+}
+
+}  // namespace cutaway
+
+extern "C" {
+
+const char* cw_isas(void) {
+  static const std::string names = [] {
+    std::string joined;
+    for (const cutaway::Isa* isa : cutaway::available())
+      joined += (joined.empty() ? "" : " ") + std::string(isa->name);
+    return joined;
+  }();
+  return names.c_str();
+}
+
+const char* cw_isa(void) { return cutaway::isa_in_use().name; }
+
+int64_t cw_use_isa(const char* name) {
+  if (!name) return CW_BAD_ARGUMENT;
+  for (const cutaway::Isa* isa : cutaway::available()) {
+    if (strcmp(isa->name, name) != 0) continue;
+    cutaway::chosen.store(isa, std::memory_order_relaxed);
+    return CW_OK;
+  }
+  return CW_UNKNOWN_ISA;
+}
+
+}  // extern "C"

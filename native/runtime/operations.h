@@ -1,0 +1,20 @@
+// What each instruction set provides: one function per operation, and the scratch that it needs.
+#pragma once
+
+#include "../cutaway.h"
+#include "worker.h"
+
+namespace cutaway {
+
+using Operation = void (*)(const void* arguments, const cw_step& step, const Worker& worker);
+using ScratchOf = Scratch (*)(const void* arguments, const cw_step& step);
+
+struct Isa {
+  const char* name;
+  Operation run[CW_NUM_OPERATIONS];
+  ScratchOf scratch[CW_NUM_OPERATIONS];
+  void (*unpack_row)(const cw_weight& weight, int64_t row, float* out);
+  uint64_t (*sum_words)(const uint8_t* buffer, int64_t num_bytes);  // reads all: for bandwidth
+};
+
+}  // namespace cutaway

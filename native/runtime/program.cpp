@@ -1,0 +1,149 @@
+// Recorded operations that run one after another on the pool: one call for a whole step.
+
+#include <string.h>
+
+#include <chrono>
+#include <new>
+#include <vector>
+
+#include "check.h"
+#include "dispatch.h"
+#include "pool.h"
+
+namespace {
+
+using cutaway::Limits;
+using cutaway::Pool;
+using cutaway::Scratch;
+using cutaway::Worker;
+
+struct Recorded {
+  int64_t operation;
+  size_t offset;  // of its arguments
+};
+
+// One operation, seen by all threads.
+struct Call {
+  const void* arguments;
+  const cw_step* step;
+  cutaway::Operation run;
+};
+
+void run_call(const void* context, const Worker& worker) {
+  const Call& call = *static_cast<const Call*>(context);
+  call.run(call.arguments, *call.step, worker);
+}
+
+}  // namespace
+
+struct cw_program {
+  std::vector<Recorded> recorded;
+  std::vector<char> arguments;
+  Limits limits;
+
+  const void* arguments_of(const Recorded& each) const { return arguments.data() + each.offset; }
+
+  Scratch scratch(const cutaway::Isa& isa, const cw_step& step) const {
+    Scratch most;
+    for (const Recorded& each : recorded) {
+      cutaway::ScratchOf scratch_of = isa.scratch[each.operation];
+      if (!scratch_of) continue;
+      Scratch one = scratch_of(arguments_of(each), step);
+      if (one.local > most.local) most.local = one.local;
+      if (one.shared > most.shared) most.shared = one.shared;
+    }
+    return most;
+  }
+};
+
+namespace {
+
+struct Replay {
+  const cw_program* program;
+  const cw_step* step;
+  const cutaway::Isa* isa;
+  int64_t* nanoseconds;  // per operation, or null
+};
+
+void replay(const void* context, const Worker& worker) {
+  const Replay& r = *static_cast<const Replay*>(context);
+  bool is_timed = r.nanoseconds && worker.id == 0;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point before = Clock::now();
+  for (size_t i = 0; i < r.program->recorded.size(); i++) {
+    const Recorded& each = r.program->recorded[i];
+    r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker);
+    worker.barrier();
+    if (!is_timed) continue;
+    Clock::time_point now = Clock::now();
+    r.nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+    before = now;
+  }
+}
+
+int64_t run(const cw_program* program, const cw_step* step, int64_t* nanoseconds) {
+  cw_status status = cutaway::check_step(*step, program->limits);
+  if (status != CW_OK) return status;
+  const cutaway::Isa& isa = cutaway::isa_in_use();
+  Replay context{program, step, &isa, nanoseconds};
+  return Pool::get().run(replay, &context, program->scratch(isa, *step)) ? CW_OK : CW_NO_MEMORY;
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t cw_version(void) { return CW_VERSION; }
+int64_t cw_sizeof(int64_t operation) { return cutaway::size_of(operation); }
+
+int64_t cw_set_num_threads(int64_t count, int64_t spin_microseconds) {
+  if (count < 1 || count > cutaway::kMostThreads) return CW_BAD_ARGUMENT;
+  bool done = Pool::get().set_num_threads(static_cast<int>(count), spin_microseconds);
+  return done ? CW_OK : CW_BAD_ARGUMENT;
+}
+
+int64_t cw_num_threads(void) { return Pool::get().num_threads(); }
+
+cw_program* cw_program_new(void) { return new (std::nothrow) cw_program; }
+void cw_program_free(cw_program* program) { delete program; }
+
+int64_t cw_program_add(cw_program* program, int64_t operation, const void* arguments,
+                       int64_t size) {
+  if (!program || !arguments || size <= 0 || size != cutaway::size_of(operation))
+    return CW_BAD_ARGUMENT;
+  Limits narrowed = program->limits;
+  cw_status status = cutaway::check_operation(operation, arguments, narrowed);
+  if (status != CW_OK) return status;
+  program->limits = narrowed;
+  size_t offset = program->arguments.size();
+  program->arguments.resize(offset + (static_cast<size_t>(size) + 15) / 16 * 16);
+  memcpy(program->arguments.data() + offset, arguments, static_cast<size_t>(size));
+  program->recorded.push_back({operation, offset});
+  return CW_OK;
+}
+
+int64_t cw_program_run(cw_program* program, const cw_step* step) {
+  if (!program || !step) return CW_BAD_ARGUMENT;
+  return run(program, step, nullptr);
+}
+
+int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds) {
+  if (!program || !step || !nanoseconds) return CW_BAD_ARGUMENT;
+  return run(program, step, nanoseconds);
+}
+
+int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_step* step) {
+  if (!arguments || !step || size <= 0 || size != cutaway::size_of(operation))
+    return CW_BAD_ARGUMENT;
+  Limits limits;
+  cw_status status = cutaway::check_operation(operation, arguments, limits);
+  if (status == CW_OK) status = cutaway::check_step(*step, limits);
+  if (status != CW_OK) return status;
+  const cutaway::Isa& isa = cutaway::isa_in_use();
+  cutaway::ScratchOf scratch_of = isa.scratch[operation];
+  Scratch scratch = scratch_of ? scratch_of(arguments, *step) : Scratch{};
+  Call call{arguments, step, isa.run[operation]};
+  return Pool::get().run(run_call, &call, scratch) ? CW_OK : CW_NO_MEMORY;
+}
+
+}  // extern "C"

@@ -1,0 +1,79 @@
+"""Grouped matrix product over tokens sorted by expert, in plain PyTorch.
+
+Order of summation: a library sums a product of one row otherwise than that of eight, and of eight
+otherwise than of eighty. So rows are multiplied in tiles of TILE rows, the last filled up with
+zeros: every product has one shape, and a row's result does not depend on the rows beside it.
+Measured on a CPU in float32 (MKL, 1 and 2 threads): equal bits for any company. Products of rows
+padded to a multiple of 8, or batched by torch.bmm, were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TILE = 8  # rows; one row costs as much as eight: little where reading the matrix takes longest
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The step's pairs of token and expert, those of one expert side by side.
+
+    Shapes: rows, places [T * K]; counts has E entries.
+    """
+
+    rows: Tensor  # token of each pair
+    places: Tensor  # where the pair of token t and its choice k lies: entry t * K + k
+    counts: tuple[int, ...]  # pairs of each expert
+
+
+def sort_by_expert(expert_ids: Tensor, num_experts: int) -> Chosen:
+    """Bring pairs in the order of experts, and of tokens where the expert is the same.
+
+    Shapes: expert_ids [T, K].
+    """
+    flat = expert_ids.flatten()
+    order = flat.argsort(stable=True)
+    counts = cast("list[int]", torch.bincount(flat, minlength=num_experts).tolist())
+    return Chosen(order // expert_ids.shape[1], order.argsort(), tuple(counts))
+
+
+def grouped_linear(
+    x_MK: Tensor,
+    matrix_of: Callable[[int], Tensor],
+    counts: Sequence[int],
+    *,
+    bias_EN: Tensor | None = None,
+) -> Tensor:
+    """Multiply each expert's rows with the expert's matrix, transposed, and add its bias.
+
+    Differentiable. Only matrices of experts that have rows are asked for.
+
+    Shapes: x [M, K] sorted by expert, counts of M rows together, matrix_of(e) [N, K] -> [M, N].
+    """
+    parts: list[Tensor] = []
+    start = 0
+    for expert, count in enumerate(counts):
+        if count == 0:
+            continue
+        bias = None if bias_EN is None else bias_EN[expert]
+        parts.append(tiled_linear(x_MK[start : start + count], matrix_of(expert), bias))
+        start += count
+    assert start == len(x_MK) > 0, "counts are those of the rows"
+    return torch.cat(parts)
+
+
+def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear map whose result for a row is the same in any company.
+
+    Shapes: x [M, K], weight [N, K], bias [N] -> [M, N].
+    """
+    num_rows = len(x)
+    padded = functional.pad(x, (0, 0, 0, -num_rows % TILE))
+    tiles = [functional.linear(tile, weight, bias) for tile in torch.split(padded, TILE)]
+    return torch.cat(tiles)[:num_rows]

@@ -1,0 +1,5 @@
+"""Matrix product with a stored weight."""
+
+from cutaway.kernels.linear.plain import linear
+
+__all__ = ["linear"]

@@ -1,0 +1,135 @@
+"""The shared library of native kernels: found, checked against these files, and loaded once.
+
+It knows neither tensors nor torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from cutaway.core.errors import ConfigError
+from cutaway.kernels.native.structs import STRUCTS, VERSION, Status, StepStruct, Weight
+
+_PATH: Final = Path(__file__).resolve().parent.parent / "_native.so"
+
+_SENTENCES: Final = {
+    Status.BAD_ARGUMENT: "a size, pointer or kind of an operation is not possible",
+    Status.BAD_STEP: "the step has more rows than the buffers, or lacks a table",
+    Status.BAD_TOKEN_ID: "a token id is outside the table",
+    Status.BAD_POSITION: "a position is outside the rotation table",
+    Status.BAD_QUERY_START: "query starts do not ascend from 0 to the number of tokens",
+    Status.BAD_CONTEXT_LENGTH: "a context is shorter than its queries or longer than its pages",
+    Status.BAD_PAGE: "a page is outside the pool",
+    Status.BAD_SLOT: "a slot is outside the pool",
+    Status.BAD_LOGIT_ROW: "a logit row is not a token of the step",
+    Status.NO_MEMORY: "scratch memory could not be had",
+    Status.UNKNOWN_ISA: "the instruction set is not compiled in, or this CPU lacks it",
+    Status.TOO_LARGE: "a scale of a block is beyond float16",
+}
+
+
+@cache
+def _opened() -> ctypes.CDLL | str:
+    """The library, or a sentence that says why there is none."""
+    path = Path(os.environ.get("CUTAWAY_NATIVE", _PATH))
+    if not path.is_file():
+        return f"{path.name} is not built: run `make native`"
+    try:
+        loaded = ctypes.CDLL(str(path))
+        loaded.cw_version.restype = ctypes.c_int64
+        version = loaded.cw_version()
+    except (OSError, AttributeError) as error:
+        return f"{path.name} cannot be loaded: {error}"
+    if version != VERSION:
+        return f"{path.name} is of another version: run `make native`"
+    _declare(loaded)
+    for code, struct in STRUCTS.items():
+        assert loaded.cw_sizeof(code) == ctypes.sizeof(struct), f"{code.name} differs in C"
+    name = os.environ.get("CUTAWAY_ISA")
+    if name and loaded.cw_use_isa(name.encode()) != Status.OK:
+        allowed = loaded.cw_isas().decode()
+        raise ConfigError(
+            f"CUTAWAY_ISA is {name!r}; this machine has {allowed}. Leave it out for the best."
+        )
+    return loaded
+
+
+def is_available() -> bool:
+    """Whether the native kernels are built and fit these files."""
+    return not isinstance(_opened(), str)
+
+
+def why_missing() -> str:
+    """Why they are not; empty when they are."""
+    opened = _opened()
+    return opened if isinstance(opened, str) else ""
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library; is_available() was asked before."""
+    opened = _opened()
+    if isinstance(opened, str):
+        raise AssertionError(opened)
+    return opened
+
+
+def check(status: int) -> None:
+    """Raise for anything but success: what reaches the library is ours, so the fault is too."""
+    if status == Status.NO_MEMORY:
+        raise MemoryError(_SENTENCES[Status.NO_MEMORY])
+    if status != Status.OK:
+        raise AssertionError(_SENTENCES[Status(status)])
+
+
+def isas() -> tuple[str, ...]:
+    """Instruction sets that are compiled in and that this CPU has, best first."""
+    return tuple(library().cw_isas().decode().split())
+
+
+def isa() -> str:
+    """The one in use."""
+    return library().cw_isa().decode()
+
+
+def use_isa(name: str) -> None:
+    """Choose one of isas()."""
+    check(library().cw_use_isa(name.encode()))
+
+
+def num_threads() -> int:
+    return library().cw_num_threads()
+
+
+def set_num_threads(count: int, *, spin_seconds: float = 0.05) -> None:
+    """Run on count threads, the caller's own included; idle ones spin so long, then sleep."""
+    check(library().cw_set_num_threads(count, round(spin_seconds * 1e6)))
+
+
+def _declare(loaded: ctypes.CDLL) -> None:
+    integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+    step = ctypes.POINTER(StepStruct)
+    weight = ctypes.POINTER(Weight)
+    for name, result, arguments in (
+        ("cw_sizeof", integer, (integer,)),
+        ("cw_set_num_threads", integer, (integer, integer)),
+        ("cw_num_threads", integer, ()),
+        ("cw_isas", text, ()),
+        ("cw_isa", text, ()),
+        ("cw_use_isa", integer, (text,)),
+        ("cw_packed_bytes", integer, (integer, integer, integer)),
+        ("cw_pack", integer, (integer, pointer, pointer, integer, integer, integer, pointer)),
+        ("cw_unpack", integer, (weight, pointer)),
+        ("cw_program_new", pointer, ()),
+        ("cw_program_free", None, (pointer,)),
+        ("cw_program_add", integer, (pointer, integer, pointer, integer)),
+        ("cw_program_run", integer, (pointer, step)),
+        ("cw_program_time", integer, (pointer, step, pointer)),
+        ("cw_run", integer, (integer, pointer, integer, step)),
+        ("cw_read_bandwidth", ctypes.c_double, (pointer, integer, integer)),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments

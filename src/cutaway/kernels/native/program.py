@@ -1,0 +1,120 @@
+"""Recorded native operations that run in one call, and the numbers of a step that they read.
+
+A program is recorded once, over buffers with room for the largest step. What differs from step to
+step (rows, page tables, context lengths) is read when it runs, so one program serves any step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from cutaway.core.step import Step
+from cutaway.kernels.native.library import check, library
+from cutaway.kernels.native.operations import Operation
+from cutaway.kernels.native.structs import MAX_GROUPS, Code, Group, StepStruct
+
+
+@dataclass(frozen=True, eq=False)
+class NativeStep:
+    """A step as the library reads it, and the tensors that it points into."""
+
+    struct: StepStruct
+    kept: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(step: Step) -> NativeStep:
+        """Pointers into the step's own tensors: int64 on the CPU, as the engine makes them."""
+        if len(step.groups) > MAX_GROUPS:
+            raise AssertionError(f"a step has {len(step.groups)} cache groups, more than four")
+        count, sequences = len(step.token_ids), len(step.context_lengths)
+        wanted = (
+            (step.token_ids, (count,)),
+            (step.positions, (count,)),
+            (step.query_starts, (sequences + 1,)),
+            (step.context_lengths, (sequences,)),
+            (step.logit_rows, (len(step.logit_rows),)),
+            *((group.page_table, (sequences, group.page_table.shape[-1])) for group in step.groups),
+            *((group.slots, (count,)) for group in step.groups),
+        )
+        kept = tuple(_integers(tensor, shape) for tensor, shape in wanted)
+        num_groups = len(step.groups)
+        tables, slots = kept[5 : 5 + num_groups], kept[5 + num_groups :]
+        struct = StepStruct(
+            *(count, sequences, len(step.logit_rows)),
+            *(each.data_ptr() for each in kept[:5]),
+        )
+        for index, (table, slot) in enumerate(zip(tables, slots, strict=True)):
+            struct.groups[index] = Group(table.data_ptr(), table.shape[1], slot.data_ptr())
+        return NativeStep(struct, kept)
+
+    @staticmethod
+    def of_rows(count: int) -> NativeStep:
+        """A step of rows alone, for operations that need no more: norm, linear, gate."""
+        return NativeStep(StepStruct(num_tokens=count, num_logit_rows=count), ())
+
+
+def room(rows: int, width: int) -> Tensor:
+    """A buffer of zeros that costs no memory until touched, at an address fit for a register.
+
+    numpy.zeros alone begins 16 bytes after a page, so that every access would touch two lines.
+
+    Shapes: [rows, width] float32.
+    """
+    spare = numpy.zeros(rows * width + 15, numpy.float32)
+    first = -spare.ctypes.data % 64 // 4
+    return torch.from_numpy(spare[first : first + rows * width].reshape(rows, width))
+
+
+def run(operation: Operation, step: NativeStep) -> None:
+    """Run one operation now: what a program of it alone would do."""
+    size = ctypes.sizeof(operation.arguments)
+    arguments = ctypes.addressof(operation.arguments)
+    check(library().cw_run(operation.code, arguments, size, ctypes.byref(step.struct)))
+
+
+class Program:
+    """Operations in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._handle = library().cw_program_new()
+        self._kept: list[Operation] = []
+        weakref.finalize(self, library().cw_program_free, self._handle)
+
+    def add(self, operation: Operation) -> None:
+        """Record an operation; its tensors stay in memory as long as the program."""
+        size = ctypes.sizeof(operation.arguments)
+        address = ctypes.addressof(operation.arguments)
+        check(library().cw_program_add(self._handle, operation.code, address, size))
+        self._kept.append(operation)
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """What was recorded, in order."""
+        return tuple(operation.code for operation in self._kept)
+
+    def run(self, step: NativeStep) -> None:
+        """Run all operations for this step; returns when all threads are done."""
+        check(library().cw_program_run(self._handle, ctypes.byref(step.struct)))
+
+    def time(self, step: NativeStep) -> list[int]:
+        """Run, and tell the nanoseconds of each operation."""
+        nanoseconds = numpy.zeros(len(self._kept), numpy.int64)
+        address = nanoseconds.ctypes.data
+        check(library().cw_program_time(self._handle, ctypes.byref(step.struct), address))
+        return nanoseconds.tolist()
+
+
+def _integers(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tensor.dtype != torch.int64 or tensor.device.type != "cpu":
+        raise AssertionError(
+            f"a step's tensor is {tensor.dtype} on {tensor.device}, not int64 on cpu"
+        )
+    if tuple(tensor.shape) != shape:
+        raise AssertionError(f"a step's tensor has shape {tuple(tensor.shape)}, not {shape}")
+    return tensor.contiguous()

@@ -1,0 +1,271 @@
+"""The structs and codes of native/cutaway.h, field by field."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+
+VERSION = 6  # CW_VERSION: raised whenever a struct or a field's meaning changes
+MAX_SEGMENTS = 4
+MAX_GROUPS = 4
+MOST_HEAD_SIZE = 256
+
+_Pointer = ctypes.c_void_p
+_Int = ctypes.c_int64
+_Float = ctypes.c_double
+
+
+class Code(IntEnum):
+    """Operations."""
+
+    GATHER = 0
+    TAKE = 1
+    NORM = 2
+    LINEAR = 3
+    GATED = 4
+    GATE = 5
+    ROTATE = 6
+    STORE = 7
+    ATTEND = 8
+    ATTENTION = 9
+    SAMPLE = 10
+
+
+class Rows(IntEnum):
+    """Which count of the step an operation's rows follow."""
+
+    TOKENS = 0
+    LOGITS = 1
+
+
+class Activation(IntEnum):
+    """What a gate goes through before it multiplies."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+class Status(IntEnum):
+    """What a call answers."""
+
+    OK = 0
+    BAD_ARGUMENT = 1
+    BAD_STEP = 2
+    BAD_TOKEN_ID = 3
+    BAD_POSITION = 4
+    BAD_QUERY_START = 5
+    BAD_CONTEXT_LENGTH = 6
+    BAD_PAGE = 7
+    BAD_SLOT = 8
+    BAD_LOGIT_ROW = 9
+    NO_MEMORY = 10
+    UNKNOWN_ISA = 11
+    TOO_LARGE = 12
+
+
+class Weight(ctypes.Structure):
+    _fields_ = [
+        ("data", _Pointer),
+        ("num_rows", _Int),
+        ("num_columns", _Int),
+        ("kind", _Int),
+    ]
+
+
+class Group(ctypes.Structure):
+    _fields_ = [("page_table", _Pointer), ("pages_per_sequence", _Int), ("slots", _Pointer)]
+
+
+class StepStruct(ctypes.Structure):
+    _fields_ = [
+        ("num_tokens", _Int),
+        ("num_sequences", _Int),
+        ("num_logit_rows", _Int),
+        ("token_ids", _Pointer),
+        ("positions", _Pointer),
+        ("query_starts", _Pointer),
+        ("context_lengths", _Pointer),
+        ("logit_rows", _Pointer),
+        ("groups", Group * MAX_GROUPS),
+    ]
+
+
+_ROWS = [("rows", _Int), ("capacity", _Int)]
+
+
+class Gather(ctypes.Structure):
+    _fields_ = [*_ROWS, ("table", Weight), ("out", _Pointer), ("multiplier", _Float)]
+
+
+class Take(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("out", _Pointer),
+        ("width", _Int),
+        ("most_tokens", _Int),
+    ]
+
+
+class NormStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("add", _Pointer),
+        ("sum", _Pointer),
+        ("weight", _Pointer),
+        ("out", _Pointer),
+        ("width", _Int),
+        ("epsilon", _Float),
+        ("residual", _Pointer),
+    ]
+
+
+class Linear(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("norm_weight", _Pointer),
+        ("epsilon", _Float),
+        ("num_segments", _Int),
+        ("segments", Weight * MAX_SEGMENTS),
+        ("biases", _Pointer * MAX_SEGMENTS),
+        ("residual", _Pointer),
+        ("out", _Pointer),
+    ]
+
+
+class Gated(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("norm_weight", _Pointer),
+        ("epsilon", _Float),
+        ("gate", Weight),
+        ("up", Weight),
+        ("gate_bias", _Pointer),
+        ("up_bias", _Pointer),
+        ("out", _Pointer),
+        ("activation", _Int),
+    ]
+
+
+class Gate(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("gate", _Pointer),
+        ("up", _Pointer),
+        ("gate_stride", _Int),
+        ("up_stride", _Int),
+        ("out", _Pointer),
+        ("width", _Int),
+        ("activation", _Int),
+    ]
+
+
+class RotationStruct(ctypes.Structure):
+    _fields_ = [
+        ("cos", _Pointer),
+        ("sin", _Pointer),
+        ("num_rows", _Int),
+        ("half", _Int),
+        ("by_token", _Int),
+    ]
+
+
+class Rotate(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("x_stride", _Int),
+        ("out", _Pointer),
+        ("out_stride", _Int),
+        ("num_heads", _Int),
+        ("head_size", _Int),
+        ("norm_weight", _Pointer),
+        ("epsilon", _Float),
+        ("rotation", RotationStruct),
+    ]
+
+
+class PagesStruct(ctypes.Structure):
+    _fields_ = [
+        ("keys", _Pointer),
+        ("values", _Pointer),
+        ("key_scales", _Pointer),
+        ("value_scales", _Pointer),
+        ("kind", _Int),
+        ("group", _Int),
+        ("num_pages", _Int),
+        ("page_size", _Int),
+        ("num_groups", _Int),
+        ("head_size", _Int),
+    ]
+
+
+class ScoringStruct(ctypes.Structure):
+    _fields_ = [("softmax_scale", _Float), ("cap", _Float), ("window", _Int)]
+
+
+class Store(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("key", _Pointer),
+        ("value", _Pointer),
+        ("key_stride", _Int),
+        ("value_stride", _Int),
+        ("pages", PagesStruct),
+    ]
+
+
+class Attend(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("query", _Pointer),
+        ("query_stride", _Int),
+        ("num_heads", _Int),
+        ("scoring", ScoringStruct),
+        ("pages", PagesStruct),
+        ("out", _Pointer),
+    ]
+
+
+class Attention(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("qkv", _Pointer),
+        ("num_heads", _Int),
+        ("scoring", ScoringStruct),
+        ("query_norm", _Pointer),
+        ("key_norm", _Pointer),
+        ("epsilon", _Float),
+        ("rotation", RotationStruct),
+        ("pages", PagesStruct),
+        ("out", _Pointer),
+    ]
+
+
+class Sample(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("raw", _Pointer),
+        ("edited", _Pointer),
+        ("vocab_size", _Int),
+        ("choices", _Pointer),
+        ("drawn", _Pointer),
+    ]
+
+
+STRUCTS: dict[Code, type[ctypes.Structure]] = {
+    Code.GATHER: Gather,
+    Code.TAKE: Take,
+    Code.NORM: NormStruct,
+    Code.LINEAR: Linear,
+    Code.GATED: Gated,
+    Code.GATE: Gate,
+    Code.ROTATE: Rotate,
+    Code.STORE: Store,
+    Code.ATTEND: Attend,
+    Code.ATTENTION: Attention,
+    Code.SAMPLE: Sample,
+}

@@ -1,0 +1,141 @@
+"""The native sampler gives what the stages in torch give, bit for bit, on every instruction set."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_cases import ISAS, needs_native, running
+from torch import Tensor
+
+from cutaway.core.request import SamplingParams
+from cutaway.sampling.candidates import Row
+from cutaway.sampling.sampler import Sampled, sample_native, sample_plain
+
+pytestmark = needs_native
+
+SIZES = (1, 15, 16, 63, 64, 65, 1000, 5000, 49152)
+
+
+def plain_of(results: list[Sampled]) -> list[tuple[object, ...]]:
+    """Comparable: NaN equals NaN."""
+    return [
+        (
+            each.token_id,
+            each.u,
+            each.checksum,
+            *(str(number) for number in vars(each.score).values()),
+        )
+        for each in results
+    ]
+
+
+def assert_alike(logits: Tensor, rows: list[Row]) -> None:
+    assert plain_of(sample_native(logits, rows)) == plain_of(sample_plain(logits, rows))
+
+
+def logits_of(kind: str, num_rows: int, size: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(num_rows, size, generator=generator)
+    match kind:
+        case "peaked":
+            logits *= 8
+        case "flat":  # thousands of equal weights: top_p needs nearly all of them
+            logits *= 1e-6
+        case "ties":
+            logits = (logits * 2).round()
+        case "holes":
+            logits[torch.rand(num_rows, size, generator=generator) < 0.7] = -math.inf
+            logits[:, size // 2] = 1.0
+        case "bad":
+            logits[0, size // 3] = math.nan
+            logits[-1, size // 2] = math.inf
+        case "huge":
+            logits *= 1e30
+        case _:
+            raise AssertionError(kind)
+    return logits
+
+
+KINDS = ("peaked", "flat", "ties", "holes", "bad", "huge")
+
+params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 1e-5, 0.2, 0.7, 1.0, 1.5, 5.0]),
+    top_k=st.sampled_from([-1, 0, 1, 2, 40, 64, 1000, 3000, 40_000, 10**6]),
+    top_p=st.sampled_from([0.0, 1e-9, 0.1, 0.5, 0.9, 0.999, 1.0 - 1e-12, 1.0]),
+    min_p=st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(KINDS),
+    size=st.sampled_from(SIZES),
+    chosen=st.lists(params, min_size=1, max_size=4),
+    seed=st.integers(0, 2**31),
+    num_logprobs=st.sampled_from([None, 0, 5]),
+)
+def test_any_settings_on_any_logits(
+    kind: str, size: int, chosen: list[SamplingParams], seed: int, num_logprobs: int | None
+) -> None:
+    rows = [
+        Row(
+            params=each,
+            seed=seed,
+            position=index,
+            prompt_token_ids=(0, size - 1),
+            banned_token_ids=(0,) if index == 1 else (),
+            num_logprobs=num_logprobs,
+        )
+        for index, each in enumerate(chosen)
+    ]
+    assert_alike(logits_of(kind, len(rows), size, seed), rows)
+
+
+SETTINGS = (
+    {"temperature": 0.0},
+    {},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"temperature": 1.3, "top_k": 40},
+    {"min_p": 0.05},
+    {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02},
+    {"top_k": 2000, "top_p": 0.7},  # more than are sorted
+)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_instruction_set_and_number_of_threads(isa: str, kind: str) -> None:
+    rows = [
+        Row(params=SamplingParams(**each), seed=7, position=index)
+        for index, each in enumerate(SETTINGS * 2)
+    ]
+    for size in (17, 1000, 5000):
+        logits = logits_of(kind, len(rows), size, size)
+        for threads in (1, 2, 3):
+            with running(isa, threads):
+                assert_alike(logits, rows)
+
+
+def test_many_draws_of_one_row() -> None:
+    # Every token of a small vocabulary is drawn, the last one too.
+    logits = torch.linspace(-1, 1, 24)[None].repeat(2000, 1)
+    rows = [Row(params=SamplingParams(top_p=0.97), seed=3, position=p) for p in range(2000)]
+    assert_alike(logits, rows)
+    drawn = {each.token_id for each in sample_native(logits, rows)}
+    assert len(drawn) > 20 and 23 in drawn
+
+
+def test_a_step_without_rows_draws_nothing() -> None:
+    assert sample_native(torch.zeros(0, 64), []) == []
+
+
+def test_a_wrong_row_is_refused() -> None:
+    row = Row(params=SamplingParams(), seed=1, position=1)
+    with pytest.raises(AssertionError, match="not a contiguous float32"):
+        sample_native(torch.zeros(2, 64)[:, ::2].double(), [row, row])
