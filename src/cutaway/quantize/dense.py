@@ -1,0 +1,41 @@
+"""A weight kept as it is, one number per entry. It can be trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cutaway.kernels.linear import linear
+
+
+class DenseWeight(nn.Module):
+    """Matrix of floating-point numbers.
+
+    Shapes: weight [N, K].
+    """
+
+    def __init__(self, num_rows: int, num_columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_rows, num_columns))
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> DenseWeight:
+        """Wrap a matrix without copying it."""
+        with torch.device("meta"):
+            weight = cls(*matrix.shape)
+        weight.weight = nn.Parameter(matrix, requires_grad=matrix.requires_grad)
+        return weight
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight)
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, self.weight)
+
+    def dense(self) -> Tensor:
+        return self.weight
+
+    @property
+    def num_bytes(self) -> int:
+        return self.weight.nbytes

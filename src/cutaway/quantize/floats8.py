@@ -1,0 +1,78 @@
+"""A matrix of 8-bit floats with scales for rows, for blocks, or one for all; it serves as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.kernels.linear import linear
+from cutaway.quantize.packed import Packed
+
+E4M3 = torch.float8_e4m3fn
+E4M3_LARGEST = 448.0
+
+
+@dataclass(frozen=True)
+class Float8Matrix:
+    """values * quant_scale, each scale for a block of rows and columns; the last may be cut short.
+
+    Shapes: values [N, K] float8, quant_scale [A, B]; block is how many rows and columns one covers.
+    """
+
+    values: Tensor
+    quant_scale: Tensor
+    block: tuple[int, int]
+
+    def dense(self) -> Tensor:
+        return unpacked(self.values, self.quant_scale, self.block)
+
+    def kept(self, row_order: Tensor | None) -> nn.Module | None:
+        if row_order is None:
+            return KeptFloats8(self)
+        if self.block[0] > 1 and len(self.quant_scale) > 1:
+            return None  # rows that move would leave their block; no file has both
+        scale = self.quant_scale if len(self.quant_scale) == 1 else self.quant_scale[row_order]
+        values = self.values.view(torch.uint8)[row_order].view(self.values.dtype)
+        return KeptFloats8(Float8Matrix(values, scale, self.block))
+
+    def packed(self, row_order: Tensor | None) -> Packed | None:
+        return None  # by way of floats to 8 bits per group of 32
+
+
+def unpacked(values: Tensor, quant_scale: Tensor, block: tuple[int, int]) -> Tensor:
+    """In float32. Shapes: as Float8Matrix has them -> [N, K]."""
+    rows, columns = values.shape
+    scale = quant_scale.float()
+    if scale.shape[0] > 1:
+        scale = scale.repeat_interleave(block[0], 0)[:rows]
+    if scale.shape[1] > 1:
+        scale = scale.repeat_interleave(block[1], 1)[:, :columns]
+    return values.float() * scale
+
+
+class KeptFloats8(nn.Module):
+    """The same for torch: unpacked to the type of what it multiplies, at each use."""
+
+    values: Tensor
+    quant_scale: Tensor
+
+    def __init__(self, matrix: Float8Matrix) -> None:
+        super().__init__()
+        self._block = matrix.block
+        self.register_buffer("values", matrix.values.contiguous())
+        self.register_buffer("quant_scale", matrix.quant_scale.contiguous())
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return linear(x, self.dense().to(x.dtype))
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        return self.dense()[token_ids]
+
+    def dense(self) -> Tensor:
+        return unpacked(self.values, self.quant_scale, self._block)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.nbytes + self.quant_scale.nbytes

@@ -1,0 +1,142 @@
+"""A matrix of integers with a scale and a zero for groups of columns; it serves, packed as it is.
+
+It knows no checkpoint's layout: gptq.py, awq.py and compressed.py read those into this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.kernels.linear import linear
+from cutaway.kernels.native import Groups, Kind, PackedWeight
+from cutaway.quantize.packed import Packed
+
+_PACKED_COLUMNS = 32  # that share a scale in the native layouts
+
+
+@dataclass(frozen=True)
+class IntegerMatrix:
+    """quant_scale * (quants - zero).
+
+    group_of_column: which scale a column takes; None where groups are equal runs of columns.
+    Shapes: quants [N, K] uint8 below 2^bits; quant_scale [N, G]; zero [N, G] or [1, 1] int16;
+    group_of_column [K] int64.
+    """
+
+    bits: int
+    quants: Tensor
+    quant_scale: Tensor
+    zero: Tensor
+    group_of_column: Tensor | None = None
+
+    @property
+    def middle(self) -> int:
+        """The zero of a symmetric matrix."""
+        return 1 << (self.bits - 1)
+
+    def dense(self) -> Tensor:
+        return unpacked(self.quants, self.quant_scale, self.zero, self.group_of_column)
+
+    def kept(self, row_order: Tensor | None) -> nn.Module:
+        return KeptIntegers(self._ordered(row_order))
+
+    def packed(self, row_order: Tensor | None) -> Packed | None:
+        """By its integers, scales rounded to float16, where groups are multiples of 32 columns."""
+        columns, groups = self.quants.shape[1], self.quant_scale.shape[1]
+        if self.group_of_column is not None or columns % (groups * _PACKED_COLUMNS):
+            return None
+        whole = self._ordered(row_order)
+        repeat = columns // groups // _PACKED_COLUMNS
+        scale = whole.quant_scale.float().half().float()
+        is_symmetric = bool((self.zero == self.middle).all())
+        quants, base = whole.quants, 0
+        if self.bits > 4:
+            quants, base = (quants.view(torch.int8) ^ -128), 128
+        kind = _kind(self.bits, is_symmetric)
+        offset = (base - whole.zero.float()) * scale
+        chunk = Groups(
+            quants,
+            scale.repeat_interleave(repeat, 1),
+            offset.repeat_interleave(repeat, 1) if kind.is_affine else None,
+        )
+        packed = PackedWeight.from_groups(kind, [chunk], shape=(quants.shape[0], columns))
+        return None if packed is None else Packed(packed)
+
+    def _ordered(self, row_order: Tensor | None) -> IntegerMatrix:
+        if row_order is None:
+            return self
+        zero = self.zero if len(self.zero) == 1 else self.zero[row_order]
+        return IntegerMatrix(
+            self.bits,
+            self.quants[row_order],
+            self.quant_scale[row_order],
+            zero,
+            self.group_of_column,
+        )
+
+
+def _kind(bits: int, is_symmetric: bool) -> Kind:
+    if bits > 4:
+        return Kind.Q8 if is_symmetric else Kind.Q8_AFFINE
+    return Kind.Q4 if is_symmetric and bits == 4 else Kind.Q4_AFFINE
+
+
+def unpacked(
+    quants: Tensor, quant_scale: Tensor, zero: Tensor, group_of_column: Tensor | None
+) -> Tensor:
+    """quant_scale * (quants - zero) in float32. Shapes: as IntegerMatrix has them -> [N, K]."""
+    rows, columns = quants.shape
+    scale, zero = quant_scale.float(), zero.float()
+    if group_of_column is not None:
+        zero = zero[:, group_of_column] if zero.shape[1] > 1 else zero
+        return (quants.float() - zero) * scale[:, group_of_column]
+    grouped = quants.view(rows, scale.shape[1], columns // scale.shape[1]).float()
+    return ((grouped - zero[:, :, None]) * scale[:, :, None]).view(rows, columns)
+
+
+class KeptIntegers(nn.Module):
+    """The same for torch: unpacked to the type of what it multiplies, at each use.
+
+    Shapes: quants [N, K] bytes, or [N, K / 2] where each byte has two: the even column's in the
+    low nibble.
+    """
+
+    quants: Tensor
+    quant_scale: Tensor
+    zero: Tensor
+    group_of_column: Tensor | None
+
+    def __init__(self, matrix: IntegerMatrix) -> None:
+        super().__init__()
+        self._has_nibbles = matrix.bits <= 4 and matrix.quants.shape[1] % 2 == 0
+        quants = matrix.quants
+        if self._has_nibbles:
+            quants = quants[:, 0::2] | (quants[:, 1::2] << 4)
+        self.register_buffer("quants", quants.contiguous())
+        self.register_buffer("quant_scale", matrix.quant_scale.contiguous())
+        self.register_buffer("zero", matrix.zero.contiguous())
+        self.register_buffer("group_of_column", matrix.group_of_column)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return linear(x, self.dense().to(x.dtype))
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        zero = self.zero if len(self.zero) == 1 else self.zero[token_ids]
+        quants = self._bytes(self.quants[token_ids])
+        return unpacked(quants, self.quant_scale[token_ids], zero, self.group_of_column)
+
+    def dense(self) -> Tensor:
+        quants = self._bytes(self.quants)
+        return unpacked(quants, self.quant_scale, self.zero, self.group_of_column)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+    def _bytes(self, quants: Tensor) -> Tensor:
+        return (
+            torch.stack((quants & 15, quants >> 4), -1).flatten(1) if self._has_nibbles else quants
+        )

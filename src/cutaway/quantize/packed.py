@@ -1,0 +1,54 @@
+"""A weight in a packed layout of the native CPU kernels. It serves; it cannot be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cutaway.kernels.linear import linear
+from cutaway.kernels.native import Kind, PackedWeight
+
+_FLOATS: Final[Mapping[torch.dtype, Kind]] = {
+    torch.float32: Kind.F32,
+    torch.float16: Kind.F16,
+    torch.bfloat16: Kind.BF16,
+}
+
+
+class Packed(nn.Module):
+    """Matrix in panels; see native/kernels/panel.h.
+
+    The native kernels read packed itself. The methods here are the plain twin: they unpack to
+    float32 first, and leave activations as they are.
+
+    Shapes: [N, K].
+    """
+
+    def __init__(self, packed: PackedWeight) -> None:
+        super().__init__()
+        self.packed = packed
+
+    @classmethod
+    def of(cls, matrix: Tensor, *, row_order: Tensor | None, widens: bool) -> Packed:
+        """Pack a matrix of floats in its own type, or rounded to 8 bits per group of 32."""
+        kind = Kind.Q8 if widens and matrix.shape[1] % 32 == 0 else _FLOATS.get(matrix.dtype)
+        if kind is None:
+            matrix, kind = matrix.to(torch.float32), Kind.F32
+        return cls(PackedWeight.from_matrix(matrix, kind, row_order=row_order))
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return linear(x, self.dense().to(x.dtype))
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, self.dense())
+
+    def dense(self) -> Tensor:
+        return self.packed.dense()
+
+    @property
+    def num_bytes(self) -> int:
+        return self.packed.num_bytes
