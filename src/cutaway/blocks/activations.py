@@ -1,0 +1,42 @@
+"""Activations by name, alone and as the product of an activated gate with a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from torch import Tensor
+
+from cutaway.kernels.gate import (
+    clamped_gate,
+    gelu,
+    gelu_gate,
+    gelu_tanh,
+    gelu_tanh_gate,
+    relu,
+    relu_gate,
+    silu,
+    silu_gate,
+)
+
+Activation = Callable[[Tensor], Tensor]
+Gate = Callable[[Tensor, Tensor], Tensor]  # of gate and value, the activation included
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+}
+
+GATES: Mapping[str, Gate] = {
+    "silu": silu_gate,
+    "gelu": gelu_gate,
+    "gelu_tanh": gelu_tanh_gate,
+    "relu": relu_gate,
+}
+
+
+def clamped(*, alpha: float, limit: float) -> Gate:
+    """The gate of gpt-oss: both sides bounded by limit, and a value around one."""
+    return partial(clamped_gate, alpha=alpha, limit=limit)

@@ -1,0 +1,1 @@
+"""Kinds of attention; each declares what it keeps in the cache."""

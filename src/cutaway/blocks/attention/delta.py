@@ -1,0 +1,180 @@
+"""A gated delta layer: in place of keys and values a state of fixed size, which tokens rewrite.
+
+Each page of its cache group holds the state after the page's last token so far. To go on a layer
+reads the page of the token before; a full page's state is the snapshot for prefix hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.norm import RMSNorm
+from cutaway.blocks.parts import Cosines
+from cutaway.blocks.positions import Frequencies
+from cutaway.core.layout import CacheField, CacheSpec, Window
+from cutaway.core.step import ShapePlan, Step
+from cutaway.kernels.delta import delta_rule, short_convolution, unit_rows
+from cutaway.kernels.gate import silu_gate
+
+_KEPT = Window(2)  # a token's own page and that of the token before it
+_DTYPE = "float32"  # of states, whatever keys and values are kept in
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSizes:
+    """Sizes of a gated delta layer."""
+
+    width: int  # D
+    num_key_heads: int
+    num_value_heads: int  # H of the state: each key head serves several
+    key_size: int  # K
+    value_size: int  # V
+    kernel: int  # tokens that the convolution sees, the newest included
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_size + self.num_value_heads * self.value_size
+
+    @property
+    def shared(self) -> int:
+        """Value heads that one key head serves."""
+        return self.num_value_heads // self.num_key_heads
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        state = (self.num_value_heads, self.key_size, self.value_size)
+        inputs = (self.kernel - 1, self.channels)
+        fields = (CacheField("state", state, _DTYPE), CacheField("inputs", inputs, _DTYPE))
+        return CacheSpec(fields, _KEPT, is_state=True)
+
+
+class DeltaLayer(nn.Module):
+    """Queries, keys and values through a short convolution, then the gated delta rule.
+
+    Shapes: hidden [T, D] -> [T, D].
+    Source: Yang et al. 2024, arXiv 2412.06464; Qwen3-Next.
+    """
+
+    frequencies: Frequencies | None = None
+
+    def __init__(self, sizes: DeltaSizes, *, epsilon: float) -> None:
+        super().__init__()
+        self.sizes = sizes
+        values = sizes.num_value_heads * sizes.value_size
+        self.joined = Linear(sizes.width, (sizes.channels + values,))  # queries to gates
+        self.rates = Linear(sizes.width, (2 * sizes.num_value_heads,))
+        self.convolution = nn.Parameter(torch.zeros(sizes.channels, 1, sizes.kernel))
+        self.decay_bias = nn.Parameter(torch.ones(sizes.num_value_heads))
+        self.decay_log = nn.Parameter(torch.zeros(sizes.num_value_heads))
+        self.norm = RMSNorm(sizes.value_size, epsilon)
+        self.output = Linear(values, (sizes.width,))
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        return self.sizes.cache_spec
+
+    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        inputs, gate = self._inputs(hidden)
+        rate, decay = self._rates(hidden)
+        mixed = torch.cat(
+            [
+                self._run(row, inputs[now], decay[now], rate[now], step, layer)
+                for row, now in enumerate(_spans(step.plan))
+            ]
+        )
+        mixed = step.tap("blocks.attention.mixed", mixed.to(hidden.dtype), layer)  # [T, H, V]
+        return self.output(silu_gate(gate, self.norm(mixed)).flatten(1))
+
+    def _inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the convolution reads, and the gates. Shapes: [T, channels], [T, H, V].
+
+        The rows of each key head lie together: its query, its key, its values, their gates.
+        """
+        sizes = self.sizes
+        value = sizes.shared * sizes.value_size
+        heads = self.joined(hidden).view(len(hidden), sizes.num_key_heads, -1)
+        parts = heads.split((sizes.key_size, sizes.key_size, value, value), dim=-1)
+        gate = parts[3].reshape(len(hidden), sizes.num_value_heads, sizes.value_size)
+        return torch.cat([part.flatten(1) for part in parts[:3]], dim=-1), gate
+
+    def _rates(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """How much a token corrects, and what share of the state stays. Shapes: [T, H] each."""
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        heads = self.rates(hidden).view(len(hidden), self.sizes.num_key_heads, -1)
+        rate, step = (part.flatten(1).to(wide) for part in heads.chunk(2, dim=-1))
+        speed = nn.functional.softplus(step + self.decay_bias.to(wide))
+        return rate.sigmoid(), (-self.decay_log.to(wide).exp() * speed).exp()
+
+    def _run(
+        self, row: int, inputs: Tensor, decay: Tensor, rate: Tensor, step: Step, layer: int
+    ) -> Tensor:
+        """One sequence's new tokens, from the state before them. Shapes: -> [T, H, V]."""
+        sizes, count = self.sizes, len(inputs)
+        start = step.plan.context_lengths[row] - count
+        state, earlier = self._before(row, start, decay, step, layer)
+        seen = torch.cat((earlier.to(decay.dtype), inputs.to(decay.dtype)))
+        mixed = short_convolution(seen, self.convolution[:, 0].to(decay.dtype))
+        keys = sizes.num_key_heads * sizes.key_size
+        query = self._heads(mixed[:, :keys]) * sizes.key_size**-0.5
+        key = self._heads(mixed[:, keys : 2 * keys])
+        value = mixed[:, 2 * keys :].reshape(count, sizes.num_value_heads, sizes.value_size)
+        results: list[Tensor] = []
+        done = 0
+        for stop in self._stops(start, count, step, layer):
+            now = slice(done, stop)
+            result, state = delta_rule(
+                query[now], key[now], value[now], decay[now], rate[now], state
+            )
+            results.append(result)
+            done = stop
+            self._keep(row, start + stop, state, seen[stop : stop + sizes.kernel - 1], step, layer)
+        return torch.cat(results)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Unit rows of the key heads, one for each value head. Shapes: -> [T, H, K]."""
+        heads = unit_rows(x.reshape(len(x), self.sizes.num_key_heads, self.sizes.key_size))
+        return heads.repeat_interleave(self.sizes.shared, dim=1)
+
+    def _before(
+        self, row: int, start: int, like: Tensor, step: Step, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """State and last inputs before a position; zeros where nothing came before."""
+        if start == 0 or not step.caches:
+            spec = self.cache_spec.fields
+            state, inputs = (like.new_zeros(field.shape) for field in spec)
+            return state, inputs
+        cache = step.caches[layer]
+        page = step.groups[cache.group].page_table[row, (start - 1) // cache.page_size]
+        return cache.fields["state"][page].to(like.dtype), cache.fields["inputs"][page]
+
+    def _stops(self, start: int, count: int, step: Step, layer: int) -> list[int]:
+        """Where a page ends within the new tokens, and their own end."""
+        if not step.caches:
+            return [count]
+        size = step.caches[layer].page_size
+        ends = range((start // size + 1) * size, start + count, size)
+        return [*(end - start for end in ends), count]
+
+    def _keep(
+        self, row: int, end: int, state: Tensor, inputs: Tensor, step: Step, layer: int
+    ) -> None:
+        if not step.caches:
+            return
+        cache = step.caches[layer]
+        page = step.groups[cache.group].page_table[row, (end - 1) // cache.page_size]
+        cache.fields["state"][page] = state.to(cache.fields["state"].dtype)
+        cache.fields["inputs"][page] = inputs.to(cache.fields["inputs"].dtype)
+
+
+def _spans(plan: ShapePlan) -> Iterator[slice]:
+    """Where each sequence's new tokens are."""
+    start = 0
+    for length in plan.query_lengths:
+        yield slice(start, start + length)
+        start += length

@@ -1,0 +1,200 @@
+"""Multi-head attention in which groups of query heads share a key and a value head."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.parts import Cosines, Norm, RecordedNorm
+from cutaway.blocks.positions import Frequencies
+from cutaway.core.layout import FULL, CacheField, CacheSpec, Extent, Window
+from cutaway.core.step import LayerCache, Step
+from cutaway.kernels import native
+from cutaway.kernels.attention import attention, paged_attention
+from cutaway.kernels.capture import Tape
+from cutaway.kernels.rotary import rotate
+from cutaway.kernels.store import store
+
+
+def grouped_cache_spec(num_groups: int, head_size: int, extent: Extent = FULL) -> CacheSpec:
+    """A key and a value per group and token."""
+    shape = (num_groups, head_size)
+    fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
+    return CacheSpec(fields, extent)
+
+
+class GroupedAttention(nn.Module):
+    """Causal self-attention.
+
+    One key-value head per query head is multi-head attention; one for all is multi-query.
+
+    frequencies: of rotary positions; None turns nothing.
+    extent:      which earlier tokens stay visible.
+    is_fused:    one stored matrix holds queries, keys and values.
+    keys_are_values: no matrix of its own makes values; they are keys before norm and rotation.
+    head_norms:  of each query and each key head, before they turn.
+    cap:         scores are squeezed smoothly between -cap and cap.
+    has_sinks:   each head has a learned score that brings no value.
+    has_gate:    rows beside each query head's say, by a sigmoid, how much of the result counts.
+
+    Shapes: hidden [T, D], cos and sin [T, C'/2] -> [T, D].
+    Source: Ainslie et al. 2023, arXiv 2305.13245.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        num_heads: int,
+        num_groups: int,
+        head_size: int,
+        frequencies: Frequencies | None,
+        has_bias: bool = False,
+        has_output_bias: bool = False,
+        is_fused: bool = False,
+        extent: Extent = FULL,
+        keys_are_values: bool = False,
+        head_norms: tuple[Norm, Norm] | None = None,
+        value_norm: Norm | None = None,
+        softmax_scale: float | None = None,
+        cap: float | None = None,
+        has_sinks: bool = False,
+        has_gate: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.num_groups, self.head_size = num_heads, num_groups, head_size
+        self.frequencies = frequencies
+        self.extent = extent
+        self.softmax_scale = head_size**-0.5 if softmax_scale is None else softmax_scale
+        self.cap = cap
+        self.query_norm, self.key_norm = head_norms or (None, None)
+        self.value_norm = value_norm
+        self.sinks = nn.Parameter(torch.zeros(num_heads)) if has_sinks else None
+        self.has_gate = has_gate
+        query_rows = num_heads * head_size * (2 if has_gate else 1)
+        rows = (query_rows, *[num_groups * head_size] * (1 if keys_are_values else 2))
+        self.qkv = Linear(width, (sum(rows),) if is_fused else rows, has_bias=has_bias)
+        self.output = Linear(num_heads * head_size, (width,), has_bias=has_output_bias)
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        return grouped_cache_spec(self.num_groups, self.head_size, self.extent)
+
+    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        heads = self.qkv(hidden).view(hidden.shape[0], -1, self.head_size)  # [T, H + 2G, C]
+        query, gate, heads = self._query(heads)
+        key = heads[:, : self.num_groups]
+        value = heads[:, -self.num_groups :]  # the keys again where they are values too
+        if self.value_norm is not None:
+            value = self.value_norm(value)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            query, key = rotate(query, *rotation), rotate(key, *rotation)
+        query = step.tap("blocks.attention.query", query, layer)
+        key = step.tap("blocks.attention.key", key, layer)
+        value = step.tap("blocks.attention.value", value, layer)
+        if step.caches:
+            mixed = self._through_pages(query, key, value, step, step.caches[layer])
+        else:
+            mixed = attention(
+                query,
+                key,
+                value,
+                plan=step.plan,
+                softmax_scale=self.softmax_scale,
+                extent=self.extent,
+                cap=self.cap,
+                sinks=self.sinks,
+            )
+        mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
+        if gate is not None:
+            mixed = mixed * gate.sigmoid()
+        return self.output(mixed.flatten(1))
+
+    def _query(self, heads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Query heads, their gates, and what is left. Shapes: [T, H, C] each."""
+        if not self.has_gate:
+            return heads[:, : self.num_heads], None, heads[:, self.num_heads :]
+        pairs = heads[:, : 2 * self.num_heads]  # a head and its gate in turn
+        return pairs[:, 0::2], pairs[:, 1::2], heads[:, 2 * self.num_heads :]
+
+    @property
+    def can_record(self) -> bool:
+        """Whether every setting has a native form."""
+        norms = [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
+        keeps_first = isinstance(self.extent, Window) and self.extent.sinks > 0
+        has_heads = all(isinstance(norm, RecordedNorm) for norm in norms)
+        has_heads = has_heads and self.head_size <= native.MOST_HEAD_SIZE
+        has_values = self.value_norm is None and len(self.qkv.rows) != 2
+        has_scores = self.sinks is None and not keeps_first and not self.has_gate
+        return has_heads and has_values and has_scores and self.frequencies is not None
+
+    def record(
+        self,
+        tape: Tape,
+        hidden: Tensor,
+        out: Tensor,
+        *,
+        norm: native.Norm,
+        residual: Tensor | None,
+        rotation: native.Rotation,
+        cache: LayerCache,
+        layer: int,
+    ) -> None:
+        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
+        width = self.num_heads * self.head_size
+        qkv = tape.tokens("attention.qkv", width + 2 * self.num_groups * self.head_size, layer)
+        mixed = tape.tokens("attention.mixed", width, layer)
+        self.qkv.record(tape, hidden, qkv, norm=norm)
+        window = self.extent.width if isinstance(self.extent, Window) else None
+        pages = native.Pages(
+            cache.fields["key"],
+            cache.fields["value"],
+            cache.group,
+            cache.scales("key"),
+            cache.scales("value"),
+        )
+        tape.add(
+            native.attention(
+                qkv,
+                pages,
+                num_heads=self.num_heads,
+                rotation=rotation,
+                out=mixed,
+                scoring=native.Scoring(self.softmax_scale, self.cap, window),
+                query_norm=_recorded(self.query_norm),
+                key_norm=_recorded(self.key_norm),
+            )
+        )
+        self.output.record(tape, mixed, out, residual=residual)
+
+    def _through_pages(
+        self, query: Tensor, key: Tensor, value: Tensor, step: Step, cache: LayerCache
+    ) -> Tensor:
+        # Stored first and read back: what a token sees never depends on which chunk it came in.
+        tables = step.groups[cache.group]
+        key_scales, value_scales = cache.scales("key"), cache.scales("value")
+        store(cache.fields["key"], key, tables.slots, scales=key_scales)
+        store(cache.fields["value"], value, tables.slots, scales=value_scales)
+        return paged_attention(
+            query,
+            cache.fields["key"],
+            cache.fields["value"],
+            page_table=tables.page_table,
+            context_lengths=step.context_lengths,
+            plan=step.plan,
+            softmax_scale=self.softmax_scale,
+            extent=self.extent,
+            cap=self.cap,
+            sinks=self.sinks,
+            key_scales=key_scales,
+            value_scales=value_scales,
+        )
+
+
+def _recorded(norm: Norm | None) -> native.Norm | None:
+    return None if norm is None else cast(RecordedNorm, norm).before

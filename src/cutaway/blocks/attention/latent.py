@@ -1,0 +1,150 @@
+"""Attention whose keys and values are read out of one compressed row per token.
+
+One form serves prefill, decode and training: the matrix that would lead from the row to the keys
+is absorbed into the query, the one to the values into the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.norm import RMSNorm
+from cutaway.blocks.parts import Cosines
+from cutaway.blocks.positions import Frequencies
+from cutaway.core.layout import CacheField, CacheSpec
+from cutaway.core.step import LayerCache, Step
+from cutaway.kernels.attention import attention, paged_latent_attention
+from cutaway.kernels.rotary import rotate, rotate_neighbours
+from cutaway.kernels.store import store
+from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.scheme import Weight
+
+Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]  # heads, cosines, sines
+
+# How the entries that turn together lie: half a head apart, or side by side.
+PAIRS: Mapping[str, Rotate] = {"halves": rotate, "neighbours": rotate_neighbours}
+
+_EPSILON = 1e-6  # of both inner norms, whatever rms_norm_eps says: as in transformers
+
+
+def latent_cache_spec(rank: int, rotary_size: int) -> CacheSpec:
+    """A compressed row and a rotary key per token, for all heads together."""
+    return CacheSpec((CacheField("latent", (rank,)), CacheField("rotary", (rotary_size,))))
+
+
+class LatentAttention(nn.Module):
+    """Causal self-attention over compressed rows with a decoupled rotary part.
+
+    Per head the score of a query q against a token is scale * (q_plain . U_key c + q_rotary . k),
+    with the token's row c [R] and its rotary key k [C'], which all heads share; the value is
+    U_value c. Computed as (U_key^T q_plain) . c and U_value (sum of weights * c).
+
+    query_rank:  None where the query is not compressed.
+    frequencies: of the rotary part; None turns nothing.
+    pairs:       a name in PAIRS, the order of the rotary entries.
+
+    Letters: A plain entries of a query head, W value entries of a head.
+    Shapes: hidden [T, D], cos and sin [T, C'/2] -> [T, D].
+    Source: DeepSeek-AI 2024, arXiv 2405.04434, section 2.1.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        num_heads: int,
+        query_rank: int | None,
+        rank: int,
+        plain_size: int,
+        rotary_size: int,
+        value_size: int,
+        softmax_scale: float,
+        frequencies: Frequencies | None,
+        pairs: str,
+        has_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.rank = num_heads, rank
+        self.plain_size, self.rotary_size = plain_size, rotary_size
+        self.softmax_scale = softmax_scale
+        self.frequencies = frequencies
+        self.rotate = PAIRS[pairs]
+        query_rows = num_heads * (plain_size + rotary_size)
+        self.query_down = self.query_norm = None
+        if query_rank is not None:
+            self.query_down = Linear(width, (query_rank,), has_bias=has_bias)
+            self.query_norm = RMSNorm(query_rank, _EPSILON)
+        self.query = Linear(query_rank or width, (query_rows,))
+        self.down = Linear(width, (rank + rotary_size,), has_bias=has_bias)
+        self.latent_norm = RMSNorm(rank, _EPSILON)
+        self.up = DenseWeight(num_heads * (plain_size + value_size), rank)
+        self.output = Linear(num_heads * value_size, (width,), has_bias=has_bias)
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        return latent_cache_spec(self.rank, self.rotary_size)
+
+    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        up = cast(Weight, self.up).dense().view(self.num_heads, -1, self.rank).to(hidden.dtype)
+        up_key, up_value = up[:, : self.plain_size], up[:, self.plain_size :]  # [H, A or W, R]
+        plain, turned = self._query(hidden, rotation)
+        absorbed = (plain.transpose(0, 1) @ up_key).transpose(0, 1)  # [T, H, R]
+        query = torch.cat((absorbed, turned), dim=-1)
+        query = step.tap("blocks.attention.query", query, layer)
+        latent, rotary = self.down(hidden).split((self.rank, self.rotary_size), dim=-1)
+        latent = self.latent_norm(latent)  # [T, R]
+        rotary = self._turned(rotary[:, None], rotation)[:, 0]  # [T, C']
+        latent = step.tap("blocks.attention.latent", latent, layer)
+        rotary = step.tap("blocks.attention.rotary", rotary, layer)
+        mixed = self._attend(query, latent, rotary, step, layer)
+        mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, R]
+        values = mixed.transpose(0, 1) @ up_value.transpose(1, 2)  # [H, T, W]
+        return self.output(values.transpose(0, 1).flatten(1))
+
+    def _query(self, hidden: Tensor, rotation: Cosines | None) -> tuple[Tensor, Tensor]:
+        """The plain and the rotary part of each head. Shapes: [T, H, A], [T, H, C']."""
+        if self.query_down is not None and self.query_norm is not None:
+            hidden = self.query_norm(self.query_down(hidden))
+        heads = self.query(hidden).view(len(hidden), self.num_heads, -1)
+        plain, rotary = heads.split((self.plain_size, self.rotary_size), dim=-1)
+        return plain, self._turned(rotary, rotation)
+
+    def _turned(self, heads: Tensor, rotation: Cosines | None) -> Tensor:
+        return heads if rotation is None else self.rotate(heads, *rotation)
+
+    def _attend(
+        self, query: Tensor, latent: Tensor, rotary: Tensor, step: Step, layer: int
+    ) -> Tensor:
+        if step.caches:
+            return self._through_pages(query, latent, rotary, step, step.caches[layer])
+        return attention(
+            query,
+            torch.cat((latent, rotary), dim=-1)[:, None],
+            latent[:, None],
+            plan=step.plan,
+            softmax_scale=self.softmax_scale,
+        )
+
+    def _through_pages(
+        self, query: Tensor, latent: Tensor, rotary: Tensor, step: Step, cache: LayerCache
+    ) -> Tensor:
+        tables = step.groups[cache.group]
+        latent_scales, rotary_scales = cache.scales("latent"), cache.scales("rotary")
+        store(cache.fields["latent"], latent, tables.slots, scales=latent_scales)
+        store(cache.fields["rotary"], rotary, tables.slots, scales=rotary_scales)
+        return paged_latent_attention(
+            query,
+            cache.fields["latent"],
+            cache.fields["rotary"],
+            page_table=tables.page_table,
+            context_lengths=step.context_lengths,
+            plan=step.plan,
+            softmax_scale=self.softmax_scale,
+            latent_scales=latent_scales,
+            rotary_scales=rotary_scales,
+        )

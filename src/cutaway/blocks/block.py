@@ -1,0 +1,121 @@
+"""One transformer layer: norm, attention, add, norm, feed-forward, add."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.parts import (
+    Attention,
+    Cosines,
+    FeedForward,
+    Norm,
+    RecordedAttention,
+    RecordedFeedForward,
+    RecordedNorm,
+    can_record,
+)
+from cutaway.core.step import LayerCache, Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+
+
+class Block(nn.Module):
+    """Pre-norm block: each part reads a normalized copy and adds to the residual stream.
+
+    norms:       before attention and before the feed-forward.
+    after_norms: of what attention and feed-forward add; such a block is called a sandwich.
+    has_gain:    the block's output is multiplied by a stored number, as in Gemma 4.
+
+    Shapes: hidden [T, D] -> [T, D].
+    """
+
+    def __init__(
+        self,
+        *,
+        norms: tuple[Norm, Norm],
+        attention: Attention,
+        mlp: FeedForward,
+        after_norms: tuple[Norm, Norm] | None = None,
+        has_gain: bool = False,
+    ) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = norms
+        self.attention = attention
+        self.mlp = mlp
+        self.attention_after_norm, self.mlp_after_norm = after_norms or (None, None)
+        self.gain = nn.Parameter(torch.ones(1)) if has_gain else None
+
+    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        update = self.attention(self.attention_norm(hidden), rotation, step, layer)
+        if self.attention_after_norm is not None:
+            update = self.attention_after_norm(update)
+        hidden = hidden + step.tap("blocks.attention.update", update, layer)
+        update = self.mlp(self.mlp_norm(hidden), step, layer)
+        if self.mlp_after_norm is not None:
+            update = self.mlp_after_norm(update)
+        hidden = hidden + step.tap("blocks.mlp.update", update, layer)
+        if self.gain is not None:
+            hidden = hidden * self.gain
+        return step.tap("blocks.hidden", hidden, layer)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the layer can be said in native operations."""
+        norms = [self.attention_norm, self.mlp_norm, *self._after_norms]
+        has_norms = all(isinstance(norm, RecordedNorm) for norm in norms)
+        is_plain = self.gain is None
+        return has_norms and is_plain and can_record(self.attention) and can_record(self.mlp)
+
+    def record(
+        self,
+        tape: Tape,
+        hidden: Tensor,
+        rotation: native.Rotation,
+        cache: LayerCache,
+        layer: int,
+    ) -> Tensor:
+        """The same layer in native operations; returns the buffer that holds its output."""
+        width = hidden.shape[1]
+        middle = tape.tokens("attention.hidden", width, layer)
+        out = tape.tokens("mlp.hidden", width, layer)
+        update = tape.tokens("block.update", width, layer) if self._after_norms else None
+        cast(RecordedAttention, self.attention).record(
+            tape,
+            hidden,
+            middle if update is None else update,
+            norm=cast(RecordedNorm, self.attention_norm).before,
+            residual=hidden if update is None else None,
+            rotation=rotation,
+            cache=cache,
+            layer=layer,
+        )
+        _record_after(tape, self.attention_after_norm, update, hidden, middle)
+        cast(RecordedFeedForward, self.mlp).record(
+            tape,
+            middle,
+            out if update is None else update,
+            norm=cast(RecordedNorm, self.mlp_norm).before,
+            residual=middle if update is None else None,
+            layer=layer,
+        )
+        _record_after(tape, self.mlp_after_norm, update, middle, out)
+        return out
+
+    @property
+    def _after_norms(self) -> tuple[Norm, ...]:
+        pair = (self.attention_after_norm, self.mlp_after_norm)
+        return tuple(norm for norm in pair if norm is not None)
+
+
+def _record_after(
+    tape: Tape, norm: Norm | None, update: Tensor | None, residual: Tensor, out: Tensor
+) -> None:
+    """out = residual + norm(update), where a block is a sandwich."""
+    if norm is None or update is None:
+        return
+    before = cast(RecordedNorm, norm).before
+    operation = native.norm(update, before.weight, before.epsilon, residual=residual, out=out)
+    tape.add(operation)

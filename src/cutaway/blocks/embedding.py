@@ -1,0 +1,102 @@
+"""Token ids to hidden vectors: rows of a matrix, plus rows by position where there are such."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.core.step import Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.packed import Packed
+
+
+class PositionTable(Protocol):
+    """A vector per position. Shapes: step.positions [T] -> [T, D]."""
+
+    def __call__(self, positions: Tensor) -> Tensor: ...
+
+
+class Embedding(nn.Module):
+    """Row lookup.
+
+    multiplier: what rows are multiplied by, rounded to their dtype as Gemma does.
+    positions:  added afterwards, for models that mark positions in the embedding.
+
+    Shapes: step.token_ids [T] -> [T, D].
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        width: int,
+        *,
+        multiplier: float | None = None,
+        positions: PositionTable | None = None,
+    ) -> None:
+        super().__init__()
+        self.table: DenseWeight | Packed = DenseWeight(vocab_size, width)
+        self.multiplier = multiplier
+        self.positions = positions
+
+    def forward(self, step: Step) -> Tensor:
+        hidden = self.table.rows(step.token_ids)
+        if self.multiplier is not None:
+            hidden = hidden * _rounded(self.multiplier, hidden.dtype)
+        if self.positions is not None:
+            hidden = hidden + self.positions(step.positions).to(hidden.dtype)
+        return step.tap("embedding.hidden", hidden)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the lookup has a native form."""
+        return self.positions is None
+
+    def record(self, tape: Tape) -> Tensor:
+        """The native form; returns the buffer that holds the rows."""
+        table = cast(Packed, self.table).packed
+        out = tape.tokens("embedding.hidden", table.num_columns)
+        multiplier = 1.0 if self.multiplier is None else _rounded(self.multiplier, torch.float32)
+        tape.add(native.gather(table, out=out, multiplier=multiplier))
+        return out
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector per position. Source: Radford et al. 2019 (GPT-2).
+
+    Shapes: positions [T] -> [T, D].
+    """
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        self.table: DenseWeight | Packed = DenseWeight(max_length, width)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.table.rows(positions)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sines in the first half of a vector and cosines in the second, nothing learned.
+
+    Entry i of a half turns by base ** (-2i / D) per position. The paper interleaves the two,
+    which is the same up to the order of entries.
+
+    Shapes: positions [T] -> [T, D] float64.
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+    """
+
+    def __init__(self, width: int, *, base: float = 10_000.0) -> None:
+        super().__init__()
+        self.width, self.base = width, base
+
+    def forward(self, positions: Tensor) -> Tensor:
+        pairs = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
+        turned = positions[:, None] * self.base ** (-pairs / self.width)  # [T, D/2]
+        return torch.cat((turned.sin(), turned.cos()), dim=-1)
+
+
+def _rounded(multiplier: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(multiplier, dtype=dtype, device="cpu"))

@@ -1,0 +1,92 @@
+"""Feed-forward layers: each token alone through a wider layer and back, gated or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from torch import Tensor, nn
+
+from cutaway.blocks.activations import Activation, Gate
+from cutaway.blocks.linear import Linear
+from cutaway.core.step import Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+from cutaway.kernels.gate import gelu_tanh_gate, silu_gate
+from cutaway.quantize.packed import Packed
+
+_ACTIVATIONS: Mapping[Gate, native.Activation] = {
+    silu_gate: native.Activation.SILU,
+    gelu_tanh_gate: native.Activation.GELU_TANH,
+}
+
+
+class GatedMLP(nn.Module):
+    """down(activation(gate(x)) * up(x)); gate names the activated product.
+
+    Shapes: hidden [T, D] -> [T, D].
+    Source: Shazeer 2020, arXiv 2002.05202.
+    """
+
+    def __init__(
+        self, width: int, inner: int, *, has_bias: bool = False, gate: Gate = silu_gate
+    ) -> None:
+        super().__init__()
+        self.gate_up = Linear(width, (inner, inner), has_bias=has_bias)
+        self.down = Linear(inner, (width,), has_bias=has_bias)
+        self.gate = gate
+
+    def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        gate, up = self.gate_up(hidden).chunk(2, dim=-1)  # [T, F] each
+        product = step.tap("blocks.mlp.product", self.gate(gate, up), layer)
+        return self.down(product)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the activation has a native form."""
+        return self.gate in _ACTIVATIONS
+
+    def record(
+        self,
+        tape: Tape,
+        hidden: Tensor,
+        out: Tensor,
+        *,
+        norm: native.Norm,
+        residual: Tensor | None,
+        layer: int,
+    ) -> None:
+        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
+        gate, up = (cast(Packed, segment).packed for segment in self.gate_up.segments)
+        biases = self.gate_up.biases
+        product = tape.tokens("mlp.product", gate.num_rows, layer)
+        tape.add(
+            native.gated(
+                hidden,
+                gate,
+                up,
+                out=product,
+                norm=norm,
+                biases=None if biases is None else (biases[0], biases[1]),
+                activation=_ACTIVATIONS[self.gate],
+            )
+        )
+        self.down.record(tape, product, out, residual=residual)
+
+
+class PlainMLP(nn.Module):
+    """down(activation(up(x))), with biases, as the first transformers had it.
+
+    Shapes: hidden [T, D] -> [T, D].
+    Source: Vaswani et al. 2017, arXiv 1706.03762.
+    """
+
+    def __init__(self, width: int, inner: int, *, activation: Activation) -> None:
+        super().__init__()
+        self.up = Linear(width, (inner,), has_bias=True)
+        self.down = Linear(inner, (width,), has_bias=True)
+        self.activation = activation
+
+    def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        product = step.tap("blocks.mlp.product", self.activation(self.up(hidden)), layer)
+        return self.down(product)

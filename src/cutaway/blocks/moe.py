@@ -1,0 +1,123 @@
+"""Mixture of experts: a router sends each token through a few of many feed-forward layers.
+
+A token's result does not depend on the tokens beside it, bit for bit; see kernels/experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.activations import Gate
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.mlp import GatedMLP
+from cutaway.blocks.router import Router
+from cutaway.core.step import Step
+from cutaway.kernels.experts import Chosen, grouped_linear, sort_by_expert
+from cutaway.kernels.gate import silu_gate
+from cutaway.quantize.stack import DenseStack, Stack
+
+Split = Callable[[Tensor], tuple[Tensor, Tensor]]  # [M, 2F] -> gate and value [M, F]
+
+
+def halves(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """The gate's entries first, then the value's."""
+    gate, value = gate_up.chunk(2, dim=-1)
+    return gate, value
+
+
+def neighbours(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """An entry of the gate and one of the value in turn, as gpt-oss keeps them."""
+    return gate_up[..., 0::2], gate_up[..., 1::2]
+
+
+class Experts(nn.Module):
+    """E gated feed-forward layers, their matrices in two stacks, which a loader may replace.
+
+    split: how the rows of the joined matrix alternate between gate and value.
+
+    Shapes: rows [M, D] sorted by expert -> [M, D].
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        width: int,
+        inner: int,
+        *,
+        gate: Gate = silu_gate,
+        split: Split = halves,
+        has_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_experts = num_experts
+        self.gate_up = DenseStack(num_experts, 2 * inner, width)
+        self.down = DenseStack(num_experts, width, inner)
+        self.gate, self.split = gate, split
+        rows = (2 * inner, width) if has_bias else None
+        self.biases = rows and nn.ParameterList(torch.zeros(num_experts, n) for n in rows)
+
+    def forward(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        gate_up_bias, down_bias = self.biases or (None, None)
+        gate_up, down = cast(Stack, self.gate_up), cast(Stack, self.down)
+        joined = grouped_linear(
+            rows,
+            lambda expert: gate_up.matrix(expert, rows.dtype),
+            chosen.counts,
+            bias_EN=gate_up_bias,
+        )
+        return grouped_linear(
+            self.gate(*self.split(joined)),
+            lambda expert: down.matrix(expert, rows.dtype),
+            chosen.counts,
+            bias_EN=down_bias,
+        )
+
+
+class MixtureOfExperts(nn.Module):
+    """Weighted sum of the chosen experts' results, and the shared layer's for every token.
+
+    Taps: blocks.experts.ids [T, K], blocks.experts.weights [T, K] and blocks.experts.counts [E],
+    the step's pairs of token and expert. A sink that returns other ids or weights routes anew.
+
+    shared_gate: one row that says, by a sigmoid, how much of the shared layer counts.
+
+    Shapes: hidden [T, D] -> [T, D].
+    Source: Shazeer et al. 2017, arXiv 1701.06538; shared experts: Dai et al. 2024, 2401.06066.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        experts: Experts,
+        shared: GatedMLP | None = None,
+        *,
+        shared_gate: Linear | None = None,
+    ) -> None:
+        super().__init__()
+        self.router, self.experts, self.shared = router, experts, shared
+        self.shared_gate = shared_gate
+
+    def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        expert_ids, weights = self.router(hidden)
+        expert_ids = step.tap("blocks.experts.ids", expert_ids, layer)
+        weights = step.tap("blocks.experts.weights", weights, layer)
+        chosen = sort_by_expert(expert_ids, self.experts.num_experts)
+        if step.sink is not None:
+            counts = torch.tensor(chosen.counts, device=hidden.device)
+            step.tap("blocks.experts.counts", counts, layer)
+        results = self.experts(hidden[chosen.rows], chosen)[chosen.places]
+        # [T, K, D], added up from the best expert to the last: the order is each token's own.
+        parts = results.view(*expert_ids.shape, -1) * weights[..., None]
+        update = parts[:, 0]
+        for part in parts.unbind(dim=1)[1:]:
+            update = update + part
+        if self.shared is None:
+            return update
+        shared = self.shared(hidden, step, layer)
+        if self.shared_gate is not None:
+            shared = shared * self.shared_gate(hidden).sigmoid()
+        return update + shared

@@ -1,0 +1,102 @@
+"""Norms: by root mean square in the forms that models have, and by mean and deviation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.kernels import native
+from cutaway.kernels.norm import layer_norm, offset_rms_norm, rms_norm, wide_rms_norm
+
+
+class RMSNorm(nn.Module):
+    """Scale each row to root mean square 1, then by weight.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return rms_norm(hidden, self.weight, self.epsilon)
+
+    @property
+    def before(self) -> native.Norm:
+        """The norm as the first part of a native operation."""
+        return native.Norm(self.weight, self.epsilon)
+
+
+class WideRMSNorm(nn.Module):
+    """Scale each row to root mean square 1, then by weight, and cast last, as Gemma 4 does.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return wide_rms_norm(hidden, self.weight, self.epsilon)
+
+    @property
+    def before(self) -> native.Norm:
+        """The norm as the first part of a native operation."""
+        return native.Norm(self.weight, self.epsilon)
+
+
+class UnitRMSNorm(nn.Module):
+    """Scale each row to root mean square 1; nothing is learned.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return wide_rms_norm(hidden, None, self.epsilon)
+
+
+class OffsetRMSNorm(nn.Module):
+    """Scale each row to root mean square 1, then by 1 + weight, as Gemma 1 to 3 do.
+
+    The offset stays apart from the weight, because bfloat16 keeps a small weight exactly and
+    its sum with 1 not.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return offset_rms_norm(hidden, self.weight, self.epsilon)
+
+    @property
+    def before(self) -> native.Norm:
+        """The norm as the first part of a native operation."""
+        return native.Norm(1.0 + self.weight, self.epsilon)
+
+
+class LayerNorm(nn.Module):
+    """Shift each row to mean 0, scale it to deviation 1, then by weight, and add a bias.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return layer_norm(hidden, self.weight, self.bias, self.epsilon)

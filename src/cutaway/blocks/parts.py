@@ -1,0 +1,106 @@
+"""What the slots of a block take: protocols of norm, attention and feed-forward.
+
+A part that native operations can say also has record and can_record, as in Recorded...; a part
+without them runs in torch alone, and so does a model that holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from cutaway.blocks.positions import Frequencies
+from cutaway.core.layout import CacheSpec
+from cutaway.core.step import LayerCache, Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+
+Cosines = tuple[Tensor, Tensor]  # cosines and sines [T, C'/2] of the step's positions
+
+
+class Norm(Protocol):
+    """Normalizes rows. Shapes: [..., D] -> [..., D]."""
+
+    def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
+class Attention(Protocol):
+    """Mixes tokens of a sequence; says what it keeps of them and how it marks positions."""
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        """What the layer keeps."""
+        ...
+
+    @property
+    def frequencies(self) -> Frequencies | None:
+        """Of its rotary positions; None where it has none."""
+        ...
+
+    def __call__(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        """Shapes: hidden [T, D] -> [T, D]. rotation: by its frequencies, None without them."""
+        ...
+
+
+class FeedForward(Protocol):
+    """Changes each token alone. Shapes: hidden [T, D] -> [T, D]."""
+
+    def __call__(self, hidden: Tensor, step: Step, layer: int) -> Tensor: ...
+
+
+@runtime_checkable
+class MayRecord(Protocol):
+    """A part that has a native form, at least for some of its settings."""
+
+    @property
+    def can_record(self) -> bool: ...
+
+
+@runtime_checkable
+class RecordedNorm(Protocol):
+    """A norm that native operations can apply first."""
+
+    @property
+    def before(self) -> native.Norm: ...
+
+
+class RecordedAttention(Protocol):
+    """Attention with a native form."""
+
+    def record(
+        self,
+        tape: Tape,
+        hidden: Tensor,
+        out: Tensor,
+        *,
+        norm: native.Norm,
+        residual: Tensor | None,
+        rotation: native.Rotation,
+        cache: LayerCache,
+        layer: int,
+    ) -> None:
+        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
+        ...
+
+
+class RecordedFeedForward(Protocol):
+    """Feed-forward with a native form."""
+
+    def record(
+        self,
+        tape: Tape,
+        hidden: Tensor,
+        out: Tensor,
+        *,
+        norm: native.Norm,
+        residual: Tensor | None,
+        layer: int,
+    ) -> None:
+        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
+        ...
+
+
+def can_record(part: object) -> bool:
+    """Whether a part can be said in native operations."""
+    return isinstance(part, MayRecord) and part.can_record

@@ -1,0 +1,143 @@
+"""Which experts a token goes to, and how much each counts: one class per rule.
+
+A rule sees the router's scores alone. All compute in float32 or wider: a choice between two close
+scores must not hang on the dtype of activations.
+Where two scores are equal torch.topk decides, for a given row always alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.kernels.experts import tiled_linear
+from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.scheme import Weight
+
+
+class Rule(Protocol):
+    """Chooses experts by scores.
+
+    Shapes: scores [T, E] -> expert ids [T, K], the best first, and weights [T, K].
+    """
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class Router(nn.Module):
+    """A score per expert from a linear map, and a rule that chooses by them.
+
+    Shapes: hidden [T, D] -> expert ids [T, K] int64, weights [T, K] in the dtype of hidden.
+    """
+
+    def __init__(self, width: int, num_experts: int, rule: Rule, *, has_bias: bool = False) -> None:
+        super().__init__()
+        self.scores = DenseWeight(num_experts, width)
+        self.bias = nn.Parameter(torch.zeros(num_experts)) if has_bias else None
+        self.rule = rule
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        matrix = cast(Weight, self.scores).dense().to(wide)
+        bias = None if self.bias is None else self.bias.to(wide)
+        expert_ids, weights = self.rule(tiled_linear(hidden.to(wide), matrix, bias))
+        return expert_ids, weights.to(hidden.dtype)
+
+
+@dataclass(frozen=True)
+class SoftmaxThenTop:
+    """Probabilities over all experts, the highest of them; renormalized they add up to 1.
+
+    Source: Jiang et al. 2024, arXiv 2401.04088 (Mixtral, renormalized); Qwen3 (either way);
+    DeepSeek-AI 2024, arXiv 2405.04434 (not renormalized, times multiplier).
+    """
+
+    num_chosen: int
+    is_renormalized: bool
+    multiplier: float = 1.0
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        weights, expert_ids = scores.softmax(dim=-1).topk(self.num_chosen, dim=-1)
+        if self.is_renormalized:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        return expert_ids, weights * self.multiplier
+
+
+@dataclass(frozen=True)
+class TopThenSoftmax:
+    """The highest scores, and probabilities among them. Source: OpenAI gpt-oss."""
+
+    num_chosen: int
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        highest, expert_ids = scores.topk(self.num_chosen, dim=-1)
+        return expert_ids, highest.softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Experts in groups of neighbours, of which a token may use the experts of some."""
+
+    num_groups: int
+    num_chosen: int
+    num_counted: int  # a group is worth the sum of so many of its best scores
+
+    def allowed(self, scores: Tensor) -> Tensor:
+        """Whether an expert is in a chosen group. Shapes: [T, E] -> [T, E] bool."""
+        grouped = scores.view(len(scores), self.num_groups, -1)  # [T, groups, E / groups]
+        worth = grouped.topk(self.num_counted, dim=-1).values.sum(dim=-1)
+        chosen = worth.topk(self.num_chosen, dim=-1).indices
+        is_chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, chosen, True)
+        return is_chosen[..., None].expand_as(grouped).reshape(scores.shape)
+
+
+@dataclass(frozen=True)
+class GroupedSoftmaxThenTop:
+    """Probabilities over all experts, the highest of those in the best groups.
+
+    Source: DeepSeek-AI 2024, arXiv 2405.04434, section 2.2.2 (device-limited routing).
+    """
+
+    num_chosen: int
+    groups: Groups
+    multiplier: float = 1.0
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities = scores.softmax(dim=-1)
+        candidates = probabilities.masked_fill(~self.groups.allowed(probabilities), 0.0)
+        weights, expert_ids = candidates.topk(self.num_chosen, dim=-1)
+        return expert_ids, weights * self.multiplier
+
+
+class CorrectedSigmoid(nn.Module):
+    """Each expert's own sigmoid; a learned correction takes part in the choice, not in weights.
+
+    Source: DeepSeek-AI 2024, arXiv 2412.19437, section 2.1.2 (auxiliary-loss-free balancing).
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        *,
+        num_chosen: int,
+        groups: Groups,
+        is_renormalized: bool,
+        multiplier: float,
+    ) -> None:
+        super().__init__()
+        self.correction = nn.Parameter(torch.zeros(num_experts))
+        self.num_chosen, self.groups = num_chosen, groups
+        self.is_renormalized, self.multiplier = is_renormalized, multiplier
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        own = scores.sigmoid()
+        corrected = own + self.correction.to(own.dtype)
+        candidates = corrected.masked_fill(~self.groups.allowed(corrected), -torch.inf)
+        expert_ids = candidates.topk(self.num_chosen, dim=-1).indices
+        weights = own.gather(-1, expert_ids)
+        if self.is_renormalized:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)  # as the reference
+        return expert_ids, weights * self.multiplier

@@ -1,0 +1,119 @@
+"""The whole decoder: embedding, a stack of blocks, unembedding. One step in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from cutaway.blocks.attention.delta import DeltaLayer
+from cutaway.blocks.block import Block
+from cutaway.blocks.embedding import Embedding
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.moe import MixtureOfExperts
+from cutaway.blocks.parts import can_record
+from cutaway.blocks.positions import Frequencies, angles
+from cutaway.blocks.unembed import Unembedding
+from cutaway.core.layout import CacheSpec
+from cutaway.core.step import LayerCache, Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+from cutaway.quantize.packed import Packed
+
+
+class Transformer(nn.Module):
+    """Decoder-only transformer.
+
+    frequencies: the distinct ones of its layers, in the order in which they first appear.
+
+    Shapes: a step of T tokens that wants R rows -> logits [R, V].
+    """
+
+    def __init__(
+        self, *, embedding: Embedding, blocks: Iterable[Block], unembedding: Unembedding
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.unembedding = unembedding
+        by_layer = [block.attention.frequencies for block in self._typed_blocks]
+        self.frequencies: tuple[Frequencies, ...] = tuple(
+            dict.fromkeys(each for each in by_layer if each is not None)
+        )
+        # By index: hashing the factors of LongRoPE at every layer of every step costs time.
+        self._turns = [None if each is None else self.frequencies.index(each) for each in by_layer]
+
+    @property
+    def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """What each layer keeps."""
+        return tuple(block.attention.cache_spec for block in self._typed_blocks)
+
+    def position_key(self, declared_length: int) -> tuple[int, ...]:
+        """Equal for two declared lengths exactly if they turn every layer's heads alike."""
+        return tuple(each.key(declared_length) for each in self.frequencies)
+
+    def forward(self, step: Step) -> Tensor:
+        hidden = self.embedding(step)
+        rotations = [
+            angles(each, step.positions, step.declared_lengths, hidden.dtype)
+            for each in self.frequencies
+        ]
+        for layer, (block, turn) in enumerate(zip(self.blocks, self._turns, strict=True)):
+            hidden = block(hidden, None if turn is None else rotations[turn], step, layer)
+        return self.unembedding(hidden, step)
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether a graph can stand for a step.
+
+        With experts the host asks who went where; states go token by token, in lengths' loops.
+        """
+        asking = MixtureOfExperts | DeltaLayer
+        return not any(isinstance(module, asking) for module in self.modules())
+
+    @property
+    def has_native_form(self) -> bool:
+        """Whether every part can be said in native operations, once its weights are packed."""
+        return all(map(can_record, (self.embedding, *self.blocks, self.unembedding)))
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the whole step can be said in native operations."""
+        weights = [*self._segments(), self.embedding.table, self.unembedding.table]
+        is_packed = all(isinstance(weight, Packed) for weight in weights)
+        return is_packed and self.has_native_form
+
+    def record(
+        self,
+        tape: Tape,
+        caches: Sequence[LayerCache],
+        rotations: Mapping[Frequencies, native.Rotation],
+    ) -> Tensor:
+        """Record forward in native operations; returns the buffer that holds the logits.
+
+        rotations: by each of frequencies, cosines and sines by position, or by token where
+        lengths play a part.
+        """
+        hidden = self.embedding.record(tape)
+        for layer, block in enumerate(self._typed_blocks):
+            frequencies = block.attention.frequencies
+            assert frequencies is not None, "a layer that can be recorded has rotary positions"
+            rotation = rotations[frequencies]
+            hidden = block.record(tape, hidden, rotation, caches[layer], layer)
+        return self.unembedding.record(tape, hidden)
+
+    @property
+    def _typed_blocks(self) -> Iterator[Block]:
+        return (cast(Block, block) for block in self.blocks)
+
+    def _segments(self) -> Iterator[nn.Module]:
+        for module in self.modules():
+            if isinstance(module, Linear):
+                yield from module.segments
+
+    def join_segments(self) -> None:
+        """Stack dense segments for serving; training and loading see them apart."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.join()

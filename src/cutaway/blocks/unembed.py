@@ -1,0 +1,54 @@
+"""Hidden vectors of the wanted rows to one logit per vocabulary entry."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from cutaway.blocks.parts import Norm, RecordedNorm
+from cutaway.core.step import Step
+from cutaway.kernels import native
+from cutaway.kernels.capture import Tape
+from cutaway.kernels.native.structs import Rows
+from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.packed import Packed
+
+
+class Unembedding(nn.Module):
+    """Final norm and the map to the vocabulary, for step.logit_rows only.
+
+    cap: logits are squeezed smoothly between -cap and cap, as in Gemma 2.
+
+    Shapes: hidden [T, D] -> [R, V].
+    """
+
+    def __init__(
+        self, norm: Norm, table: DenseWeight | Packed, *, cap: float | None = None
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        self.table = table  # the embedding's own where the two are tied
+        self.cap = cap
+
+    def forward(self, hidden: Tensor, step: Step) -> Tensor:
+        normed = self.norm(hidden[step.logit_rows])
+        logits = self.table.multiply(step.tap("logits.normed", normed))
+        if self.cap is not None:
+            logits = self.cap * (logits / self.cap).tanh()
+        return step.tap("logits", logits)
+
+    @property
+    def can_record(self) -> bool:
+        """Whether norm and map have a native form."""
+        return self.cap is None and isinstance(self.norm, RecordedNorm)
+
+    def record(self, tape: Tape, hidden: Tensor) -> Tensor:
+        """The native form; returns the buffer that holds the logits."""
+        table = cast(Packed, self.table).packed
+        wanted = tape.rows("logits.hidden", table.num_columns)
+        logits = tape.rows("logits", table.num_rows)
+        tape.add(native.take(hidden, out=wanted))
+        norm = cast(RecordedNorm, self.norm).before
+        tape.add(native.linear(wanted, [table], out=logits, norm=norm, rows=Rows.LOGITS))
+        return logits

@@ -1,0 +1,36 @@
+"""What one architecture file gives: facts, an unloaded model, and where each stored tensor goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from cutaway.blocks.transformer import Transformer
+from cutaway.core.facts import ModelFacts
+from cutaway.core.weights import Target
+
+Layout = Literal["hf", "gguf"]
+
+
+class Architecture(Protocol):
+    """One model's configuration, understood."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
+        ...
+
+    def build(self) -> Transformer:
+        """The model with unset weights; call under torch.device("meta") to save memory."""
+        ...
+
+    def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
+        ...
+
+    def optional(self, layout: Layout) -> frozenset[str]:
+        """Tensors that a file may hold although the model does not load them."""
+        ...

@@ -1,0 +1,200 @@
+"""What the DeepSeek models have in common: latent attention, and experts beside shared ones.
+
+No architecture stands here: the file of a version says how it chooses experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cutaway.blocks.activations import Gate
+from cutaway.blocks.block import Block
+from cutaway.blocks.mlp import GatedMLP
+from cutaway.blocks.moe import Experts, MixtureOfExperts
+from cutaway.blocks.norm import RMSNorm
+from cutaway.blocks.positions import Frequencies
+from cutaway.blocks.router import Groups, Router, Rule
+from cutaway.blocks.transformer import Transformer
+from cutaway.core.errors import ModelFormatError
+from cutaway.core.facts import ModelFacts
+from cutaway.core.weights import Target
+from cutaway.models import experts, names, positions
+from cutaway.models.activations import gate_of
+from cutaway.models.architecture import Layout
+from cutaway.models.decoder import decoder
+from cutaway.models.experts import ExpertSizes
+from cutaway.models.fields import Fields
+from cutaway.models.latent import LatentSizes, latent_from_hf
+from cutaway.models.names import HF, Targets
+from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deepseek:
+    """Configuration of a DeepSeek model.
+
+    num_shared:     experts that every token goes through, built as one wider layer.
+    num_dense:      so many first layers have one gated layer in place of experts.
+    num_predicting: further layers in the file, which draft tokens and are not loaded.
+    make_rule:      of choice; one for each layer.
+    has_correction: the rule has a learned correction, which the file keeps.
+    """
+
+    architecture: str
+    sizes: Sizes
+    attention: LatentSizes
+    frequencies: Frequencies | None
+    pairs: str
+    experts: ExpertSizes
+    num_shared: int
+    num_dense: int
+    num_predicting: int
+    gate: Gate
+    has_mlp_bias: bool
+    has_correction: bool
+    make_rule: Callable[[], Rule]
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        return self.sizes.end_token_ids
+
+    @property
+    def facts(self) -> ModelFacts:
+        specs = (self.attention.cache_spec,) * self.sizes.num_layers
+        return facts_of(
+            self.sizes, self.architecture, targets=self.targets("hf"), cache_specs=specs
+        )
+
+    def build(self) -> Transformer:
+        sizes = self.sizes
+        blocks = [self._block(layer) for layer in range(sizes.num_layers)]
+        return decoder(sizes, blocks, norm=RMSNorm(sizes.width, sizes.epsilon))
+
+    def _block(self, layer: int) -> Block:
+        sizes = self.sizes
+        return Block(
+            norms=(RMSNorm(sizes.width, sizes.epsilon), RMSNorm(sizes.width, sizes.epsilon)),
+            attention=self.attention.build(self.frequencies, pairs=self.pairs),
+            mlp=self._dense(sizes.inner) if layer < self.num_dense else self._experts(),
+        )
+
+    def _dense(self, inner: int) -> GatedMLP:
+        return GatedMLP(self.sizes.width, inner, gate=self.gate, has_bias=self.has_mlp_bias)
+
+    def _experts(self) -> MixtureOfExperts:
+        width, sizes = self.sizes.width, self.experts
+        return MixtureOfExperts(
+            Router(width, sizes.num_experts, self.make_rule()),
+            Experts(sizes.num_experts, width, sizes.inner, gate=self.gate),
+            self._dense(self.num_shared * sizes.inner) if self.num_shared else None,
+        )
+
+    def targets(self, layout: Layout) -> Mapping[str, Target]:
+        assert layout == "hf", "only Hugging Face's layout is read"
+        sizes = self.sizes
+        targets = names.end_targets(sizes, HF)
+        for layer in range(sizes.num_layers):
+            widths = {"attention_norm": sizes.width, "mlp_norm": sizes.width}
+            targets |= names.norm_targets(HF, layer, widths)
+            targets |= self.attention.targets(HF["layer"].format(layer), layer)
+            if layer < self.num_dense:
+                targets |= names.gated_targets(sizes, HF, layer, has_bias=self.has_mlp_bias)
+            else:
+                targets |= self._expert_targets(layer)
+        return targets
+
+    def _expert_targets(self, layer: int) -> Targets:
+        at, to = f"{HF['layer'].format(layer)}mlp.", f"blocks.{layer}.mlp."
+        width, sizes = self.sizes.width, self.experts
+        targets = experts.router_targets(f"{at}gate", to, sizes, width)
+        targets |= experts.separate_targets(
+            f"{at}experts.{{}}", to, sizes, width, names=experts.PROJECTIONS
+        )
+        if self.has_correction:
+            stored, path = f"{at}gate.e_score_correction_bias", f"{to}router.rule.correction"
+            targets[stored] = Target(path, (sizes.num_experts,))
+        if self.num_shared:
+            shared = replace(self.sizes, inner=self.num_shared * sizes.inner)
+            targets |= experts.shared_targets(
+                f"{at}shared_experts.", to, shared, has_bias=self.has_mlp_bias
+            )
+        return targets
+
+    def optional(self, layout: Layout) -> frozenset[str]:
+        spare = names.optional_names(self.sizes, layout, HF)
+        first = self.sizes.num_layers
+        layers = range(first, first + self.num_predicting)
+        return spare | {name for layer in layers for name in self._predicting_names(layer)}
+
+    def _predicting_names(self, layer: int) -> frozenset[str]:
+        """What a layer that drafts tokens holds beside what every layer has."""
+        at = HF["layer"].format(layer)
+        widths = {"attention_norm": 1, "mlp_norm": 1}
+        own = (
+            *("eh_proj.weight", "enorm.weight", "hnorm.weight", "embed_tokens.weight"),
+            *("shared_head.norm.weight", "shared_head.head.weight"),
+        )
+        return frozenset(
+            {at + name for name in own}
+            | names.norm_targets(HF, layer, widths).keys()
+            | self.attention.targets(at, layer).keys()
+            | self._expert_targets(layer).keys()
+        )
+
+
+def read_deepseek(
+    config: Fields,
+    architecture: str,
+    *,
+    pairs: str,
+    make_rule: Callable[[ExpertSizes], Rule],
+    has_correction: bool,
+) -> Deepseek:
+    """Read what the versions' config.json files have in common. make_rule: one per layer."""
+    attention, frequencies = latent_from_hf(config)
+    sizes = replace(sizes_from_hf(config), head_size=attention.head_size)
+    sparse = ExpertSizes.read(
+        config, "n_routed_experts", "num_experts_per_tok", config.integer("moe_intermediate_size")
+    )
+    return Deepseek(
+        architecture=architecture,
+        sizes=positions.stretched(sizes, frequencies),
+        attention=attention,
+        frequencies=frequencies,
+        pairs=pairs,
+        experts=sparse,
+        num_shared=config.integer("n_shared_experts", 0, least=0),
+        num_dense=config.integer("first_k_dense_replace", 0, least=0),
+        num_predicting=config.integer("num_nextn_predict_layers", 0, least=0),
+        gate=gate_of(config, "hidden_act", "silu"),
+        has_mlp_bias=config.flag("mlp_bias", False),
+        has_correction=has_correction,
+        make_rule=lambda: make_rule(sparse),
+    )
+
+
+def read_groups(config: Fields, *, num_counted: int) -> Groups:
+    """Groups of experts, and how many of them a token may use.
+
+    num_counted: a group is worth the sum of so many of its best scores.
+    Raises: ModelFormatError when a token could not find all its experts in them.
+    """
+    num_experts, num_groups = config.integer("n_routed_experts"), config.integer("n_group", 1)
+    num_chosen = config.integer("topk_group", num_groups)
+    size, rest = divmod(num_experts, num_groups)
+    within = num_chosen * size
+    if rest or size < num_counted or num_chosen > num_groups:
+        raise ModelFormatError(
+            f"is {num_groups}; it must cut {num_experts} experts into equal groups of at least "
+            f"{num_counted}, and be at least topk_group, {num_chosen}.",
+            file=config.file,
+            field="n_group",
+        )
+    if config.integer("num_experts_per_tok") > within:
+        raise ModelFormatError(
+            f"is {num_chosen}; so many groups hold {within} experts, fewer than a token uses.",
+            file=config.file,
+            field="topk_group",
+        )
+    return Groups(num_groups, num_chosen, num_counted)

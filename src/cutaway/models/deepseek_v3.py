@@ -1,0 +1,46 @@
+"""DeepSeek V3 and R1: latent attention, and experts chosen by corrected sigmoids within groups."""
+
+from __future__ import annotations
+
+from cutaway.blocks.router import CorrectedSigmoid, Rule
+from cutaway.core.errors import UnsupportedModelError
+from cutaway.models.deepseek import Deepseek, read_deepseek, read_groups
+from cutaway.models.experts import ExpertSizes
+from cutaway.models.fields import Fields
+
+
+class DeepseekV3:
+    """Reads a DeepSeek V3 model. Source: DeepSeek-AI 2024, arXiv 2412.19437."""
+
+    @staticmethod
+    def from_hf(config: Fields) -> Deepseek:
+        """Read a config.json.
+
+        Raises: UnsupportedModelError for another scoring or choice than the published models'.
+        """
+        for field, known in (("topk_method", "noaux_tc"), ("scoring_func", "sigmoid")):
+            if config.text(field, known) != known:
+                raise UnsupportedModelError(
+                    f"{config.file}: {field} is {config.text(field)!r}; a DeepSeek V3 model has "
+                    f"{known!r}."
+                )
+        multiplier = config.number("routed_scaling_factor", 2.5)
+        groups = read_groups(config, num_counted=2)
+        is_renormalized = config.flag("norm_topk_prob", True)
+
+        def make_rule(sizes: ExpertSizes) -> Rule:
+            return CorrectedSigmoid(
+                sizes.num_experts,
+                num_chosen=sizes.num_chosen,
+                groups=groups,
+                is_renormalized=is_renormalized,
+                multiplier=multiplier,
+            )
+
+        return read_deepseek(
+            config,
+            "deepseek_v3",
+            pairs="neighbours" if config.flag("rope_interleave", True) else "halves",
+            make_rule=make_rule,
+            has_correction=True,
+        )

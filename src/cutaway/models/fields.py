@@ -1,0 +1,139 @@
+"""Typed reading of a model's configuration, so that a wrong value names file and field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import cast
+
+from cutaway.core.errors import ModelFormatError
+from cutaway.core.limits import shown
+
+
+class Fields:
+    """A mapping read field by field. A missing field without a default is an error.
+
+    file:  what messages call the source.
+    asked: names that were looked for, there or not.
+    """
+
+    def __init__(self, values: Mapping[str, object], *, file: str, prefix: str = "") -> None:
+        self._values = values
+        self._prefix = prefix
+        self.file = file
+        self.asked: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._found(name) is not None
+
+    def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**40:
+            raise self._wrong(name, value, f"an integer from {least}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, value, "a number")
+        if not math.isfinite(value) or value <= 0:
+            raise self._wrong(name, value, "a finite number above 0")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false")
+        return value
+
+    def truth(self, name: str) -> bool:
+        """Whether a field is there and neither null, 0, false nor empty."""
+        return bool(self._found(name))
+
+    def shown(self, name: str) -> str:
+        """A field's value for a message."""
+        return shown(self._found(name))
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self._wrong(name, value, "a string")
+        return value
+
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        value = self._get(name, None)
+        items = _items(value)
+        if len(items) != count or not all(
+            isinstance(item, int | float) and not isinstance(item, bool) and item > 0
+            for item in items
+        ):
+            raise self._wrong(name, value, f"a list of {count} numbers above 0")
+        return tuple(float(cast(float, item)) for item in items)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """An integer or a list of integers; nothing where the field is missing, null or empty."""
+        value = self._found(name)
+        items = _items(value) or [value]
+        if value is None or value == []:
+            return ()
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            raise self._wrong(name, value, "an integer or a list of integers")
+        return tuple(cast("list[int]", items))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; nothing where the field is missing or null."""
+        value = self._found(name)
+        if value is None:
+            return ()
+        items = _items(value)
+        if not items or not all(isinstance(item, str) for item in items):
+            raise self._wrong(name, value, "a list of strings")
+        return tuple(cast("list[str]", items))
+
+    def number_or_none(self, name: str, default: float | None = None) -> float | None:
+        """A number above 0; None where the field is 0 or null, which both mean off.
+
+        default: what a missing field means.
+        """
+        value = self._found(name)
+        if self._prefix + name not in self._values:
+            return default
+        return None if value in (None, 0) and value is not False else self.number(name)
+
+    def nested(self, name: str) -> Fields:
+        """A mapping inside; empty where the field is missing or null."""
+        value = self._found(name)
+        if value is None:
+            return Fields({}, file=f"{self.file}: {name}")
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, value, "a mapping")
+        return Fields(cast("Mapping[str, object]", value), file=f"{self.file}: {name}")
+
+    def numbered(self, index: int) -> Fields:
+        """The mapping inside whose name is a number, with leading zeros or without; else empty."""
+        names = (name for name in self._values if name.isdecimal() and int(name) == index)
+        return self.nested(next(names, str(index)))
+
+    def _found(self, name: str) -> object:
+        self.asked.add(name)
+        return self._values.get(self._prefix + name)
+
+    def _get(self, name: str, default: object) -> object:
+        value = self._found(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise ModelFormatError(
+                "is missing; the architecture needs it.", file=self.file, field=self._prefix + name
+            )
+        return value
+
+    def _wrong(self, name: str, value: object, allowed: str) -> ModelFormatError:
+        return ModelFormatError(
+            f"is {shown(value)}; it must be {allowed}.", file=self.file, field=self._prefix + name
+        )
+
+
+def _items(value: object) -> list[object]:
+    return list(cast("list[object]", value)) if isinstance(value, list) else []

@@ -1,0 +1,184 @@
+"""Rotary frequencies as model files describe them: Hugging Face configs and GGUF metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cutaway.blocks.positions import (
+    Dynamic,
+    Frequencies,
+    Linear,
+    Llama3,
+    LongRope,
+    Plain,
+    Proportional,
+    Yarn,
+    yarn_attention_factor,
+)
+from cutaway.core.errors import UnsupportedModelError
+from cutaway.models.fields import Fields
+from cutaway.models.sizes import Sizes
+
+# tensors of a GGUF file that hold divisors of the frequencies
+GGUF_FACTORS = frozenset(
+    {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+)
+
+SCALINGS = ("none", "default", "proportional", "linear", "dynamic", "yarn", "longrope", "llama3")
+
+
+def from_hf(
+    config: Fields,
+    *,
+    head_size: int,
+    max_length: int,
+    kind: str | None = None,
+    base: float = 10_000.0,
+) -> Frequencies | None:
+    """Frequencies of a config.json, in its newer form (rope_parameters) or the older one.
+
+    kind: of layer, where rope_parameters has an entry per kind. base: of an absent rope_theta.
+    None for rope_type "none", which no model has: a lever that takes positions away.
+
+    Raises: UnsupportedModelError for a scaling not in SCALINGS.
+    """
+    rope = config.nested("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
+    rope = rope.nested(kind) if kind is not None and rope.has(kind) else rope
+    base = rope.number("rope_theta", config.number("rope_theta", base))
+    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    if rope.text("rope_type", "default") == "proportional":
+        turning = int(share * head_size // 2)
+        return Proportional(head_size, base, turning, rope.number("factor", 1.0))
+    return _scaled(config, rope, base, size=int(head_size * share), max_length=max_length)
+
+
+def _scaled(
+    config: Fields, rope: Fields, base: float, *, size: int, max_length: int
+) -> Frequencies | None:
+    kind = rope.text("rope_type", rope.text("type", "default"))
+    trained = max_length
+    if kind in ("yarn", "longrope", "llama3"):
+        trained = rope.integer("original_max_position_embeddings", max_length)
+        trained = config.integer("original_max_position_embeddings", trained)
+    match kind:
+        case "none":
+            return None
+        case "default":
+            return Plain(size, base)
+        case "linear":
+            return Linear(size, base, rope.number("factor"))
+        case "dynamic":
+            return Dynamic(size, base, rope.number("factor"), trained)
+        case "yarn":
+            return _yarn(rope, size, base, trained, max_length)
+        case "longrope":
+            return _longrope(rope, size, base, trained, max_length)
+        case "llama3":
+            return Llama3(
+                size,
+                base,
+                rope.number("factor"),
+                rope.number("low_freq_factor"),
+                rope.number("high_freq_factor"),
+                trained,
+            )
+        case _:
+            raise UnsupportedModelError(
+                f"{rope.file}: rope_type is {kind!r}; known are {', '.join(SCALINGS)}."
+            )
+
+
+def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
+    """Sizes of a model whose configuration names the length before stretching."""
+    length = sizes.max_length
+    match frequencies:
+        case Linear(factor=factor) | Dynamic(factor=factor):
+            length = int(length * factor)
+        case Yarn(factor=factor, trained_length=trained):
+            length = max(length, int(trained * factor))
+        case _:
+            pass
+    return replace(sizes, max_length=length)
+
+
+def _yarn(rope: Fields, size: int, base: float, trained: int, max_length: int) -> Yarn:
+    factor = rope.number("factor", max_length / trained)
+    scales = [rope.number(n) if rope.has(n) else None for n in ("mscale", "mscale_all_dim")]
+    computed = yarn_attention_factor(factor, *scales)
+    return Yarn(
+        size,
+        base,
+        factor,
+        trained,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+        attention_factor=rope.number("attention_factor", computed),
+    )
+
+
+def _longrope(rope: Fields, size: int, base: float, trained: int, max_length: int) -> LongRope:
+    factor = rope.number("factor", max_length / trained)
+    computed = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(trained))
+    return LongRope(
+        size,
+        base,
+        rope.numbers("short_factor", size // 2),
+        rope.numbers("long_factor", size // 2),
+        trained,
+        attention_factor=rope.number("attention_factor", computed),
+    )
+
+
+def from_gguf(
+    metadata: Fields,
+    *,
+    head_size: int,
+    max_length: int,
+    factors: Mapping[str, tuple[float, ...]],
+    base: float = 10_000.0,
+) -> Frequencies:
+    """Frequencies of GGUF metadata (fields without the architecture's prefix).
+
+    base: of an absent rope.freq_base.
+    factors: those tensors of GGUF_FACTORS that the file holds, as numbers; they say what the
+    metadata does not.
+
+    Raises: UnsupportedModelError for an unknown scaling type.
+    """
+    size = metadata.integer("rope.dimension_count", head_size)
+    base = metadata.number("rope.freq_base", base)
+    trained = metadata.integer("rope.scaling.original_context_length", max_length)
+    kind = metadata.text("rope.scaling.type", "none")
+    if "rope_factors_long.weight" in factors:
+        factor = max_length / trained
+        computed = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(trained))
+        return LongRope(
+            size,
+            base,
+            factors["rope_factors_short.weight"],
+            factors["rope_factors_long.weight"],
+            trained,
+            attention_factor=metadata.number("rope.scaling.attn_factor", computed),
+        )
+    match kind:
+        case "none":
+            return Plain(size, base, factors.get("rope_freqs.weight", ()))
+        case "linear":
+            return Linear(size, base, metadata.number("rope.scaling.factor", 1.0))
+        case "yarn":
+            factor = metadata.number("rope.scaling.factor")
+            return Yarn(
+                size,
+                base,
+                factor,
+                trained,
+                attention_factor=yarn_attention_factor(factor)
+                * metadata.number("rope.scaling.attn_factor", 1.0),
+            )
+        case _:
+            raise UnsupportedModelError(
+                f"{metadata.file}: rope.scaling.type is {kind!r}; known are none, linear, yarn."
+            )

@@ -1,0 +1,124 @@
+"""Every architecture that llama.cpp has, from GGUF files made by its own package.
+
+Names of tensors come from that package's table and not from ours; what its converter does to the
+values (interleaved pairs, norms as 1 + w, matrices turned) is done here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import architectures
+from cutaway.core.step import Step
+from cutaway.engine.build import load_model
+from cutaway.engine.config import EngineConfig
+from cutaway.weights.find import find
+
+gguf = pytest.importorskip("gguf")
+pytest.importorskip("transformers")
+
+# GGUF's word, the case, and what the file cannot say and so fixes
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"attention_bias": True}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"num_key_value_heads": 1}),
+    "gemma2": ("gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16}),
+    "gemma3": ("gemma3", {"query_pre_attn_scalar": 16}),
+    "gpt2": ("gpt2", {}),
+}
+
+
+@pytest.mark.parametrize("word", CASES)
+@torch.no_grad()
+def test_g06_a_gguf_file_gives_the_logits_of_transformers(word: str, tmp_path: Path) -> None:
+    case, changes = CASES[word]
+    theirs = architectures.reference(case, **changes)
+    path = tmp_path / f"{word}.gguf"
+    write(theirs, word, path)
+    ours = load_model(find(str(path)), EngineConfig(dtype="float32", device="cpu"))
+    generator = torch.Generator().manual_seed(2)
+    token_ids = torch.randint(0, 256, (90,), generator=generator).tolist()
+    logits = ours.transformer(Step.without_cache([token_ids]))
+    expected = theirs(torch.tensor([token_ids])).logits[0]
+    assert expected.std() > 0.05
+    assert (logits - expected).abs().max() < 1e-4
+
+
+def write(model: Any, word: str, path: Path) -> None:
+    """The model as llama.cpp's converter writes it, in float32."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, word)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    if word == "gpt2":
+        writer.add_feed_forward_length(config.n_inner or 4 * config.hidden_size)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        rope = config.rope_parameters
+        writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+        if getattr(config, "head_dim", None):
+            writer.add_key_length(config.head_dim)
+            writer.add_value_length(config.head_dim)
+    if word.startswith("gemma"):
+        writer.add_sliding_window(config.sliding_window)
+    if word == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    add_tokenizer(writer, config.vocab_size)
+    table = gguf.get_tensor_name_map(word_id(word), config.num_hidden_layers)
+    tied = config.tie_word_embeddings
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and tied:
+            continue
+        stored = table.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        writer.add_tensor(stored, changed(name, tensor, word, config).contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def word_id(word: str) -> int:
+    return next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == word)
+
+
+def changed(name: str, tensor: torch.Tensor, word: str, config: Any) -> torch.Tensor:
+    """What convert_hf_to_gguf.py does to a tensor's values."""
+    if word.startswith("gemma") and name.endswith("norm.weight"):
+        return tensor + 1
+    if word == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+        return tensor.T
+    heads = {"q_proj": config.num_attention_heads}
+    heads["k_proj"] = getattr(config, "num_key_value_heads", 0)
+    count = next((n for part, n in heads.items() if f".{part}." in name), None)
+    if word == "llama" and count:
+        halves = tensor.reshape(count, 2, -1, *tensor.shape[1:])
+        return halves.swapaxes(1, 2).reshape(tensor.shape)
+    return tensor
+
+
+def add_tokenizer(writer: Any, vocab_size: int) -> None:
+    """A vocabulary of bytes, two control tokens, a pair to merge, and rows that nothing uses."""
+    kinds = gguf.TokenType
+    tokens = list(architectures.byte_alphabet())
+    types = [kinds.NORMAL] * len(tokens)
+    tokens += ["<start>", "<end>", "th"]
+    types += [kinds.CONTROL, kinds.CONTROL, kinds.NORMAL]
+    types += [kinds.UNUSED] * (vocab_size - len(tokens))
+    tokens += [f"<unused{number}>" for number in range(vocab_size - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(["t h"])
+    writer.add_eos_token_id(257)
