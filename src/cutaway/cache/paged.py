@@ -1,0 +1,272 @@
+"""Pages of all cache groups for all sequences: admit with prefix hits, reserve, commit, roll back.
+
+Free of torch and of scheduling. It knows token ids only to name full pages. Every verb acts on
+all groups or on none, so the groups of a sequence always hold the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cutaway.cache.allocator import PageAllocator
+from cutaway.cache.hit import longest_hit
+from cutaway.cache.prefix import PageKeys
+from cutaway.cache.table import PageTable, most_pages, pages_for, unseen_pages, window_pages
+from cutaway.core.errors import ConfigError
+from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
+from cutaway.core.limits import INT64_MAX
+
+DEFAULT_PAGE_SIZE = 16
+LEAST_PAGE_SIZE, MOST_PAGE_SIZE = 8, 256
+
+
+@dataclass(eq=False)
+class PageTables:
+    """Where one sequence's tokens lie: a table per group, in the groups' order."""
+
+    groups: tuple[PageTable, ...]
+    keys: PageKeys
+    num_committed: int  # tokens whose keys and values are final; never rolled back
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Pages summed over the groups, and what the prefix index gave since the start.
+
+    query_tokens counts the tokens of admitted sequences, hit_tokens those found in the index.
+    """
+
+    free: int
+    cached: int
+    used: int
+    query_tokens: int
+    hit_tokens: int
+    evictions: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Share of the pages that sequences hold."""
+        return self.used / (self.free + self.cached + self.used)
+
+
+class PagedCache:
+    """The pages of every cache group, and the verbs by which sequences come to hold them.
+
+    num_pages: per group, the scratch page included.
+    Raises: ConfigError when page_size or a number of pages is out of range.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        *,
+        num_pages: Sequence[int],
+        page_size: int = DEFAULT_PAGE_SIZE,
+        prefix_cache: bool = True,
+    ) -> None:
+        _check_sizes(page_size, num_pages)
+        assert groups and len(num_pages) == len(groups), "each group has its number of pages"
+        self.page_size = page_size
+        self.prefix_cache = prefix_cache
+        self.allocators = tuple(PageAllocator(number) for number in num_pages)
+        self._extents = tuple(group.spec.extent for group in groups)
+        self._query_tokens = 0
+        self._hit_tokens = 0
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Longest sequence that fits when it has the cache to itself."""
+        return min(
+            self._group_capacity(group, allocator.num_pages - 1)
+            for group, allocator in enumerate(self.allocators)
+        )
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        """Pages per group that can be handed out now."""
+        return tuple(allocator.num_available for allocator in self.allocators)
+
+    @property
+    def stats(self) -> CacheStats:
+        """The counts of this moment."""
+        return CacheStats(
+            free=sum(a.num_free for a in self.allocators),
+            cached=sum(a.num_cached for a in self.allocators),
+            used=sum(a.num_used for a in self.allocators),
+            query_tokens=self._query_tokens,
+            hit_tokens=self._hit_tokens,
+            evictions=sum(a.num_evictions for a in self.allocators),
+        )
+
+    def keys(self, root: bytes) -> PageKeys:
+        """An empty chain of page keys for a sequence that shares with those of the same root."""
+        return PageKeys(root, self.page_size)
+
+    def admit(
+        self,
+        token_ids: Sequence[int],
+        keys: PageKeys,
+        *,
+        max_hit: int | None = None,
+        owed: Sequence[int] | None = None,
+    ) -> tuple[PageTables, int] | None:
+        """Tables of a new sequence and how many of its tokens they hold already.
+
+        At least one token is left to compute, and at most max_hit are taken from the index.
+        None when the pages to finish token_ids, beside those owed per group to others, are short.
+        """
+        num_hit = self._longest_hit(token_ids, keys, max_hit)
+        tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys)
+        missing = self.missing(tables, len(token_ids))
+        promised = owed or [0] * len(missing)
+        if any(m + o > a for m, o, a in zip(missing, promised, self.available, strict=True)):
+            self.release(tables)
+            return None
+        self._query_tokens += len(token_ids)
+        self._hit_tokens += tables.num_committed
+        return tables, tables.num_committed
+
+    def room(self, tables: PageTables) -> int:
+        """Most tokens that the tables could be made to hold now."""
+        return min(
+            table.capacity + allocator.num_available * self.page_size
+            for table, allocator in zip(tables.groups, self.allocators, strict=True)
+        )
+
+    def missing(self, tables: PageTables, num_tokens: int) -> tuple[int, ...]:
+        """Pages per group that the tables still lack to grow to num_tokens, token by token."""
+        return tuple(
+            max(
+                0,
+                most_pages(table.extent, num_tokens, self.page_size)
+                - (len(table.pages) - table.num_unseen),
+            )
+            for table in tables.groups
+        )
+
+    def reserve(self, tables: PageTables, num_tokens: int) -> bool:
+        """Give the tables pages for num_tokens tokens in all; False, and nothing, when short."""
+        needed = pages_for(num_tokens, self.page_size)
+        before = [len(table.pages) for table in tables.groups]
+        # Asked first: a failure must not have evicted anything.
+        for length, allocator in zip(before, self.allocators, strict=True):
+            if needed - length > allocator.num_available:
+                return False
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            while len(table.pages) < needed:
+                page = allocator.take()
+                if page is None:
+                    self._give_back(tables, before)
+                    return False
+                table.pages.append(page)
+        return True
+
+    def commit(self, tables: PageTables, token_ids: Sequence[int], num_computed: int) -> None:
+        """Declare the first num_computed tokens final: publish full pages, slide the windows.
+
+        Where an equal page is already findable, that one stays so and ours remains private.
+        """
+        assert tables.num_committed <= num_computed <= len(token_ids), (
+            "tokens become final in order, and only those that the sequence has"
+        )
+        first, last = tables.num_committed // self.page_size, num_computed // self.page_size
+        if self.prefix_cache and last > first:
+            keys = tables.keys.between(first, last, token_ids)
+            for table, allocator in zip(tables.groups, self.allocators, strict=True):
+                for key, page in zip(keys, table.pages[first:last], strict=True):
+                    allocator.publish(key, page)
+        tables.num_committed = num_computed
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            for page in table.slide(num_computed):
+                allocator.release(page)
+
+    def truncate(self, tables: PageTables, num_tokens: int) -> None:
+        """Roll back to num_tokens tokens; the pages past them go back."""
+        assert num_tokens >= tables.num_committed, (
+            "final tokens are not rolled back: others may read them"
+        )
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            for page in table.truncate(num_tokens):
+                allocator.release(page)
+
+    def release(self, tables: PageTables) -> None:
+        """Give every page back and empty the tables."""
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            for page in table.held:
+                allocator.release(page)
+            table.pages.clear()
+            table.num_unseen = 0
+        tables.num_committed = 0
+
+    def invalidate(
+        self, tables: PageTables, token_ids: Sequence[int]
+    ) -> tuple[tuple[int, ...], ...]:
+        """Make the content of the tables unfindable, for a sequence whose numbers were not finite.
+
+        Pages that were hits leave the index as well: one of them may be the cause.
+        Returns per group the pages that nobody else holds; they must be zeroed before reuse.
+        """
+        num_full = tables.num_committed // self.page_size if self.prefix_cache else 0
+        keys = tables.keys.between(0, num_full, token_ids)
+        spoilt: list[tuple[int, ...]] = []
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            found = [allocator.index.find(key) for key in keys]
+            for page in found:
+                if page is not None:
+                    allocator.forget(page)
+            own = [page for page in table.held if allocator.references(page) == 1]
+            left = [p for p in found if p is not None and allocator.references(p) == 0]
+            spoilt.append((*own, *left))
+        return tuple(spoilt)
+
+    def _group_capacity(self, group: int, usable: int) -> int:
+        extent = self._extents[group]
+        if isinstance(extent, Window) and window_pages(extent, self.page_size) <= usable:
+            return INT64_MAX
+        return usable * self.page_size
+
+    def _longest_hit(self, token_ids: Sequence[int], keys: PageKeys, max_hit: int | None) -> int:
+        """Pages of the longest prefix that every group can still serve."""
+        most = len(token_ids) - 1 if max_hit is None else min(len(token_ids) - 1, max_hit)
+        if not self.prefix_cache or most < self.page_size:
+            return 0
+        prefix = keys.between(0, most // self.page_size, token_ids)
+        indexes = [(e, a.index) for e, a in zip(self._extents, self.allocators, strict=True)]
+        return longest_hit(indexes, prefix, page_size=self.page_size)
+
+    def _hold_hit(self, prefix: Sequence[bytes], keys: PageKeys) -> PageTables:
+        num_tokens = len(prefix) * self.page_size
+        tables: list[PageTable] = []
+        for extent, allocator in zip(self._extents, self.allocators, strict=True):
+            unseen = unseen_pages(extent, num_tokens, self.page_size)
+            pages: list[int] = []
+            for index, key in enumerate(prefix):
+                page = SCRATCH_PAGE if index in unseen else allocator.index.find(key)
+                assert page is not None, "a page of the hit is gone"
+                if page != SCRATCH_PAGE:
+                    allocator.share(page)
+                pages.append(page)
+            tables.append(PageTable(extent, self.page_size, pages))
+        return PageTables(tuple(tables), keys, num_tokens)
+
+    def _give_back(self, tables: PageTables, lengths: Sequence[int]) -> None:
+        for table, allocator, length in zip(tables.groups, self.allocators, lengths, strict=True):
+            while len(table.pages) > length:
+                allocator.release(table.pages.pop())
+
+
+def _check_sizes(page_size: int, num_pages: Sequence[int]) -> None:
+    is_power_of_two = page_size > 0 and page_size & (page_size - 1) == 0
+    if not is_power_of_two or not LEAST_PAGE_SIZE <= page_size <= MOST_PAGE_SIZE:
+        raise ConfigError(
+            f"page_size is {page_size}; it must be a power of two from {LEAST_PAGE_SIZE} to "
+            f"{MOST_PAGE_SIZE}. Set EngineConfig.page_size, or leave it out for "
+            f"{DEFAULT_PAGE_SIZE}."
+        )
+    for number in num_pages:
+        if number < 2:
+            raise ConfigError(
+                f"num_pages is {number}; a cache group needs at least 2, of which one is scratch. "
+                "Give the cache more memory."
+            )

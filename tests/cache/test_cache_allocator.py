@@ -1,0 +1,193 @@
+"""Pages are counted, shared and evicted without ever having two writers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from cutaway.cache.allocator import PageAllocator
+from cutaway.core.layout import SCRATCH_PAGE
+
+
+def take(allocator: PageAllocator) -> int:
+    page = allocator.take()
+    assert page is not None
+    return page
+
+
+def counts(allocator: PageAllocator) -> tuple[int, int, int]:
+    return allocator.num_free, allocator.num_cached, allocator.num_used
+
+
+def test_the_scratch_page_is_never_handed_out() -> None:
+    allocator = PageAllocator(5)
+    assert sorted(take(allocator) for _ in range(4)) == [1, 2, 3, 4]
+    assert allocator.take() is None
+    assert SCRATCH_PAGE == 0
+
+
+def test_a_released_page_is_free_or_cached() -> None:
+    allocator = PageAllocator(4)
+    known, unknown = take(allocator), take(allocator)
+    assert allocator.publish(b"k", known)
+    allocator.release(known)
+    allocator.release(unknown)
+    assert counts(allocator) == (2, 1, 0)
+    assert allocator.index.find(b"k") == known
+
+
+def test_free_pages_go_before_cached_ones() -> None:
+    allocator = PageAllocator(3)
+    page = take(allocator)
+    allocator.publish(b"k", page)
+    allocator.release(page)
+    assert take(allocator) != page
+    assert allocator.num_evictions == 0
+
+
+def test_e05_an_evicted_page_cannot_be_found() -> None:
+    allocator = PageAllocator(5)
+    first = [take(allocator) for _ in range(4)]
+    for number, page in enumerate(first):
+        allocator.publish(bytes([number]), page)
+    for page in first:
+        allocator.release(page)
+    assert [take(allocator) for _ in range(3)] == first[:3], "released longest ago goes first"
+    assert [allocator.index.find(bytes([n])) for n in range(4)] == [None, None, None, first[3]]
+    assert len(allocator.index) == 1
+    assert allocator.num_evictions == 3
+
+
+def test_a_hit_saves_a_cached_page_from_eviction() -> None:
+    allocator = PageAllocator(3)
+    pages = [take(allocator), take(allocator)]
+    for page in pages:
+        allocator.publish(bytes([page]), page)
+        allocator.release(page)
+    allocator.share(pages[0])
+    assert take(allocator) == pages[1]
+    assert allocator.take() is None
+    allocator.release(pages[0])
+    assert counts(allocator) == (0, 1, 1)
+
+
+def test_e06_a_shared_page_stays_until_its_last_holder_leaves() -> None:
+    allocator = PageAllocator(2)
+    page = take(allocator)
+    allocator.publish(b"k", page)
+    allocator.share(page)
+    allocator.share(page)
+    for held in (3, 2, 1):
+        assert allocator.references(page) == held
+        assert allocator.take() is None
+        allocator.release(page)
+    assert counts(allocator) == (0, 1, 0)
+
+
+def test_forgotten_pages_are_free_once_nobody_holds_them() -> None:
+    allocator = PageAllocator(3)
+    held, cached = take(allocator), take(allocator)
+    allocator.publish(b"h", held)
+    allocator.publish(b"c", cached)
+    allocator.release(cached)
+    allocator.forget(held)
+    allocator.forget(cached)
+    assert counts(allocator) == (1, 0, 1)
+    allocator.release(held)
+    assert counts(allocator) == (2, 0, 0)
+
+
+def test_our_own_faults_are_assertions() -> None:
+    allocator = PageAllocator(3)
+    page = take(allocator)
+    with pytest.raises(AssertionError, match="only a page that the index knows"):
+        allocator.share(page)
+    allocator.release(page)
+    with pytest.raises(AssertionError, match="more often than it was held"):
+        allocator.release(page)
+    with pytest.raises(AssertionError, match="only a held page"):
+        allocator.publish(b"k", page)
+    with pytest.raises(AssertionError, match="at least one other"):
+        PageAllocator(1)
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """Random holders over 12 pages, against a dictionary that says who holds what."""
+
+    holds = Bundle("holds")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocator = PageAllocator(13)
+        self.holders: dict[int, int] = {}
+        self.page_of: dict[bytes, int] = {}  # what may still be found
+        self.written: dict[int, bytes] = {}
+
+    @rule(target=holds)
+    def start(self) -> int:
+        available = self.allocator.num_available
+        page = self.allocator.take()
+        assert (page is None) == (available == 0)
+        if page is None:
+            return SCRATCH_PAGE
+        assert self.holders.get(page, 0) == 0, "a held page was given to a second owner"
+        self.holders[page] = 1
+        self.page_of = {k: p for k, p in self.page_of.items() if p != page}
+        self.written.pop(page, None)
+        return page
+
+    @rule(page=holds, name=st.integers(0, 8))
+    def publish(self, page: int, name: int) -> None:
+        key = bytes([name])
+        if self.holders.get(page, 0) and page not in self.written:
+            is_first = key not in self.page_of
+            assert self.allocator.publish(key, page) == is_first
+            if is_first:
+                self.page_of[key] = page
+                self.written[page] = key
+
+    @rule(target=holds, name=st.integers(0, 8))
+    def share(self, name: int) -> int:
+        page = self.allocator.index.find(bytes([name]))
+        assert page == self.page_of.get(bytes([name]))
+        if page is None:
+            return SCRATCH_PAGE
+        self.allocator.share(page)
+        self.holders[page] = self.holders.get(page, 0) + 1
+        return page
+
+    @rule(page=consumes(holds))
+    def finish(self, page: int) -> None:
+        if self.holders.get(page, 0):
+            self.allocator.release(page)
+            self.holders[page] -= 1
+
+    @rule(name=st.integers(0, 8))
+    def forget(self, name: int) -> None:
+        page = self.page_of.pop(bytes([name]), None)
+        if page is not None:
+            del self.written[page]
+            self.allocator.forget(page)
+
+    @invariant()
+    def e06_counts_agree(self) -> None:
+        held = {page: n for page, n in self.holders.items() if n}
+        assert all(self.allocator.references(p) == held.get(p, 0) for p in range(1, 13))
+        cached = {page for page in self.page_of.values() if page not in held}
+        assert counts(self.allocator) == (12 - len(held) - len(cached), len(cached), len(held))
+
+    @invariant()
+    def e05_only_what_is_there_can_be_found(self) -> None:
+        found = {bytes([n]): self.allocator.index.find(bytes([n])) for n in range(9)}
+        assert {k: p for k, p in found.items() if p is not None} == self.page_of
+        assert len(self.allocator.index) == len(self.page_of) <= 12
+
+    def teardown(self) -> None:
+        for page, number in self.holders.items():
+            for _ in range(number):
+                self.allocator.release(page)
+        assert self.allocator.num_available == 12
+
+
+TestE06AllocatorMachine = AllocatorMachine.TestCase

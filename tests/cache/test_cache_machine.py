@@ -1,0 +1,151 @@
+"""Random life of many sequences over one small cache, with the content of every slot checked.
+
+The content of a position is its whole prefix, so a page that is read under the wrong name shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cutaway.cache.paged import PagedCache, PageTables
+from cutaway.cache.table import unseen_pages
+from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, Full, Window, group_layers
+
+EXTENTS = st.sampled_from((Full(), Window(3), Window(8), Window(11, 2), Window(20, 9)))
+TOKENS = st.integers(0, 1)
+SIZE = 8
+
+
+@dataclass
+class Live:
+    """One sequence: what it knows, and how much of it is stored."""
+
+    root: bytes
+    token_ids: list[int]
+    tables: PageTables
+
+    @property
+    def stored(self) -> int:
+        return self.tables.num_committed
+
+
+class CacheMachine(RuleBasedStateMachine):
+    @initialize(
+        groups=st.lists(st.tuples(EXTENTS, st.integers(4, 12)), min_size=1, max_size=3),
+        prefix_cache=st.sampled_from((True, True, True, False)),
+    )
+    def build(self, groups: list[tuple[Full | Window, int]], prefix_cache: bool) -> None:
+        specs = [CacheSpec((CacheField(f"k{i}", (1,)),), e) for i, (e, _) in enumerate(groups)]
+        self.cache = PagedCache(
+            group_layers(specs),
+            num_pages=[number for _, number in groups],
+            page_size=SIZE,
+            prefix_cache=prefix_cache,
+        )
+        self.memory: list[dict[int, tuple]] = [{} for _ in groups]
+        self.live: list[Live] = []
+
+    @rule(
+        head=st.sampled_from((0, 8, 16, 33, 50)),
+        tail=st.lists(TOKENS, min_size=1, max_size=9),
+        root=st.sampled_from((b"a", b"b")),
+    )
+    def start(self, head: int, tail: list[int], root: bytes) -> None:
+        token_ids = [0] * head + tail
+        admitted = self.cache.admit(token_ids, self.cache.keys(root))
+        if admitted is not None:
+            tables, num_hit = admitted
+            assert num_hit < len(token_ids)
+            self.live.append(Live(root, token_ids, tables))
+            self.check_visible(self.live[-1])
+
+    @precondition(lambda self: self.live)
+    @rule(who=st.integers(0, 99), count=st.integers(1, 20), drafts=st.lists(TOKENS, max_size=9),
+          accepted=st.integers(0, 9), sampled=TOKENS)  # fmt: skip
+    def compute(self, who: int, count: int, drafts: list[int], accepted: int, sampled: int) -> None:
+        each = self.live[who % len(self.live)]
+        start, known = each.stored, len(each.token_ids)
+        if start + count < known:
+            drafts = []
+        computed = [*each.token_ids[: start + count], *drafts]
+        room = self.cache.room(each.tables)
+        reserved = self.cache.reserve(each.tables, len(computed))
+        assert reserved == (len(computed) <= room), "room says what reserve does"
+        if not reserved:
+            return
+        for memory, table in zip(self.memory, each.tables.groups, strict=True):
+            slots = table.slots(start, len(computed) - start)
+            for slot, end in zip(slots, range(start, len(computed)), strict=True):
+                memory[slot] = (each.root, *computed[: end + 1])
+        self.check_visible(each, computed)
+        valid = len(computed) - len(drafts[accepted:])
+        each.token_ids[known:] = [*computed[known:valid], *([sampled] if valid >= known else [])]
+        self.cache.truncate(each.tables, valid)
+        self.cache.commit(each.tables, each.token_ids, valid)
+
+    @precondition(lambda self: self.live)
+    @rule(who=st.integers(0, 99))
+    def finish(self, who: int) -> None:
+        self.cache.release(self.live.pop(who % len(self.live)).tables)
+
+    @precondition(lambda self: self.live)
+    @rule(who=st.integers(0, 99))
+    def fail(self, who: int) -> None:
+        each = self.live.pop(who % len(self.live))
+        spoilt = self.cache.invalidate(each.tables, each.token_ids)
+        self.cache.release(each.tables)
+        for memory, pages in zip(self.memory, spoilt, strict=True):
+            for page in pages:
+                for slot in range(page * SIZE, page * SIZE + SIZE):
+                    memory.pop(slot, None)
+
+    def check_visible(self, each: Live, computed: list[int] | None = None) -> None:
+        """All that queries from the first unstored position on can see is the sequence's own."""
+        known = computed if computed is not None else each.token_ids[: each.stored]
+        for memory, table in zip(self.memory, each.tables.groups, strict=True):
+            extent, start, sinks = table.extent, 0, 0
+            if isinstance(extent, Window):
+                start = min(len(known), max(0, each.stored - extent.width + 1))
+                sinks = min(extent.sinks, len(known))
+            for end in (*range(sinks), *range(start, len(known))):
+                assert memory[table.slots(end, 1)[0]] == (each.root, *known[: end + 1])
+
+    @invariant()
+    def e06_counts_agree(self) -> None:
+        for group, allocator in enumerate(self.cache.allocators):
+            held = Counter(page for each in self.live for page in each.tables.groups[group].held)
+            for page in range(1, allocator.num_pages):
+                assert allocator.references(page) == held[page]
+            assert allocator.num_used == len(held)
+            total = allocator.num_free + allocator.num_cached + allocator.num_used
+            assert total == allocator.num_pages - 1
+
+    @invariant()
+    def e06_nobody_can_write_what_another_can_read(self) -> None:
+        for each in self.live:
+            for table, allocator in zip(each.tables.groups, self.cache.allocators, strict=True):
+                for page in table.pages[each.stored // SIZE :]:
+                    assert allocator.references(page) == 1 and page not in allocator.index
+
+    @invariant()
+    def windows_hold_what_they_need_and_no_more(self) -> None:
+        for each in self.live:
+            for table in each.tables.groups:
+                gone = [i for i, page in enumerate(table.pages) if page == SCRATCH_PAGE]
+                assert gone == list(unseen_pages(table.extent, each.stored, SIZE))
+
+    def teardown(self) -> None:
+        for each in self.live:
+            self.cache.release(each.tables)
+        stats = self.cache.stats
+        assert stats.used == 0
+        assert stats.free + stats.cached == sum(a.num_pages - 1 for a in self.cache.allocators)
+
+
+CacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestE05E06CacheMachine = CacheMachine.TestCase
