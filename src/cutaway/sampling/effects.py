@@ -1,0 +1,98 @@
+"""What each stage of the sampler did to one row, by running the very stages one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cutaway.sampling import upload
+from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.draw import draw
+from cutaway.sampling.largest import first_largest
+from cutaway.sampling.sampler import stages_of, uniforms
+from cutaway.sampling.threads import one_thread
+from cutaway.sampling.weights import exact_sum
+
+
+@dataclass(frozen=True)
+class StageEffect:
+    """The row after one stage.
+
+    num_kept:  tokens that can still be drawn (weight above 0).
+    total:     sum of their weights, where the likeliest weighs 2^30.
+    kept_mass: share of the mass that this stage left; 1 for an edit, which gives new logits.
+    top:       the likeliest token and its probability now.
+    """
+
+    name: str
+    num_kept: int
+    total: int
+    kept_mass: float
+    top_token_id: int
+    top_probability: float
+
+
+@dataclass(frozen=True)
+class DrawEffect:
+    """The draw: the first token whose cumulative weight exceeds target.
+
+    target: floor(u * total / 2^32).
+    """
+
+    u: int
+    total: int
+    target: int
+    cumulative: int
+    token_id: int
+
+
+@dataclass(frozen=True)
+class SamplingTrace:
+    """One row through the sampler. The first effect, "logits", is the row as it came."""
+
+    effects: tuple[StageEffect, ...]
+    draw: DrawEffect | None  # None for a greedy row
+
+
+@one_thread()
+@torch.no_grad()
+def trace(logits: Tensor, row: Row) -> SamplingTrace:
+    """Sample one row again and report every stage that acts on it.
+
+    Shapes: logits [V] of any float type; not a row that the sampler calls bad.
+    """
+    candidates = Candidates(logits.to(torch.float32)[None])
+    assert bool(candidates.peak.isfinite()), "a bad row has nothing to trace"
+    effects = [_effect("logits", candidates, before=None)]
+    for stage in stages_of(row):
+        candidates = stage(candidates, [row])
+        before = effects[-1].total if candidates.cut is not None else None
+        effects.append(_effect(stage.name, candidates, before=before))
+    if row.params.is_greedy:
+        return SamplingTrace(tuple(effects), None)
+    u = uniforms([row])
+    drawn = draw(candidates.weights, upload.integers(u, logits))
+    effect = DrawEffect(
+        u=u[0],
+        total=int(drawn.total),
+        target=int(drawn.target),
+        cumulative=int(drawn.cumulative),
+        token_id=int(drawn.token_ids),
+    )
+    return SamplingTrace(tuple(effects), effect)
+
+
+def _effect(name: str, candidates: Candidates, *, before: int | None) -> StageEffect:
+    weights = candidates.weights
+    total = int(exact_sum(weights))
+    top = first_largest(candidates.logits)
+    return StageEffect(
+        name=name,
+        num_kept=int((weights > 0).sum()),
+        total=total,
+        kept_mass=1.0 if before is None else total / before,
+        top_token_id=int(top),
+        top_probability=float(weights[0, top]) / total,
+    )

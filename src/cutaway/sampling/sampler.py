@@ -1,0 +1,235 @@
+"""Logits of a step to one token per row: start reading here.
+
+    raw logits -> edits (grammar, bias, bans, penalties, temperature)
+        |             -> cuts (min_p, top_k, top_p) -> draw
+        +-> logprobs
+
+A greedy row takes the largest logit after grammar, bias, bans and penalties. It knows no text, no
+stop rule and no sequence: what a row needs is in its Row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutaway.kernels import native
+from cutaway.kernels.checksum import checksum
+from cutaway.sampling import upload
+from cutaway.sampling.bias import Bans, LogitBias
+from cutaway.sampling.candidates import Candidates, Row, Stage
+from cutaway.sampling.draw import draw
+from cutaway.sampling.filters import MinP, Temperature, TopK, TopP, min_p_floor, top_p_rest
+from cutaway.sampling.largest import first_largest
+from cutaway.sampling.logprobs import (
+    BAD_SCORE,
+    Score,
+    alternatives,
+    measure,
+    read_score,
+    rows_at_once,
+    to_host,
+)
+from cutaway.sampling.mask import GrammarMask
+from cutaway.sampling.penalties import Penalties
+from cutaway.sampling.threads import one_thread
+from cutaway.sampling.uniform import uniform
+from cutaway.sampling.weights import MAX_VOCAB_SIZE
+
+# vLLM's order. Hugging Face differs only in min_p, which it puts last; llama.cpp cuts before it
+# divides by the temperature and so keeps other sets.
+EDITS: tuple[Stage, ...] = (GrammarMask(), LogitBias(), Bans(), Penalties())
+CUTS: tuple[Stage, ...] = (Temperature(), MinP(), TopK(), TopP())
+ORDER = EDITS + CUTS
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What became of one row.
+
+    token_id: None when the row is bad: NaN or +inf among its logits, or no token left.
+    u:        the random number of the draw, in [0, 2^32); None for a greedy row.
+    checksum: of the raw row as float32, 64 bits; see kernels/checksum.
+    """
+
+    token_id: int | None
+    u: int | None
+    score: Score
+    checksum: int
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the row gave no token; its request fails, the other rows do not."""
+        return self.token_id is None
+
+
+class Sampler:
+    """Samples the rows of a step, each by its own settings.
+
+    Every row's result is the same bits alone and in any batch: rows share memory passes, never
+    a sum.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
+        self.vocab_size = vocab_size
+
+    @one_thread()
+    @torch.no_grad()
+    def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+        """One token per row.
+
+        Shapes: logits [R, V] of any float type on any device, left as they are.
+        The device is waited for once, at the end.
+        """
+        assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
+        if logits.device.type == "cpu" and native.is_available():
+            return sample_native(logits.to(torch.float32), rows)
+        return sample_plain(logits, rows)
+
+
+def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+    """In torch, on any device: rows that are alike go through every stage together."""
+    order: list[int] = []
+    draws: list[int | None] = []
+    parts: list[Tensor] = []
+    for indices in _tiles(logits, rows):
+        group = [rows[i] for i in indices]
+        u = None if group[0].params.is_greedy else uniforms(group)
+        parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
+        order += indices
+        draws += u or [None] * len(group)
+    results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(rows)
+    for index, u, numbers in zip(order, draws, to_host(parts), strict=True):
+        low, high = numbers[-2:]
+        results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
+    return results
+
+
+def sample_native(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+    """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call."""
+    draws: list[int | None] = [None] * len(rows)
+    drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
+    for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
+        draws[index] = u
+    raw = list(logits.unbind())
+    edited = [_edited(logit, row) for logit, row in zip(raw, rows, strict=True)]
+    drawn = native.sample(raw, edited, list(map(_choice, rows, draws)))
+    more = _alternatives(logits, [each.logit for each in drawn], rows)
+    results: list[Sampled] = []
+    for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):
+        scores = (each.logit, each.peak, each.total, *more.get(index, ()))
+        results.append(_read((each.token_id, each.left, *scores), u, each.checksum))
+    return results
+
+
+def _edited(logits: Tensor, row: Row) -> Tensor:
+    """The row [V] after the edits that its settings ask for."""
+    candidates = Candidates(logits[None])
+    for stage in EDITS:
+        if not stage.is_neutral(row):
+            candidates = stage(candidates, [row])
+    return candidates.logits[0]
+
+
+def _choice(row: Row, u: int | None) -> native.Choice:
+    """A row's settings in the numbers that sampling/filters.py defines."""
+    params = row.params
+    if u is None:
+        return native.Choice()
+    return native.Choice(
+        temperature=params.temperature,
+        floor=min_p_floor(params.min_p),
+        top_k=max(0, params.top_k),
+        rest=-1 if params.top_p == 1 else top_p_rest(params.top_p),
+        u=u,
+    )
+
+
+def _alternatives(
+    logits: Tensor, chosen: Sequence[float], rows: Sequence[Row]
+) -> dict[int, list[float]]:
+    """Rank and likeliest tokens of the rows that ask for them."""
+    groups: dict[int, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.num_logprobs is not None:
+            groups.setdefault(row.num_logprobs, []).append(index)
+    found: dict[int, list[float]] = {}
+    for num_logprobs, indices in groups.items():
+        for tile in _in_tiles(indices, logits):
+            logit = torch.tensor([[chosen[index]] for index in tile])
+            numbers = alternatives(_take(logits, tile), logit, num_logprobs)
+            found.update(zip(tile, cast("list[list[float]]", numbers.tolist()), strict=True))
+    return found
+
+
+def stages_of(row: Row) -> tuple[Stage, ...]:
+    """The stages that act on a row, in order."""
+    return tuple(stage for stage in ORDER if not stage.is_neutral(row))
+
+
+def uniforms(rows: Sequence[Row]) -> list[int]:
+    """The random number of each row's draw."""
+    # On integers a hash takes 8 us; as arrays any number of them takes 130 us.
+    if len(rows) < 16:
+        return [uniform(row.seed, choice=row.choice, position=row.position) for row in rows]
+    seeds, choices, positions = (
+        np.array(column, dtype=np.int64)
+        for column in zip(*((row.seed, row.choice, row.position) for row in rows), strict=True)
+    )
+    return uniform(seeds, choice=choices, position=positions).tolist()
+
+
+def _sample_alike(logits: Tensor, rows: Sequence[Row], u: list[int] | None) -> Tensor:
+    """Sample rows that pass the same stages: [R, V] float32 -> [R, N + 2] float64.
+
+    The last two are the checksum's halves, the others what _read takes.
+    """
+    raw = candidates = Candidates(logits)
+    for stage in stages_of(rows[0]):
+        candidates = stage(candidates, rows)
+    if u is None:
+        token_ids = first_largest(candidates.logits)
+    else:
+        token_ids = draw(candidates.weights, upload.integers(u, logits)).token_ids
+    score = measure(raw, token_ids, num_logprobs=rows[0].num_logprobs)
+    left = candidates.peak.to(torch.float64)  # -inf when every token was banned
+    told = checksum(logits).to(torch.float64)
+    return torch.cat([token_ids[:, None].to(torch.float64), left, score, told], dim=1)
+
+
+def _read(numbers: Sequence[float], u: int | None, told: int) -> Sampled:
+    token_id, left = numbers[:2]
+    score = read_score(numbers[2:])
+    if score.is_bad or not math.isfinite(left):
+        return Sampled(None, u, BAD_SCORE, told)
+    return Sampled(int(token_id), u, score, told)
+
+
+def _tiles(logits: Tensor, rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Rows to be worked on together: alike in what they need, few enough for the cache."""
+    groups: dict[object, list[int]] = {}
+    for index, row in enumerate(rows):
+        alike = (stages_of(row), row.params.is_greedy, row.num_logprobs)
+        groups.setdefault(alike, []).append(index)
+    for indices in groups.values():
+        yield from _in_tiles(indices, logits)
+
+
+def _in_tiles(indices: list[int], logits: Tensor) -> Iterator[list[int]]:
+    size = rows_at_once(logits)
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]
+
+
+def _take(logits: Tensor, indices: list[int]) -> Tensor:
+    first, past = indices[0], indices[-1] + 1
+    if past - first == len(indices):
+        return logits[first:past]
+    return logits.index_select(0, upload.integers(indices, logits))

@@ -1,0 +1,73 @@
+"""The trace of one row: the sampler's own stages and draw, with what each removed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cutaway.core.request import SamplingParams
+from cutaway.sampling.candidates import Row
+from cutaway.sampling.effects import trace
+from cutaway.sampling.sampler import ORDER, Sampler
+
+
+def test_trace_gives_the_very_token_of_the_sampler() -> None:
+    logits = torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 3
+    for position in range(30):
+        params = SamplingParams(temperature=0.8, min_p=0.001, top_k=50, top_p=0.9)
+        row = Row(params=params, seed=4, position=position)
+        traced = trace(logits, row).draw
+        sampled = Sampler(2000).sample(logits[None], [row])[0]
+        assert traced is not None
+        assert (traced.token_id, traced.u) == (sampled.token_id, sampled.u)
+        assert traced.target == traced.u * traced.total >> 32 < traced.cumulative
+
+
+def test_l6_each_stage_reports_what_it_left() -> None:
+    logits = torch.tensor([math.log(p) for p in (0.4, 0.3, 0.15, 0.1, 0.05)])
+    params = SamplingParams(min_p=0.2, top_k=3, top_p=0.8)
+    effects = trace(logits, Row(params=params, seed=1, position=1)).effects
+    assert [effect.name for effect in effects] == ["logits", "min_p", "top_k", "top_p"]
+    assert [effect.num_kept for effect in effects] == [5, 4, 3, 2]
+    masses = [effect.kept_mass for effect in effects]
+    assert masses == pytest.approx([1, 0.95, 0.85 / 0.95, 0.7 / 0.85], abs=1e-6)
+    tops = [effect.top_probability for effect in effects]
+    assert tops == pytest.approx([0.4, 0.4 / 0.95, 0.4 / 0.85, 0.4 / 0.7], abs=1e-6)
+    assert effects[0].total == pytest.approx(2**30 / 0.4, rel=1e-6)
+
+
+def test_temperature_and_bias_appear_as_edits() -> None:
+    row = Row(
+        params=SamplingParams(temperature=0.5, logit_bias={2: 9.0}),
+        seed=1,
+        position=1,
+        banned_token_ids=(0,),
+    )
+    effects = trace(torch.tensor([3.0, 2.0, 1.0]), row).effects
+    assert [effect.name for effect in effects] == ["logits", "logit_bias", "bans", "temperature"]
+    assert [effect.num_kept for effect in effects] == [3, 3, 2, 2]
+    assert [effect.top_token_id for effect in effects] == [0, 2, 2, 2]
+    assert all(effect.kept_mass == 1 for effect in effects)
+
+
+def test_l1_greedy_has_no_draw() -> None:
+    params = SamplingParams(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5)
+    traced = trace(torch.tensor([3.0, 2.0, 5.0]), Row(params=params, seed=1, position=1))
+    assert traced.draw is None
+    assert [effect.name for effect in traced.effects] == ["logits"]
+    assert traced.effects[-1].top_token_id == 2
+
+
+def test_c05_the_order_is_the_documented_one() -> None:
+    assert [stage.name for stage in ORDER] == [
+        "grammar",
+        "logit_bias",
+        "bans",
+        "penalties",
+        "temperature",
+        "min_p",
+        "top_k",
+        "top_p",
+    ]
