@@ -1,0 +1,1 @@
+"""What a running engine writes down of its answers. It knows neither models nor devices."""

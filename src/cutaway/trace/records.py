@@ -1,0 +1,121 @@
+"""The nouns of a recording: answers, their tokens, and the steps that computed them.
+
+Everything here is small, bytes per token; inner values are had by running a step again. Free of
+torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cutaway.core.output import FinishReason, Timings, Usage
+from cutaway.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one answer had computed in a step.
+
+    answer:   its number.
+    start:    position of the first token; count: tokens, the drafts behind the known ones included.
+    num_rows: the last so many of them gave logits.
+    """
+
+    answer: int
+    start: int
+    count: int
+    draft_token_ids: tuple[int, ...]
+    num_rows: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+
+class StepRecord(NamedTuple):
+    """One forward: its shape, and when it was. Units: seconds of a monotonic clock.
+
+    computed: when the forward was handed to the device, and on a CPU was done.
+    kernel:   what ran it: native and the instruction set, a graph, or plain.
+    """
+
+    number: int
+    parts: tuple[Part, ...]
+    kernel: str
+    began: float
+    computed: float
+    ended: float
+
+
+class TokenRecord(NamedTuple):
+    """One token of an answer and what it was drawn from.
+
+    row:      which of the part's sampled rows gave it; above 0 behind accepted drafts.
+    u:        the random number of the draw, in [0, 2^32); None where the likeliest is taken.
+    logit, logsumexp: of the raw row.   checksum: of the raw row, 64 bits (kernels/checksum).
+    """
+
+    token_id: int
+    step: int
+    row: int
+    u: int | None
+    logit: float
+    logsumexp: float
+    checksum: int
+
+
+class Origin(NamedTuple):
+    """Who wrote a page: an answer, and in which of its admissions."""
+
+    answer: int
+    admission: int
+
+
+@dataclass
+class Admission:
+    """A time at which an answer got pages, the first or after a preemption.
+
+    num_hit:  tokens found in the prefix index.
+    origins:  who wrote each page of the hit; None where that is not known.
+    steps:    numbers of the steps since then, in order.
+    """
+
+    num_hit: int
+    origins: tuple[Origin | None, ...]
+    steps: list[int] = field(default_factory=list[int])
+
+
+@dataclass(eq=False)
+class AnswerRecord:
+    """One choice of a request: what was asked, and everything that decided its tokens.
+
+    is_whole: no step of it was dropped for lack of memory; else it cannot be run again.
+    """
+
+    number: int
+    request: Request
+    choice: int
+    seed: int
+    max_length: int
+    cache_root: bytes
+    admissions: list[Admission] = field(default_factory=list[Admission])
+    tokens: list[TokenRecord] = field(default_factory=list[TokenRecord])
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    is_whole: bool = True
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt and answer."""
+        return (*self.request.prompt_token_ids, *(token.token_id for token in self.tokens))
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of all its steps, in order."""
+        return [number for admission in self.admissions for number in admission.steps]

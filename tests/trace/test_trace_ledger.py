@@ -1,0 +1,89 @@
+"""The ledger: bounded, the oldest out first, and each answer for its owner alone."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cutaway.core.request import Request, SamplingParams
+from cutaway.trace.ledger import Ledger
+from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord, TokenRecord
+
+
+def opened(ledger: Ledger, number: int, *, owner: str = "") -> AnswerRecord:
+    request = Request(
+        request_id=f"r{number}", prompt_token_ids=(1, 2), params=SamplingParams(), owner=owner
+    )
+    answer = ledger.open(request, choice=0, seed=number, max_length=99, cache_root=b"")
+    answer.admissions.append(Admission(0, ()))
+    return answer
+
+
+def stepped(ledger: Ledger, number: int, answers: list[AnswerRecord]) -> None:
+    for answer in answers:
+        answer.admissions[-1].steps.append(number)
+        ledger.add_token(answer, TokenRecord(7, number, 0, None, 0.0, 0.0, 0))
+    parts = tuple(Part(answer.number, number, 1, (), 1) for answer in answers)
+    ledger.add_step(StepRecord(number, parts, "plain", 0.0, 0.0, 0.0))
+
+
+def closed(ledger: Ledger, answer: AnswerRecord) -> None:
+    ledger.close(answer, reason="stop", usage=None, timings=None)
+
+
+def test_an_answer_is_its_owners() -> None:
+    ledger = Ledger()
+    mine, theirs = opened(ledger, 1, owner="a"), opened(ledger, 1, owner="b")
+    assert ledger.find("r1", owner="a") is mine and ledger.find("r1", owner="b") is theirs
+    assert ledger.find("r1") is None and ledger.find("r2", owner="a") is None
+    assert ledger.find("r1", 1, owner="a") is None, "there is no second choice"
+
+
+def test_the_latest_of_an_id_is_found() -> None:
+    ledger = Ledger()
+    opened(ledger, 1)
+    latest = opened(ledger, 1)
+    assert ledger.find("r1") is latest
+
+
+@given(st.integers(0, 2**32), st.integers(3_000, 40_000))
+def test_it_stays_within_its_memory(seed: int, max_bytes: int) -> None:
+    """Ended answers go first; a running one loses steps only when nothing else is left."""
+    chance = random.Random(seed)
+    ledger, number = Ledger(max_bytes), 0
+    running: list[AnswerRecord] = []
+    for index in range(60):
+        running.append(opened(ledger, index))
+        for _ in range(chance.randrange(4)):
+            stepped(ledger, number, running)
+            number += 1
+        if len(running) > 3:
+            closed(ledger, running.pop(chance.randrange(len(running))))
+        least = sum(2016 + 320 * len(answer.tokens) for answer in ledger.answers)
+        assert ledger.num_bytes <= max(max_bytes, least + 250 * 5 * 60)
+        for answer in running:
+            assert answer in list(ledger.answers)
+        for answer in ledger.answers:
+            assert answer.is_whole == all(ledger.step(number) for number in answer.steps)
+
+
+def test_the_oldest_that_ended_goes_first() -> None:
+    ledger = Ledger(30_000)
+    runs_on = opened(ledger, 0)
+    for number in range(1, 40):
+        answer = opened(ledger, number)
+        stepped(ledger, number - 1, [runs_on, answer])
+        closed(ledger, answer)
+    numbers = [answer.number for answer in ledger.answers]
+    assert numbers[0] == runs_on.number, "it has not ended"
+    assert numbers[1:] == list(range(numbers[1], 40)), "the latest are kept, without a gap"
+    assert ledger.num_dropped == 40 - len(numbers) > 10
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, cutaway.trace.ledger; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
