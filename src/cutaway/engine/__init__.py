@@ -1,0 +1,1 @@
+"""Calls the stages in order: requests in, tokens and text out. Start reading at engine.py."""

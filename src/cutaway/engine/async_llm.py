@@ -1,0 +1,157 @@
+"""The front for asyncio: the engine steps in a thread of its own, answers stream to coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from cutaway.core.errors import EngineClosedError
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine import loop
+from cutaway.engine.engine import Engine
+from cutaway.engine.llm import LLM, Generation, Messages, Prompt, generation_of
+
+T = TypeVar("T")
+
+# Called on the engine's thread with news of one request, or with what ended it.
+_Deliver = Callable[[Delta | BaseException], None]
+
+
+class AsyncLLM:
+    """A model in this process, for any number of coroutines at once.
+
+    settings: as for LLM. Use as an async context manager, or call close().
+    """
+
+    def __init__(self, model: str = "smollm2", **settings: object) -> None:
+        self._llm = LLM(model, **settings)
+        self._commands: loop.Commands = SimpleQueue()
+        self._open: dict[str, _Deliver] = {}
+        self._lock = threading.Lock()  # between submitting and closing
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="cutaway-engine", daemon=True)
+        self._thread.start()
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every open answer and the engine's thread."""
+        with self._lock:
+            self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
+    ) -> AsyncIterator[Delta]:
+        """Continue a prompt. Leaving the loop, or cancelling it, ends the request.
+
+        Raises: RequestError when the prompt or a parameter does not fit.
+        """
+        request = self._llm.request(prompt, params, control=control)
+        async for delta in self.follow(request):
+            yield delta
+
+    async def stream_chat(
+        self, messages: Messages, params: SamplingParams | None = None, **template: Any
+    ) -> AsyncIterator[Delta]:
+        """Answer a conversation, as stream does."""
+        request = self._llm.request(self._llm.encode_chat(messages, **template), params)
+        async for delta in self.follow(request):
+            yield delta
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
+    ) -> Generation:
+        """Continue a prompt and return the whole answer."""
+        request = self._llm.request(prompt, params, control=control)
+        deltas = [delta async for delta in self.follow(request)]
+        return generation_of(request, deltas)
+
+    async def ask(self, question: Callable[[Engine], T]) -> T:
+        """What a function finds of the engine, called between two steps."""
+        ours = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = ours.create_future()
+
+        def put(found: T) -> None:
+            if not answer.done():  # whoever asked may have left
+                answer.set_result(found)
+
+        def ask() -> None:
+            ours.call_soon_threadsafe(put, question(self._llm.engine))
+
+        self._submit(ask)
+        return await answer
+
+    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+        """News of a request that is made already, as stream does."""
+        ours = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Delta | BaseException] = asyncio.Queue()
+
+        def deliver(news: Delta | BaseException) -> None:
+            ours.call_soon_threadsafe(inbox.put_nowait, news)
+
+        self._submit(lambda: self._start(request, deliver))
+        num_open = request.params.n
+        try:
+            while num_open:
+                news = await inbox.get()
+                if isinstance(news, BaseException):
+                    raise news
+                num_open -= news.finish_reason is not None
+                yield news
+        finally:
+            with suppress(EngineClosedError):  # a closed engine has nothing left to forget
+                self._submit(lambda: self._forget(request.request_id))
+
+    def _submit(self, command: Callable[[], None]) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosedError("the engine is closed; make a new AsyncLLM.")
+            self._commands.put(command)
+
+    # Everything below runs on the engine's thread.
+
+    def _run(self) -> None:
+        ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
+        try:
+            loop.run(self._llm.engine, self._commands, self._tell)
+        except BaseException as fault:
+            ended = fault  # nobody may wait for ever, whatever went wrong
+            raise
+        finally:
+            with self._lock:
+                self._is_closed = True
+            while not self._commands.empty():  # requests that came too late are told as well
+                command = self._commands.get()
+                if command is not None:
+                    command()
+            for request_id, deliver in list(self._open.items()):
+                deliver(ended)
+                self._forget(request_id)
+
+    def _tell(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            deliver = self._open.get(delta.request_id)
+            if deliver is not None:
+                deliver(delta)
+
+    def _start(self, request: Request, deliver: _Deliver) -> None:
+        error = loop.take_in(self._llm.engine, request)
+        if error is not None:
+            deliver(error)
+            return
+        self._open[request.request_id] = deliver
+
+    def _forget(self, request_id: str) -> None:
+        """Nobody listens any more: what still runs is aborted."""
+        self._open.pop(request_id, None)
+        self._llm.engine.abort(request_id)

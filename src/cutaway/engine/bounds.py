@@ -1,0 +1,63 @@
+"""Bounds of a served engine, each with the reason of its default: what may wait, and for how long.
+
+Free of torch and of asyncio: the command line reads the defaults for its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutaway.core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficConfig:
+    """How much may wait.
+
+    max_waiting: answers beyond those that run at once, of which a request has n; None takes
+        4 x max_sequences: at equal lengths the last one waits for four rounds of answers, about
+        as long as people do.
+    max_waiting_tokens: of prompts that wait; None takes 8 times what the cache holds.
+    Raises: ConfigError naming the setting, its value and what is allowed.
+    """
+
+    max_waiting: int | None = None
+    max_waiting_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_waiting", "max_waiting_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(
+                    f"{name} is {value}; it must be at least 1. Leave it out for the default."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessConfig:
+    """How an engine's process is watched.
+
+    stall_seconds: a step may take so long. The longest honest one is 2048 tokens of prompts by a
+        model of 8 billion parameters on two cores: about 120 seconds at 0.3 TFLOP/s.
+    load_seconds: loading may take so long; 140 GB from a disk at 100 MB/s take 1400 seconds.
+    restart_seconds: the longest pause between two starts that fail; the first is half a second,
+        each next one twice the one before. An engine that has answered is started again at once.
+    max_restarts: starts in a row without an answer between, after which it is given up; None
+        tries for ever, 0 never starts it again.
+    Raises: ConfigError naming the setting, its value and what is allowed.
+    """
+
+    stall_seconds: float = 120.0
+    load_seconds: float = 1800.0
+    restart_seconds: float = 30.0
+    max_restarts: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stall_seconds", "load_seconds", "restart_seconds"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise ConfigError(
+                f"max_restarts is {self.max_restarts}; it must be at least 0. Leave it out to try "
+                "for ever."
+            )

@@ -1,0 +1,227 @@
+"""From a model's name to a running engine: the only place where all parts meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from cutaway.core import gguf
+from cutaway.core.arithmetic import cache_bytes_per_token
+from cutaway.core.errors import ConfigError, UnsupportedModelError
+from cutaway.engine import memory
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.engine import Engine
+from cutaway.engine.model import LoadedModel
+from cutaway.engine.opened import Opened, folder_of, open_gguf, open_hf
+from cutaway.engine.template_of import folder_template
+from cutaway.engine.tokenizer_of import tokenizer_of
+from cutaway.kernels import capture, hardware
+from cutaway.quantize.schemes import Scheme, scheme_of
+from cutaway.tokens.files import tokenizer_from_gguf
+from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.weights.find import Found, find
+from cutaway.weights.load import check_weights, load_weights
+from cutaway.weights.mxfp4 import Mxfp4Weights
+from cutaway.weights.pack import keep_weights, pack_weights
+from cutaway.weights.quantized import QuantizedWeights
+from cutaway.weights.rounded import RoundedWeights
+
+
+def build_engine(name: str, config: EngineConfig) -> Engine:
+    """Find, load and make ready. Fetches a named model that is not here yet.
+
+    Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
+    """
+    model = load_model(find(name), config)
+    drafter = NGramDrafter() if config.draft == "ngram" else None
+    return Engine(model, config, num_pages=num_pages(model, config), drafter=drafter)
+
+
+def load_model(found: Found, config: EngineConfig) -> LoadedModel:
+    """Weights on the device, tokenizer and template of a found model."""
+    device = device_of(config.device)
+    numbers = numbers_of(config.dtype, device, kv_dtype=config.kv_dtype)
+    if config.quant != "off":
+        numbers = replace(numbers, scheme=scheme_of(config.quant))
+    if numbers.is_packed:
+        capture.set_num_threads(hardware.chosen_threads())
+    if found.kind != "gguf":
+        return _load_hf(found, numbers, device, overrides=config.override)
+    if config.override:
+        raise ConfigError(
+            f"override is {config.override[0]!r}, but {found.name} is a GGUF file and has no "
+            "config.json. Use a folder, or random:PATH/config.json."
+        )
+    return _load_gguf(found, numbers, device)
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a setting. Raises: ConfigError when this machine does not have it."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device is {name!r}; it must be auto, cpu, cuda or cuda:N.") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {name!r}; it must be auto, cpu, cuda or cuda:N.")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {name!r}, but torch sees no GPU here. Use device cpu.")
+    return device
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """In what a mode keeps weights, activations, keys and values."""
+
+    activations: torch.dtype
+    cache: torch.dtype
+    is_packed: bool = False  # weights stay packed and native kernels compute
+    keeps_quantized: bool = False  # quantized checkpoints stay so, and torch unpacks as it goes
+    scheme: Scheme | None = None  # to which weights are rounded at load
+
+
+def numbers_of(mode: str, device: torch.device, *, kv_dtype: str = "auto") -> Numbers:
+    """What a mode means on a device, with another dtype for the cache if one is named."""
+    numbers = _numbers_of_mode(mode, device)
+    if kv_dtype == "auto":
+        return numbers
+    return replace(numbers, cache=cast(torch.dtype, getattr(torch, kv_dtype)))
+
+
+def _numbers_of_mode(mode: str, device: torch.device) -> Numbers:
+    """auto is the fastest that is here.
+
+    On a CPU with the native kernels: weights as packed as the file has them, activations rounded
+    to 8 bits per group of 32 before each product, keys and values in float16. Without them
+    float32, since a CPU without bfloat16 units emulates it.
+    """
+    if mode != "auto":
+        dtype = cast(torch.dtype, getattr(torch, mode))
+        return Numbers(dtype, dtype)
+    if device.type == "cuda":
+        return Numbers(torch.bfloat16, torch.bfloat16, keeps_quantized=True)
+    if capture.is_available():
+        return Numbers(torch.float32, torch.float16, is_packed=True)
+    return Numbers(torch.float32, torch.float32, keeps_quantized=True)
+
+
+def num_pages(model: LoadedModel, config: EngineConfig) -> int:
+    """Pages of the cache, the scratch page included."""
+    tokens = config.cache_tokens
+    if tokens is None:
+        dtype = str(model.cache_dtype).removeprefix("torch.")
+        tokens = memory.cache_tokens(
+            model.device,
+            bytes_per_token=cache_bytes_per_token(model.facts, dtype),
+            max_length=model.facts.max_length,
+            max_sequences=config.max_sequences,
+            state_bytes=memory.state_bytes(model.facts.cache_specs, config),
+        )
+    return 1 + max(1, tokens // config.page_size)
+
+
+def _load_gguf(found: Found, numbers: Numbers, device: torch.device) -> LoadedModel:
+    file = gguf.read(found.path)
+    opened = open_gguf(file)
+    # Packing weights leaves Python free: the tokenizer is made meanwhile.
+    with ThreadPoolExecutor(1) as beside:
+        tokenizer = beside.submit(tokenizer_from_gguf, file.metadata, file=file.file)
+        return _loaded(
+            found,
+            opened,
+            tokenizer.result,
+            template=file.text("tokenizer.chat_template", "") or None,
+            licence=found.licence or file.text("general.license", "") or "not stated",
+            numbers=numbers,
+            device=device,
+        )
+
+
+def _load_hf(
+    found: Found, numbers: Numbers, device: torch.device, *, overrides: Sequence[str]
+) -> LoadedModel:
+    opened = open_hf(found, overrides=overrides)
+    return _loaded(
+        found,
+        opened,
+        lambda: tokenizer_of(found),
+        template=folder_template(folder_of(found)),
+        licence=found.licence or "not stated",
+        numbers=numbers,
+        device=device,
+    )
+
+
+def _loaded(
+    found: Found,
+    opened: Opened,
+    make_tokenizer: Callable[[], Tokenizer],
+    *,
+    template: str | None,
+    licence: str,
+    numbers: Numbers,
+    device: torch.device,
+) -> LoadedModel:
+    architecture, source, layout = opened.architecture, opened.source, opened.layout
+    with torch.device("meta"):
+        transformer = architecture.build()
+    transformer.requires_grad_(False)
+    if numbers.is_packed and not transformer.has_native_form:
+        # The twin of a packed weight unpacks it at every product: torch is quicker with floats.
+        numbers = replace(numbers, is_packed=False, keeps_quantized=True)
+    targets, optional = architecture.targets(layout), architecture.optional(layout)
+    if isinstance(source, QuantizedWeights):
+        optional |= source.spare
+    if isinstance(source, QuantizedWeights | Mxfp4Weights):
+        if numbers.scheme is not None:
+            raise ConfigError(
+                f"quant is set, but {found.name} is quantized already. Leave quant out, or take "
+                "the model without quantization."
+            )
+    check_weights(source, targets, optional=optional)
+    if numbers.scheme is not None:
+        source = RoundedWeights(source, targets, numbers.scheme)
+    if numbers.is_packed or numbers.keeps_quantized:
+        if numbers.is_packed:
+            placed = pack_weights(transformer, source, targets)
+        else:
+            placed = keep_weights(transformer, source, targets, device=device)
+        if isinstance(source, Mxfp4Weights):
+            placed |= source.keep_stacks(transformer, targets, device=device)
+        targets = {name: target for name, target in targets.items() if name not in placed}
+        optional |= placed
+    load_weights(
+        transformer, source, targets, dtype=numbers.activations, device=device, optional=optional
+    )
+    if not numbers.is_packed:
+        transformer.join_segments()
+    tokenizer, facts = make_tokenizer(), architecture.facts
+    rows = tokenizer.vocab_size
+    # Gemma 3's tokenizer has one more control token, for images, than its text models have rows.
+    while rows > facts.vocab_size and rows - 1 in tokenizer.control_ids:
+        rows -= 1
+    if rows > facts.vocab_size:
+        raise UnsupportedModelError(
+            f"{found.name}: the tokenizer has ids up to {rows - 1} and the model "
+            f"{facts.vocab_size} rows. They do not belong together."
+        )
+    ends = tokenizer.eos_token_ids | set(architecture.end_token_ids)
+    return LoadedModel(
+        name=found.name,
+        licence=licence,
+        facts=facts,
+        transformer=transformer.eval(),
+        tokenizer=tokenizer,
+        template_source=template,
+        end_token_ids=frozenset(ends),
+        sampling=found.sampling,
+        dtype=numbers.activations,
+        cache_dtype=numbers.cache,
+        device=device,
+    )

@@ -1,0 +1,147 @@
+"""The engine's side of a process of its own: obeys a socket, steps, and tells the socket.
+
+Started by engine/spawn.py. A thread reads, the main thread steps. When the other side is gone,
+for whatever reason, this process ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+from cutaway.core.errors import CutawayError
+from cutaway.core.output import Delta
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.messages import (
+    DUMP_SIGNAL,
+    Abort,
+    Add,
+    Beat,
+    Command,
+    Count,
+    Counted,
+    Frames,
+    Load,
+    Loaded,
+    News,
+    Refused,
+    Report,
+    Unloadable,
+    command,
+    written,
+)
+
+if TYPE_CHECKING:
+    from cutaway.engine.engine import Engine
+
+BEAT_SECONDS = 0.5  # of silence while steps come back
+_CHUNK = 1 << 18
+
+
+class Child:
+    """One engine and the socket that commands it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._loads: SimpleQueue[Load] = SimpleQueue()
+        self._engine: Engine | None = None
+        self._said = monotonic()
+
+    def run(self) -> None:
+        """Load, then work until the other side is gone. Raises: what a step raises."""
+        threading.Thread(target=self._read, name="cutaway-commands", daemon=True).start()
+        try:
+            engine = self._load(self._loads.get())
+        except CutawayError as error:
+            self._say(Unloadable(error))
+            return
+        from cutaway.engine import loop
+
+        loop.run(engine, self._commands, self._tell)
+
+    def _load(self, wanted: Load) -> Engine:
+        from cutaway.engine.build import build_engine
+        from cutaway.engine.card import cache_tokens_of, card_of
+
+        engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
+        self._engine = engine
+        self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
+        return engine
+
+    def _read(self) -> None:
+        """Pass commands on. Ends the process with the link, even in the middle of a step."""
+        frames = Frames()
+        try:
+            while data := self._link.recv(_CHUNK):
+                for body in frames.feed(data):
+                    self._pass_on(command(body))
+        except OSError:
+            pass  # as good as the end
+        except BaseException:
+            _die()
+        os._exit(0)
+
+    def _pass_on(self, told: Command) -> None:
+        if isinstance(told, Load):
+            self._loads.put(told)
+        else:
+            self._commands.put(lambda: self._obey(told))
+
+    def _obey(self, told: Add | Abort | Count) -> None:
+        from cutaway.engine import loop
+        from cutaway.engine.card import stats_of
+
+        assert self._engine is not None, "commands come after the model is loaded"
+        match told:
+            case Add(request):
+                error = loop.take_in(self._engine, request)
+                if error is not None:
+                    self._say(Refused(request.request_id, error))
+            case Abort(request_id, choice):
+                self._engine.abort(request_id, choice=choice)
+            case Count(number):
+                self._say(Counted(number, stats_of(self._engine)))
+
+    def _tell(self, deltas: list[Delta]) -> None:
+        if deltas:
+            self._say(News(deltas))
+        elif monotonic() - self._said > BEAT_SECONDS:
+            self._say(Beat())
+
+    def _say(self, said: Report) -> None:
+        self._said = monotonic()
+        self._link.sendall(written(said))
+
+
+def main() -> None:
+    """The process: the number of its socket is its only argument."""
+    # Ctrl-C and a service manager's signal reach every process; when to end is the other's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
+    try:
+        Child(socket.socket(fileno=int(sys.argv[1]))).run()
+    except BaseException:
+        _die()
+    os._exit(0)
+
+
+def _die() -> NoReturn:
+    """End at once and visibly: nothing here is worth saving, and others wait to be told."""
+    traceback.print_exc()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Settings of one engine, each with the reason of its default. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from cutaway.core.errors import ConfigError
+from cutaway.quantize.schemes import scheme_of
+
+DTYPES = ("float32", "auto", "float64", "bfloat16", "float16")
+KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
+DRAFTERS = ("off", "ngram")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """How an engine computes and how much it may hold.
+
+    dtype: float32 is the reference, auto what is fastest on the device; the others are for
+        experiments.
+    kv_dtype: what the cache keeps keys and values in; auto is what dtype brings. The two of
+        eight bits have a scale per token and head.
+    quant: our own scheme for the weights of a checkpoint without quantization, rounded at load.
+    cache_tokens: tokens that the cache holds over all sequences; None takes what memory allows.
+    ledger_bytes: what the record of recent answers may take, from which they can be run again.
+    override: fields of a config.json to replace, as in "sliding_window=128".
+    Raises: ConfigError naming the setting, its value and what is allowed.
+    """
+
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    quant: str = "off"  # int4-g64 and the like: quantize/schemes.py has the words
+    device: str = "auto"  # cuda where there is one
+    cache_tokens: int | None = None
+    page_size: int = 16  # wastes at most 15 tokens a sequence; also vLLM's default
+    prefix_cache: bool = True
+    max_sequences: int = 64  # running at once
+    max_tokens_per_step: int = 2048
+    prefill_chunk: int = 512  # tokens of one prompt in a step: bounds how long decodes wait
+    graphs: bool = True  # capture decode steps on a GPU
+    ledger_bytes: int = 64 * 2**20  # some 200,000 tokens; 0 records nothing
+    override: tuple[str, ...] = ()
+    draft: str = "off"  # a guess costs time where it is wrong, so drafting is asked for
+
+    def __post_init__(self) -> None:
+        _check_one_of("dtype", self.dtype, DTYPES)
+        _check_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
+        if self.quant != "off":
+            scheme_of(self.quant)
+        _check_one_of("draft", self.draft, DRAFTERS)
+        for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least 1. Leave it out for the "
+                    "default."
+                )
+        if self.ledger_bytes < 0:
+            raise ConfigError(
+                f"ledger_bytes is {self.ledger_bytes}; it must be at least 0, which records "
+                "nothing. Leave it out for the default."
+            )
+        if self.cache_tokens is not None and self.cache_tokens < self.page_size:
+            raise ConfigError(
+                f"cache_tokens is {self.cache_tokens}; it must be at least page_size, "
+                f"{self.page_size}. Leave it out to take what memory allows."
+            )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> EngineConfig:
+        """A configuration from loose settings.
+
+        Raises: ConfigError naming an unknown setting and the nearest known one.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in settings:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+                raise ConfigError(f"{name} is not a setting of the engine; {hint}")
+        return cls(**settings)
+
+
+def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")

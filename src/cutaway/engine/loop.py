@@ -1,0 +1,53 @@
+"""An engine at work: commands before steps, and sleep when there is neither.
+
+It knows neither who commands nor who listens: the same loop runs in a thread of a program and in
+a process of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from cutaway.core.errors import CutawayError
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
+from cutaway.engine.engine import Engine
+
+# Called on the engine's thread, between two steps. None ends the loop.
+Commands = SimpleQueue[Callable[[], None] | None]
+
+
+def run(engine: Engine, commands: Commands, tell: Callable[[list[Delta]], None]) -> None:
+    """Obey and step until told to end. tell: takes what each step says, be it nothing.
+
+    Raises: what a step raises; the engine is of no use after that.
+    """
+    while True:
+        try:
+            command = commands.get(block=not engine.has_work)
+        except Empty:
+            tell(engine.step())
+            continue
+        if command is None:
+            return
+        command()
+
+
+def take_in(engine: Engine, request: Request) -> CutawayError | None:
+    """Add a request; returns why not, where it cannot be added.
+
+    A fault of our own ends the request alone as well, since a request that raises while it is
+    added leaves no trace. What the fault is stands on stderr.
+    """
+    try:
+        engine.add(request)
+    except CutawayError as error:
+        return error
+    except Exception:
+        print("a request raised while it was added; it ends alone.", file=sys.stderr)
+        traceback.print_exc()
+        return CutawayError("this request cannot be answered because of a fault of Cutaway itself.")
+    return None

@@ -1,0 +1,101 @@
+"""How many cache pages fit: the memory that this process may still take, and a share of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from cutaway.core.errors import ConfigError
+from cutaway.core.layout import CacheSpec
+from cutaway.core.limits import INT64_MAX
+from cutaway.engine.config import EngineConfig
+
+# Of what is free after the weights are loaded. The rest is for activations and for everybody else.
+CPU_SHARE, GPU_SHARE = 0.4, 0.85
+SNAPSHOTS = 64  # states of full pages that stay for prefix hits
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that could still be allocated on the device; on the CPU its control group counts."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [_meminfo("MemAvailable"), _cgroup_left()]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else 4 * 2**30
+
+
+def cache_tokens(
+    device: torch.device,
+    *,
+    bytes_per_token: int,
+    max_length: int,
+    max_sequences: int,
+    state_bytes: int = 0,
+) -> int:
+    """Tokens for which to make pages: what fits, and no more than could ever be used at once.
+
+    state_bytes: what layers with a state take beside them.
+    Raises: ConfigError when those alone do not fit.
+    """
+    share = GPU_SHARE if device.type == "cuda" else CPU_SHARE
+    allowed = int(free_bytes(device) * share)
+    if state_bytes > allowed:
+        raise ConfigError(
+            f"the states of {max_sequences} sequences and their snapshots take {state_bytes} "
+            f"bytes; {allowed} are free for them. Lower max_sequences or max_tokens_per_step, or "
+            "raise page_size."
+        )
+    affordable = (allowed - state_bytes) // max(1, bytes_per_token)
+    return max(1, min(affordable, max_length * max_sequences))
+
+
+def state_bytes(specs: Sequence[CacheSpec], config: EngineConfig) -> int:
+    """What the pages of states take in all layers together, however many tokens there are."""
+    return sum(
+        pages_of(spec, INT64_MAX, config) * sum(field.num_bytes for field in spec.stored("float32"))
+        for spec in specs
+        if spec.is_state
+    )
+
+
+def pages_of(spec: CacheSpec, num_pages: int, config: EngineConfig) -> int:
+    """Pages of one cache group, where num_pages would be made for one that keeps every token.
+
+    A page of states takes as much as hundreds of tokens, and a sequence needs two: there are
+    those, one for each page of the largest step, and some to remain as snapshots.
+    """
+    if not spec.is_state:
+        return num_pages
+    in_step = config.max_tokens_per_step // config.page_size
+    return min(num_pages, 1 + 2 * config.max_sequences + in_step + SNAPSHOTS)
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return _from_sysconf()
+    for line in lines:
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _from_sysconf() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None  # not POSIX
+
+
+def _cgroup_left() -> int | None:
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = (root / "memory.max").read_text().strip()
+        used = int((root / "memory.current").read_text())
+    except OSError:
+        return None
+    return None if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,158 @@
+"""What a server's process and its engine's process say to each other, and how it is written.
+
+Free of torch. msgpack, each message behind its length; nothing that arrives is ever executed.
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from cutaway.core import errors
+from cutaway.core.errors import CutawayError
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
+from cutaway.engine.service import EngineStats, ModelCard
+
+# Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
+DUMP_SIGNAL = signal.SIGUSR1
+
+_LENGTH = struct.Struct("<I")
+
+
+class Load(msgspec.Struct, tag=True, array_like=True):
+    """Load a model; the first message of all. settings: fields of EngineConfig."""
+
+    model: str
+    settings: dict[str, str | int | bool | tuple[str, ...] | None]
+
+
+class Add(msgspec.Struct, tag=True, array_like=True):
+    """Queue a request."""
+
+    request: Request
+
+
+class Abort(msgspec.Struct, tag=True, array_like=True):
+    """End a request, if it has not ended, or one of its choices alone."""
+
+    request_id: str
+    choice: int | None = None
+
+
+class Count(msgspec.Struct, tag=True, array_like=True):
+    """Say what the engine holds. number: comes back with the answer."""
+
+    number: int
+
+
+Command: TypeAlias = Load | Add | Abort | Count
+
+
+class Loaded(msgspec.Struct, tag=True, array_like=True):
+    """Requests are taken in."""
+
+    card: ModelCard
+    max_sequences: int
+    cache_tokens: int
+
+
+class Unloadable(msgspec.Struct, tag=True, array_like=True):
+    """The model cannot be loaded; the process ends."""
+
+    error: CutawayError
+
+
+class News(msgspec.Struct, tag=True, array_like=True):
+    """What one step says of all requests."""
+
+    deltas: list[Delta]
+
+
+class Refused(msgspec.Struct, tag=True, array_like=True):
+    """A request that cannot be queued."""
+
+    request_id: str
+    error: CutawayError
+
+
+class Counted(msgspec.Struct, tag=True, array_like=True):
+    """What the engine holds."""
+
+    number: int
+    stats: EngineStats
+
+
+class Beat(msgspec.Struct, tag=True, array_like=True):
+    """Steps come back, although none has said anything for a while."""
+
+
+Report: TypeAlias = Loaded | Unloadable | News | Refused | Counted | Beat
+
+
+def written(message: Command | Report) -> bytes:
+    """A message with its length before it."""
+    body = _ENCODER.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def command(body: bytes) -> Command:
+    """What a server's process said."""
+    return _COMMANDS.decode(body)
+
+
+def report(body: bytes) -> Report:
+    """What an engine's process said."""
+    return _REPORTS.decode(body)
+
+
+class Frames:
+    """Cuts a stream of bytes into the bodies of messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bodies that are complete now. To be read to their end."""
+        self._rest += data
+        start = 0
+        while len(self._rest) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._rest, start)
+            end = start + _LENGTH.size + length
+            if end > len(self._rest):
+                break
+            yield bytes(self._rest[start + _LENGTH.size : end])
+            start = end
+        del self._rest[:start]
+
+
+def _to_plain(value: Any) -> Any:
+    """What msgspec does not write by itself."""
+    if isinstance(value, CutawayError):
+        return [_public_name(type(value)), str(value), vars(value)]
+    assert isinstance(value, Mapping), f"{type(value)} has no place in a message"
+    return dict(cast("Mapping[Any, Any]", value))
+
+
+def _from_plain(_: type, value: Any) -> Any:
+    """An error of our own tree: its class by name, its words, its further attributes."""
+    name, words, attributes = value
+    kind: type[CutawayError] = getattr(errors, name)
+    error = kind.__new__(kind)
+    Exception.__init__(error, words)
+    vars(error).update(attributes)
+    return error
+
+
+def _public_name(kind: type[CutawayError]) -> str:
+    """The nearest class that core/errors.py has."""
+    return next(each.__name__ for each in kind.__mro__ if hasattr(errors, each.__name__))
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+_COMMANDS = msgspec.msgpack.Decoder(Command, dec_hook=_from_plain)
+_REPORTS = msgspec.msgpack.Decoder(Report, dec_hook=_from_plain)

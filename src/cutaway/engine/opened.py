@@ -1,0 +1,110 @@
+"""A model's configuration, understood, and its tensors before any is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from cutaway.core.errors import ModelFormatError
+from cutaway.core.gguf import GgufFile
+from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_class, gguf_word
+from cutaway.models.architecture import Architecture, Layout
+from cutaway.models.fields import Fields
+from cutaway.models.overrides import check_read, overridden
+from cutaway.models.positions import GGUF_FACTORS
+from cutaway.quantize import checkpoint_reader
+from cutaway.weights.find import Found
+from cutaway.weights.mxfp4 import Mxfp4Weights
+from cutaway.weights.quantized import QuantizedWeights
+from cutaway.weights.random import RandomWeights
+from cutaway.weights.safetensors import SafetensorsWeights
+from cutaway.weights.source import GgufWeights, WeightSource
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a model is made of. layout: whose names its tensors have."""
+
+    architecture: Architecture
+    source: WeightSource
+    layout: Layout
+
+
+def open_gguf(file: GgufFile) -> Opened:
+    """Raises: UnsupportedModelError, ModelFormatError."""
+    word = file.text("general.architecture")
+    fields = Fields(file.metadata, file=file.file, prefix=f"{word}.")
+    has_experts = fields.has("expert_count") and fields.integer("expert_count", least=0) > 0
+    entry = gguf_word(word, has_experts=has_experts)
+    reader = architecture_class(entry, GGUF_ARCHITECTURES, file=file.file)
+    source = GgufWeights(file)
+    factors = {
+        name: tuple(cast("list[float]", source.tensor(name).tolist()))
+        for name in GGUF_FACTORS
+        if name in file.tensors
+    }
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    architecture = cast(Architecture, reader.from_gguf(fields, shapes, factors))
+    return Opened(architecture, source, "gguf")
+
+
+def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
+    """A folder, or random weights of a config.json.
+
+    Raises: UnsupportedModelError, ModelFormatError, ConfigError for overrides.
+    """
+    is_random = found.kind == "random"
+    folder = folder_of(found)
+    config = found.path if is_random else folder / "config.json"
+    values = overridden(_read_json(config), overrides)
+    words = values.get("architectures")
+    word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
+    if not isinstance(word, str):
+        raise ModelFormatError(
+            'names no architecture; it must be a list such as ["LlamaForCausalLM"].',
+            file=str(config),
+            field="architectures",
+        )
+    reader = architecture_class(word, ARCHITECTURES, file=str(config))
+    fields = Fields(values, file=str(config))
+    architecture = cast(Architecture, reader.from_hf(fields))
+    check_read(fields, overrides)
+    source = _random(architecture) if is_random else _folder_weights(folder, values, str(config))
+    return Opened(architecture, source, "hf")
+
+
+def folder_of(found: Found) -> Path:
+    """Where the small files of a model that is no GGUF file lie."""
+    return found.path.parent if found.kind == "random" else found.path
+
+
+def _folder_weights(folder: Path, config: Mapping[str, object], file: str) -> WeightSource:
+    stored, settings = SafetensorsWeights(folder), config.get("quantization_config")
+    if settings is None:
+        return stored
+    if not isinstance(settings, dict):
+        raise ModelFormatError("must be an object.", file=file, field="quantization_config")
+    settings = cast("dict[str, object]", settings)
+    if settings.get("quant_method") == "mxfp4":
+        return Mxfp4Weights(stored)
+    checkpoint = checkpoint_reader(settings, file=file)
+    return QuantizedWeights(stored, checkpoint)
+
+
+def _random(architecture: Architecture) -> RandomWeights:
+    needed = architecture.targets("hf").items()
+    spare = architecture.optional("hf")
+    return RandomWeights({name: target for name, target in needed if name not in spare})
+
+
+def _read_json(path: Path) -> Mapping[str, object]:
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelFormatError(f"is not JSON: {error}.", file=str(path), field="file") from None
+    if not isinstance(values, dict):
+        raise ModelFormatError("must be a JSON object.", file=str(path), field="file")
+    return cast("dict[str, object]", values)

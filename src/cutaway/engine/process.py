@@ -1,0 +1,314 @@
+"""The engine in a process of its own, as a service: watched, and started again when it ends.
+
+Free of torch. What the two processes say to each other is in engine/messages.py, what the other
+one does in engine/child.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from itertools import count
+
+from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
+from cutaway.engine.bounds import ProcessConfig, TrafficConfig
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.door import check_request
+from cutaway.engine.messages import (
+    Abort,
+    Add,
+    Beat,
+    Count,
+    Counted,
+    Load,
+    Loaded,
+    News,
+    Refused,
+    Report,
+    Unloadable,
+)
+from cutaway.engine.service import EngineStats, ModelCard, State
+from cutaway.engine.spawn import EngineProcess
+from cutaway.engine.traffic import Traffic
+
+_Inbox = asyncio.Queue[Delta | CutawayError]
+
+
+class ProcessService:
+    """A Service over an engine's process. settings: as for LLM."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        process: ProcessConfig | None = None,
+        traffic: TrafficConfig | None = None,
+        **settings: object,
+    ) -> None:
+        self._load = Load(model, asdict(EngineConfig.of(settings)))
+        self._config = process or ProcessConfig()
+        self._traffic_config = traffic or TrafficConfig()
+        self._traffic: Traffic | None = None
+        self._card: ModelCard | None = None
+        self._life: EngineProcess | None = None
+        self._loading: asyncio.Future[Loaded] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._open: dict[str, _Inbox] = {}
+        self._counts: dict[int, asyncio.Future[EngineStats]] = {}
+        self._numbers = count()
+        self._restarts = 0
+        self._has_answered = False
+        self._num_fruitless = 0  # starts in a row without an answer
+        self._gone: asyncio.Queue[str] = asyncio.Queue()
+        self._silent = 0.0
+        self._state: State = "starting"
+
+    @property
+    def model(self) -> ModelCard:
+        """Known once the service is ready."""
+        assert self._card is not None, "a model is known once the service is ready"
+        return self._card
+
+    @property
+    def state(self) -> State:
+        """draining outlasts the rest: nothing is taken in any more, whatever the engine does."""
+        return self._state
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long nothing came of the engine although it has work; 0 while it has none."""
+        return self._silent
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the engine's process, where there is one."""
+        return None if self._life is None else self._life.pid
+
+    async def start(self) -> None:
+        """Start the process and load the model.
+
+        Raises: what keeps the model from being loaded; EngineClosedError when the process ends.
+        """
+        self._life = await self._begin()
+        self._state = "ready"
+        self._keeper = asyncio.create_task(self._keep(), name="cutaway-keeper")
+
+    async def gone(self) -> str:
+        """Why the engine is given up; returns when it is, and else never."""
+        return await self._gone.get()
+
+    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+        """News of one request until it is done. Leaving the loop ends it.
+
+        Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
+        there.
+        """
+        life = self._alive()
+        assert self._traffic is not None, "the door is made with the first process"
+        check_request(request, self.model.vocab_size, self.model.max_length)
+        assert request.request_id not in self._open, "a request's id is its own while it runs"
+        with self._traffic.enter(request) as place:
+            inbox = self._open[request.request_id] = _Inbox()
+            num_open = request.params.n
+            try:
+                life.say(Add(request))
+                while num_open:
+                    news = await inbox.get()
+                    if isinstance(news, CutawayError):
+                        num_open = 0
+                        raise news
+                    place.begin()
+                    num_open -= news.finish_reason is not None
+                    yield news
+            finally:
+                del self._open[request.request_id]
+                if num_open:
+                    life.say(Abort(request.request_id))
+
+    async def end(self, request_id: str, choice: int) -> None:
+        """End one choice that has said something: its last news follows, as of an abort."""
+        if self._life is not None:
+            self._life.say(Abort(request_id, choice))
+
+    async def stats(self) -> EngineStats:
+        """What the engine holds between two steps. Raises: EngineClosedError."""
+        life = self._alive()
+        number = next(self._numbers)
+        told = self._counts[number] = asyncio.get_running_loop().create_future()
+        try:
+            life.say(Count(number))
+            return replace(await told, restarts=self._restarts)
+        finally:
+            del self._counts[number]
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new in, and wait until what runs has ended, for so long at most."""
+        self._state = "draining"
+        if self._traffic is not None:
+            await self._traffic.drain(seconds)
+
+    async def close(self) -> None:
+        """End the process; what still runs is told."""
+        self._state = "draining"
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._life is not None:
+            self._life.cut()
+            self._tell_all("the engine was closed while this answer ran.")
+            await self._life.close()
+
+    def _alive(self) -> EngineProcess:
+        if self._life is None or self._life.ended.is_set():
+            raise EngineClosedError("the engine is being started. Try again in a few seconds.")
+        return self._life
+
+    async def _begin(self) -> EngineProcess:
+        """A process with a loaded model."""
+        self._loading = asyncio.get_running_loop().create_future()
+        life = await EngineProcess.start(self._hear)
+        ending = asyncio.create_task(life.ended.wait())
+        try:
+            life.say(self._load)
+            done, _ = await asyncio.wait(
+                {self._loading, ending},
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=self._config.load_seconds,
+            )
+            if not done:
+                await life.dump()
+                raise EngineClosedError(
+                    f"the model was not loaded in load_seconds, {self._config.load_seconds:g}. "
+                    "Where its threads stood is on stderr. Allow more for a large model."
+                )
+            if not self._loading.done():
+                raise EngineClosedError(
+                    "the engine's process ended before its model was loaded. Its last words are "
+                    "on stderr; memory that runs out leaves none."
+                )
+            loaded = self._loading.result()
+        except BaseException:
+            await life.close(at_once=True)
+            raise
+        finally:
+            self._loading = None
+            ending.cancel()
+        self._card = loaded.card
+        if self._traffic is None:
+            self._traffic = Traffic(
+                self._traffic_config,
+                max_sequences=loaded.max_sequences,
+                cache_tokens=loaded.cache_tokens,
+            )
+        return life
+
+    async def _keep(self) -> None:
+        """Watch the process; end it when it hangs, and start another whenever it has ended."""
+        while True:
+            life = self._life
+            assert life is not None, "who is watched has started"
+            why = await self._watch(life)
+            life.cut()  # before they are told, so that nobody joins them afterwards
+            self._tell_all(why)
+            self._become("failed")
+            self._silent = 0.0
+            await life.close(at_once=True)
+            _note(f"{why} (exit code {life.exit_code})")
+            begun = await self._begin_again()
+            if begun is None:
+                self._give_up()
+                return
+            self._life = begun
+            self._restarts += 1
+            self._become("ready")
+            _note("the engine is back.")
+
+    async def _watch(self, life: EngineProcess) -> str:
+        """Wait until a process ends or hangs; returns what those who wait are told.
+
+        Silence is counted in looks, not by a clock: while this process itself is stopped, nobody
+        is silent.
+        """
+        self._has_answered = False
+        pause = min(1.0, self._config.stall_seconds / 4)
+        while self._silent < self._config.stall_seconds:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await life.ended.wait()
+                return "the engine ended while this answer ran. Try again in a few seconds."
+            is_silent = self._open and not life.has_spoken()
+            self._silent = self._silent + pause if is_silent else 0.0
+        await life.dump()
+        return (
+            f"a step of the engine did not come back in {self._config.stall_seconds:g} seconds, "
+            "so it is started again. Try again in a few seconds."
+        )
+
+    async def _begin_again(self) -> EngineProcess | None:
+        """Another process, as often as it takes and is allowed; None when it is given up."""
+        pause, most = 0.0 if self._has_answered else 0.5, self._config.max_restarts
+        while most is None or self._num_fruitless < most:
+            self._num_fruitless += 1
+            await asyncio.sleep(pause)
+            self._become("starting")
+            try:
+                return await self._begin()
+            except (CutawayError, OSError) as error:
+                self._become("failed")
+                _note(f"the engine could not be started again: {error}")
+            pause = min(self._config.restart_seconds, max(0.5, 2 * pause))
+        return None
+
+    def _give_up(self) -> None:
+        tries = f"{self._num_fruitless} starts in a row came to nothing"
+        told = f"the engine is given up: {tries if self._num_fruitless else 'it has ended'}, and "
+        self._gone.put_nowait(f"{told}max_restarts is {self._config.max_restarts}.")
+
+    def _become(self, state: State) -> None:
+        if self._state != "draining":
+            self._state = state
+
+    def _hear(self, said: Report) -> None:
+        """Called in the event loop with each message of the process."""
+        match said:
+            case News(deltas):
+                self._has_answered = True
+                self._num_fruitless = 0
+                for delta in deltas:
+                    inbox = self._open.get(delta.request_id)
+                    if inbox is not None:  # nobody may listen any more
+                        inbox.put_nowait(delta)
+            case Refused(request_id, error):
+                inbox = self._open.get(request_id)
+                if inbox is not None:
+                    inbox.put_nowait(error)
+            case Counted(number, stats):
+                told = self._counts.get(number)
+                if told is not None and not told.done():
+                    told.set_result(stats)
+            case Loaded():
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_result(said)
+            case Unloadable(error):
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_exception(error)
+            case Beat():
+                pass
+
+    def _tell_all(self, why: str) -> None:
+        """The engine is gone: everybody who waits for it hears so."""
+        for inbox in self._open.values():
+            inbox.put_nowait(EngineClosedError(why))
+        for told in self._counts.values():
+            if not told.done():
+                told.set_exception(EngineClosedError(why))
+
+
+def _note(text: str) -> None:
+    print(f"cutaway: {text}", file=sys.stderr, flush=True)

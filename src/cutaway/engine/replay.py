@@ -1,0 +1,109 @@
+"""A recorded answer run again, step by step, in a pool of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from cutaway.cache.pool import Pool
+from cutaway.cache.table import pages_for, unseen_pages
+from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
+from cutaway.core.step import GroupTables, ShapePlan, Sink, Step
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.model import LoadedModel
+from cutaway.engine.native import can_record
+from cutaway.engine.replay_plan import ReplayPlan, Run
+from cutaway.engine.runner import runner_of
+
+
+class Replay:
+    """Runs a plan. Its pool lives as long as it does.
+
+    sink: sees every tap of the answer's own steps. The model then runs as modules, which is another
+    arithmetic where native kernels served.
+    """
+
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        *,
+        model: LoadedModel,
+        config: EngineConfig,
+        sink: Sink | None = None,
+    ) -> None:
+        self.plan = plan
+        self._device, self._page_size, self._sink = model.device, config.page_size, sink
+        self._groups = group_layers(model.transformer.cache_specs)
+        self.pool = Pool(
+            self._groups,
+            num_pages=[plan.num_pages] * len(self._groups),
+            page_size=config.page_size,
+            dtype=model.cache_dtype,
+            device=model.device,
+            is_native=can_record(model),
+        )
+        self._runner = runner_of(model, self.pool, config=config, max_length=model.facts.max_length)
+
+    def steps(self) -> Iterator[tuple[Run, Tensor]]:
+        """Each step of the plan, after it was run.
+
+        Shapes: with each, the logits of its part's rows [R, V], valid until the next one.
+        """
+        for run in self.plan.runs:
+            logits = self._runner.forward(self._step_of(run))
+            first = sum(part.num_rows for part in run.step.parts[: run.at])
+            yield run, logits[first : first + run.part.num_rows]
+
+    def _step_of(self, run: Run) -> Step:
+        parts = run.step.parts
+        starts = [0, *accumulate(part.count for part in parts)]
+        token_ids = [0] * starts[-1]
+        token_ids[starts[run.at] : starts[run.at + 1]] = _token_ids(run)
+        rows = [
+            row
+            for part, (_, end) in zip(parts, pairwise(starts), strict=True)
+            for row in range(end - part.num_rows, end)
+        ]
+        return Step(
+            token_ids=self._tensor(token_ids),
+            positions=self._tensor([p for part in parts for p in range(part.start, part.end)]),
+            declared_lengths=self._tensor([run.answer.max_length] * starts[-1]),
+            query_starts=self._tensor(starts),
+            context_lengths=self._tensor([part.end for part in parts]),
+            logit_rows=self._tensor(rows),
+            plan=ShapePlan(tuple(part.count for part in parts), tuple(part.end for part in parts)),
+            groups=tuple(self._tables(run, group) for group in self._groups),
+            caches=self.pool.layers,
+            sink=self._sink if run.drawn else None,
+        )
+
+    def _tables(self, run: Run, group: CacheGroup) -> GroupTables:
+        """Our pages for our part; the dummies read and write the scratch page."""
+        size, parts = self._page_size, run.step.parts
+        table = [[SCRATCH_PAGE] * max(pages_for(p.end, size) for p in parts) for _ in parts]
+        slots: list[int] = []
+        for index, part in enumerate(parts):
+            if index == run.at:
+                pages = list(self.plan.tables[run.writer][: pages_for(part.end, size)])
+                slots += [pages[p // size] * size + p % size for p in range(part.start, part.end)]
+                for unseen in unseen_pages(group.spec.extent, part.start, size):
+                    pages[unseen] = SCRATCH_PAGE
+                table[index][: len(pages)] = pages
+            else:
+                slots += [p % size for p in range(part.start, part.end)]
+        return GroupTables(self._tensor(table), self._tensor(slots))
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _token_ids(run: Run) -> list[int]:
+    """What went through the model: known tokens, and drafts behind them."""
+    part = run.part
+    known = run.answer.token_ids[part.start : part.end - len(part.draft_token_ids)]
+    token_ids = [*known, *part.draft_token_ids]
+    assert len(token_ids) == part.count, "the record has every token that a step computed"
+    return token_ids

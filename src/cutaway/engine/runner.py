@@ -1,0 +1,71 @@
+"""Runs steps on a device: the model, its pages, and captured steps where the device has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cutaway.blocks.transformer import Transformer
+from cutaway.cache.pool import Pool
+from cutaway.core.step import Step
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.graphs import DecodeGraphs
+from cutaway.engine.model import LoadedModel
+from cutaway.engine.native import NativeSteps, can_record
+
+
+class Runner:
+    """One forward at a time. Holds the only references to weights and pages."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        pool: Pool,
+        *,
+        device: torch.device,
+        use_graphs: bool = False,
+        native: NativeSteps | None = None,
+    ) -> None:
+        self.model = model
+        self.pool = pool
+        self.device = device
+        has_graphs = use_graphs and device.type == "cuda"
+        self._graphs = DecodeGraphs(model, pool.layers) if has_graphs else None
+        self._native = native
+        self.kernel = "plain"  # what ran the latest step
+
+    @torch.inference_mode()
+    def forward(self, step: Step) -> Tensor:
+        """Logits of the rows that the step wants; keys and values go into the pages.
+
+        Shapes: [R, V], valid until the next forward.
+        """
+        if self._native is not None and step.sink is None:
+            self.kernel = "native"
+            return self._native.run(step)
+        if self._graphs is not None and self._graphs.fits(step):
+            self.kernel = "graph"
+            return self._graphs.run(step)
+        self.kernel = "plain"
+        return self.model(step)
+
+    def clear(self, pages: Sequence[Sequence[int]]) -> None:
+        """Zero some pages of each group."""
+        self.pool.clear(pages)
+
+
+def runner_of(model: LoadedModel, pool: Pool, *, config: EngineConfig, max_length: int) -> Runner:
+    """Steps of a model over a pool, by the fastest means that its device has."""
+    native = None
+    if can_record(model):
+        native = NativeSteps(
+            model.transformer,
+            pool.layers,
+            num_tokens=config.max_tokens_per_step,
+            max_length=max_length,
+        )
+    return Runner(
+        model.transformer, pool, device=model.device, use_graphs=config.graphs, native=native
+    )

@@ -1,0 +1,346 @@
+"""Which tokens of which sequences the next step computes; a state machine without clock or device.
+
+Free of torch. It knows neither the model nor sampling: tokens come from the engine, pages from
+the cache.
+
+Order of one step, which keeps the invariant of Sequence at every point:
+
+  1. schedule() reserves pages and says what to compute.
+  2. The engine runs the forward and samples where Scheduled.samples is set.
+  3. The engine appends the accepted drafts and the new token to sequence.token_ids.
+  4. complete() makes what is valid final: num_computed_tokens grows, full pages become findable.
+  5. finish() ends a sequence whose answer is over; fail() one whose numbers were not finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutaway.cache.paged import PagedCache, PageTables
+from cutaway.cache.prefix import PageKeys
+from cutaway.core.errors import ConfigError, ContextLengthError
+from cutaway.engine.sequence import Sequence
+from cutaway.engine.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """How much one step may hold.
+
+    max_sequences:       running at the same time.
+    max_tokens_per_step: computed in one forward, drafts included.
+    prefill_chunk:       of one sequence's prompt in one forward.
+    Raises: ConfigError when one is out of range.
+    """
+
+    max_sequences: int
+    max_tokens_per_step: int
+    prefill_chunk: int
+
+    def __post_init__(self) -> None:
+        for name in ("max_sequences", "max_tokens_per_step", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least 1. "
+                    f"Set EngineConfig.{name}, or leave it out."
+                )
+        if self.max_tokens_per_step < self.max_sequences:
+            raise ConfigError(
+                f"max_tokens_per_step is {self.max_tokens_per_step}; it must be at least "
+                f"max_sequences, {self.max_sequences}, so that every running sequence can get a "
+                "token. Raise the one or lower the other."
+            )
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """Tokens start to start + count of a sequence, its drafts behind its token_ids included.
+
+    samples: the last known token is among them, so the logits of the last 1 + num_drafts rows
+    are wanted.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    num_drafts: int
+    samples: bool
+
+    @property
+    def token_ids(self) -> list[int]:
+        """What goes into the forward."""
+        known = self.sequence.token_ids[self.start : self.start + self.count]
+        return known + self.sequence.draft_token_ids[: self.num_drafts]
+
+
+class _Plan:
+    """The step in the making: tokens granted so far and the budget left."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.granted: dict[Sequence, int] = {}
+        self.has_preempted = False
+
+    def grant(self, sequence: Sequence, count: int) -> None:
+        self.granted[sequence] = self.granted.get(sequence, 0) + count
+        self.budget -= count
+
+    def withdraw(self, sequence: Sequence) -> None:
+        self.budget += self.granted.pop(sequence, 0)
+
+    def scheduled(self) -> list[Scheduled]:
+        steps: list[Scheduled] = []
+        for sequence, count in self.granted.items():
+            start = sequence.num_computed_tokens
+            past_end = start + count - sequence.num_tokens
+            steps.append(Scheduled(sequence, start, count, max(0, past_end), past_end >= 0))
+        return steps
+
+
+class Scheduler:
+    """Continuous batching over a paged cache: every step takes whoever can move.
+
+    Running sequences stand in the order of their admission. When pages run out the youngest is
+    preempted: its pages go back and it will be recomputed, its output so far included. A
+    sequence never preempts an older one, so the oldest always moves and there is no livelock.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: PagedCache) -> None:
+        self.config = config
+        self.cache = cache
+        self.num_preemptions = 0
+        self._waiting = WaitingQueue()
+        self._running: list[Sequence] = []
+        self._keys: dict[Sequence, PageKeys] = {}  # of every sequence that has not ended
+        # The first waiting one while pages are short: asked again when somebody gave pages back.
+        self._blocked: Sequence | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._keys) - len(self._running)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold pages, the one admitted first in front."""
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """Sequences that hold no pages, grouped by owner."""
+        return tuple(self._waiting)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Length at which the engine ends a sequence, because nothing longer can be computed."""
+        return self.cache.capacity_tokens
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises: ContextLengthError when not even one more token would ever fit.
+        """
+        assert sequence not in self._keys, "a sequence is added once"
+        capacity = self.cache.capacity_tokens
+        if sequence.num_tokens + 1 > capacity:
+            raise ContextLengthError(
+                f"prompt has {sequence.num_tokens} tokens and its answer at least 1; the cache "
+                f"holds at most {capacity} tokens of one sequence. Shorten the prompt, or give "
+                "the cache more memory.",
+                param="prompt",
+            )
+        self._keys[sequence] = self.cache.keys(sequence.cache_root)
+        self._waiting.add(sequence)
+
+    def schedule(self) -> list[Scheduled]:
+        """What the next step computes; empty only when there is no work.
+
+        Every list must be completed, or its sequences ended, before the next one is asked for.
+        """
+        steps = self._plan_step()
+        if not steps and self._keys:
+            # A shortage of pages cannot lead here, an allocation that failed can: start afresh.
+            while self._running:
+                self._preempt_youngest()
+            steps = self._plan_step()
+        assert steps or not self._keys, "a step with work moves the oldest sequence"
+        return steps
+
+    def complete(self, scheduled: Scheduled, num_valid: int) -> None:
+        """Make the first num_valid computed tokens final and roll back the rest.
+
+        The tokens are in sequence.token_ids by now. A sequence that ended since schedule() is
+        left alone.
+        """
+        sequence, tables = scheduled.sequence, scheduled.sequence.tables
+        if sequence not in self._keys:
+            return
+        end = scheduled.start + num_valid
+        assert tables is not None and sequence.num_computed_tokens == scheduled.start, (
+            "each scheduled step is completed once, before the next is scheduled"
+        )
+        assert 0 <= num_valid <= scheduled.count, "no more is valid than was computed"
+        assert end <= sequence.num_tokens, "accepted drafts are appended before complete"
+        if num_valid < scheduled.count:
+            self.cache.truncate(tables, end)
+        sequence.draft_token_ids.clear()
+        sequence.num_computed_tokens = end
+        self.cache.commit(tables, sequence.token_ids, end)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End a sequence, wherever it stands; its full pages stay findable."""
+        del self._keys[sequence]
+        self._blocked = None
+        if sequence.tables is None:
+            self._waiting.remove(sequence)
+            return
+        self._running.remove(sequence)
+        self.cache.release(sequence.tables)
+        sequence.tables = None
+
+    def fail(self, sequence: Sequence) -> tuple[tuple[int, ...], ...]:
+        """End a sequence whose numbers were not finite, so that nobody reads what it stored.
+
+        Returns per group the pages to be zeroed before the next step.
+        """
+        assert sequence.tables is not None, "only a running sequence has numbers"
+        spoilt = self.cache.invalidate(sequence.tables, sequence.token_ids)
+        self.finish(sequence)
+        return spoilt
+
+    def abort(self, request_id: str, *, choice: int | None = None) -> list[Sequence]:
+        """End every sequence of a request, or one; those that had ended are not returned."""
+        ended = [
+            s
+            for s in self._keys
+            if s.request.request_id == request_id and choice in (None, s.choice)
+        ]
+        for sequence in ended:
+            self.finish(sequence)
+        return ended
+
+    def _plan_step(self) -> list[Scheduled]:
+        plan = _Plan(self.config.max_tokens_per_step)
+        decodes = [s for s in self._running if _num_left(s) == 1]
+        prefills = [s for s in self._running if _num_left(s) > 1]
+        assert len(decodes) + len(prefills) == len(self._running), (
+            "a running sequence has a token to compute: append the sampled one, or finish it"
+        )
+        for sequence in decodes:
+            self._grant(plan, sequence, 1)
+        # Drafts come before prompts in the budget, but after them in pages: nobody is preempted
+        # for a guess. Each prompt keeps a token, so the oldest sequence moves.
+        num_drafts = sum(len(s.draft_token_ids) for s in decodes)
+        kept_back = max(0, min(num_drafts, plan.budget - len(prefills)))
+        plan.budget -= kept_back
+        for sequence in prefills:
+            self._grant(plan, sequence, min(_num_left(sequence), self.config.prefill_chunk))
+        plan.budget += kept_back
+        for sequence in decodes:
+            self._grant_drafts(plan, sequence)
+        # Whoever was preempted in this step would only come back to be preempted again.
+        if not plan.has_preempted:
+            self._admit(plan)
+        return plan.scheduled()
+
+    def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
+        """Give a running sequence what budget and pages allow; for its first token, preempt."""
+        wanted = min(wanted, plan.budget)
+        start = sequence.num_computed_tokens
+        # Without tables it was preempted for an older one in this very step.
+        while wanted > 0 and sequence.tables is not None:
+            if self.cache.reserve(sequence.tables, start + wanted):
+                plan.grant(sequence, wanted)
+                return
+            room = self.cache.room(sequence.tables) - start
+            if 0 < room < wanted:
+                wanted = room
+                continue
+            if self._running[-1] is sequence:
+                return  # nobody is younger: it keeps its pages and waits for more
+            plan.withdraw(self._preempt_youngest())
+            plan.has_preempted = True
+
+    def _grant_drafts(self, plan: _Plan, sequence: Sequence) -> None:
+        """Let the drafts join for which budget and pages are left over, and drop the others."""
+        tables, drafts = sequence.tables, sequence.draft_token_ids
+        if not drafts or tables is None or sequence not in plan.granted:
+            return
+        known = sequence.num_tokens
+        most = min(plan.budget, self.cache.room(tables) - known, sequence.max_length - known - 1)
+        del drafts[max(0, most) :]
+        if drafts and self.cache.reserve(tables, known + len(drafts)):
+            plan.grant(sequence, len(drafts))
+
+    def _admit(self, plan: _Plan) -> None:
+        """Start waiting sequences in turn while slots, budget and pages last."""
+        owed: list[int] | None = None
+        while self._waiting and plan.budget > 0 and self.num_running < self.config.max_sequences:
+            sequence = self._waiting.first
+            if sequence is self._blocked:
+                return
+            owed = owed or self._owed(self._running)
+            # Prompt logprobs need the logits of every prompt token, so all are computed.
+            max_hit = 0 if sequence.request.params.prompt_logprobs is not None else None
+            admitted = self.cache.admit(
+                sequence.token_ids, self._keys[sequence], max_hit=max_hit, owed=owed
+            )
+            if admitted is None:
+                self._blocked = sequence
+                return
+            if not self._start(plan, sequence, *admitted):
+                return
+            owed = [sum(pages) for pages in zip(owed, self._owed([sequence]), strict=True)]
+
+    def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
+        wanted = min(sequence.num_tokens - num_hit, self.config.prefill_chunk, plan.budget)
+        count = min(wanted, self.cache.room(tables) - num_hit)
+        if not self.cache.reserve(tables, num_hit + count):
+            self.cache.release(tables)
+            return False
+        self._running.append(self._waiting.pop())
+        sequence.tables = tables
+        sequence.num_computed_tokens = num_hit
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = num_hit
+        plan.grant(sequence, count)
+        return True
+
+    def _owed(self, running: list[Sequence]) -> list[int]:
+        """Pages per group that running sequences still need for what they know already.
+
+        One page more for each that may grow so far: without it, in a pool of 100 pages of 8
+        tokens, whom we admit is preempted twice as often (1.43 instead of 1.19 tokens computed
+        per token needed, for 3 % fewer steps).
+        """
+        owed = [0] * len(self.cache.allocators)
+        for sequence in running:
+            assert sequence.tables is not None, "a running sequence has tables"
+            length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
+            for group, missing in enumerate(self.cache.missing(sequence.tables, length)):
+                owed[group] += missing
+        return owed
+
+    def _preempt_youngest(self) -> Sequence:
+        sequence = self._running.pop()
+        assert sequence.tables is not None, "a running sequence has tables"
+        self.cache.release(sequence.tables)
+        self._blocked = None
+        sequence.tables = None
+        sequence.num_computed_tokens = 0
+        sequence.draft_token_ids.clear()
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting.add_preempted(sequence)
+        return sequence
+
+
+def _num_left(sequence: Sequence) -> int:
+    return sequence.num_tokens - sequence.num_computed_tokens

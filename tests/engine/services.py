@@ -1,0 +1,106 @@
+"""Services over a tiny random model, in this process and in one of their own, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import tiny
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.process import ProcessService
+from cutaway.engine.service import Service
+
+SETTINGS = {"dtype": "float64", "cache_tokens": 2048, "page_size": 8}
+GOLDEN = tuple(range(20, 40))
+
+# Put in the way of the engine's process alone: it reads PYTHONPATH. One token of a prompt says
+# what goes wrong.
+FAULTS = """
+import os
+
+from cutaway.engine.engine import Engine
+
+HANG, RAISE, RAISE_WHEN_ADDED, END = 11, 12, 13, 14
+add, step = Engine.add, Engine.step
+
+def is_asked(engine, fault):
+    return any(fault in s.request.prompt_token_ids for s in engine.scheduler.running)
+
+def broken_add(self, request):
+    if RAISE_WHEN_ADDED in request.prompt_token_ids:
+        raise ZeroDivisionError
+    add(self, request)
+
+def broken_step(self):
+    deltas = step(self)
+    while is_asked(self, HANG):
+        pass
+    if is_asked(self, RAISE):
+        raise RuntimeError("a fault that nobody foresaw")
+    if is_asked(self, END):
+        os._exit(3)
+    return deltas
+
+Engine.add, Engine.step = broken_add, broken_step
+"""
+HANG, RAISE, RAISE_WHEN_ADDED, END = 11, 12, 13, 14
+
+
+def make_model(folder: Path, **changes: Any) -> str:
+    """The name of a tiny model whose configuration is written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(tiny.config(**changes)), encoding="utf-8")
+    return f"random:{folder / 'config.json'}"
+
+
+def make_faults(folder: Path) -> str:
+    """A PYTHONPATH whose interpreters have the faults above."""
+    (folder / "sitecustomize.py").write_text(FAULTS, encoding="utf-8")
+    before = os.environ.get("PYTHONPATH")
+    return f"{folder}{os.pathsep}{before}" if before else str(folder)
+
+
+@asynccontextmanager
+async def running(model: str, **settings: Any) -> AsyncIterator[ProcessService]:
+    """A service in a process of its own, closed at the end."""
+    service = ProcessService(model, **{**SETTINGS, **settings})
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.close()
+
+
+def request(name: str, prompt: tuple[int, ...] = GOLDEN, **fields: Any) -> Request:
+    """A greedy request of 12 tokens."""
+    own = {key: fields.pop(key) for key in ("owner", "deadline", "cache_salt") if key in fields}
+    params = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, **fields}
+    return Request(request_id=name, prompt_token_ids=prompt, params=SamplingParams(**params), **own)
+
+
+async def heard(service: Service, asked: Request) -> list[Delta]:
+    """All that is said about a request."""
+    return [delta async for delta in service.follow(asked)]
+
+
+async def token_ids(service: Service, asked: Request) -> list[int]:
+    """The tokens of its one answer."""
+    return [token_id for delta in await heard(service, asked) for token_id in delta.token_ids]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Look again and again whether something holds; minutes are for a machine that is busy."""
+    async with asyncio.timeout(300):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def num_files() -> int:
+    """Files and sockets that this process holds open."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,193 @@
+"""Estimates against engines over tiny random models: bytes of the allocator, weights, operations.
+
+Every architecture that the engine knows is held to it, in two configurations.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from cutaway.blocks.linear import Linear
+from cutaway.cli.shape_at import shape_at
+from cutaway.core.config_shapes import READERS, shape_of
+from cutaway.core.estimate import estimate
+from cutaway.core.layout import SCRATCH_PAGE
+from cutaway.core.request import Request, SamplingParams
+from cutaway.core.shapes import seen_pairs, seen_tokens
+from cutaway.core.step import LayerCache
+from cutaway.core.weight_types import weights_in
+from cutaway.engine.engine import Engine
+from cutaway.engine.llm import LLM
+from cutaway.kernels import capture
+from cutaway.models import ARCHITECTURES
+from oracles import gemma3_gguf, smollm2_gguf
+from published_shapes import CLASSES, tiny
+
+PAGE = 16
+WORDS = sorted(set(CLASSES) & set(ARCHITECTURES))
+# Parts that the estimate counts and the engine leaves out.
+LEFT_OUT: dict[str, dict[str, object]] = {
+    "Gemma4ForCausalLM": {
+        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False,
+    },
+}  # fmt: skip
+
+
+def configuration(word: str, *, flags: bool) -> dict[str, object]:
+    return {**tiny(word, flags=flags)[1], **LEFT_OUT.get(word, {})}
+
+
+def engine_of(values: dict[str, object], folder: Path, **settings: Any) -> Engine:
+    path = folder / "config.json"
+    # The byte tokenizer's ids end at 257; these models have ends of their own.
+    values = {**values, "eos_token_id": 257, "bos_token_id": 256, "pad_token_id": None}
+    path.write_text(json.dumps(values))
+    settings = {"dtype": "float32", "cache_tokens": 1024, **settings}
+    return LLM(f"random:{path}", **settings).engine
+
+
+def prefill(engine: Engine, num_tokens: int) -> None:
+    """A first step over a prompt whose tokens all differ; the next step decodes."""
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    prompt = tuple(range(1, num_tokens + 1))
+    engine.add(Request(request_id="one", prompt_token_ids=prompt, params=params))
+    engine.step()
+
+
+def layers_with(engine: Engine, *, states: bool) -> list[LayerCache]:
+    """Of the pool, those that keep a state, or those that keep something of every token."""
+    specs = engine.model.transformer.cache_specs
+    pairs = zip(engine.runner.pool.layers, specs, strict=True)
+    return [layer for layer, spec in pairs if spec.is_state is states]
+
+
+def held_bytes(engine: Engine) -> int:
+    """What the pages of the one running sequence take in the pool, all layers without a state."""
+    (sequence,) = engine.scheduler.running
+    assert sequence.tables is not None
+    total = 0
+    for layer in layers_with(engine, states=False):
+        table = sequence.tables.groups[layer.group]
+        num_held = sum(page != SCRATCH_PAGE for page in table.pages)
+        total += num_held * sum(pages[0].nbytes for pages in layer.fields.values())
+    return total
+
+
+@pytest.mark.parametrize("flags", [False, True])
+@pytest.mark.parametrize("word", WORDS)
+def test_bytes_are_those_of_pool_pages_and_weights(word, flags, tmp_path):
+    values = configuration(word, flags=flags)
+    shape = shape_of(values)
+    weights = weights_in(shape, "float32")
+    engine = engine_of(values, tmp_path, page_size=PAGE, prefix_cache=False)
+    model = engine.model.transformer
+    loaded = sum(each.nbytes for each in model.parameters())
+    assert loaded == weights.total
+    paged, states = (layers_with(engine, states=kept) for kept in (False, True))
+    pool_bytes = sum(pages.nbytes for layer in paged for pages in layer.fields.values())
+    state_bytes = sum(pages[0].nbytes for layer in states for pages in layer.fields.values())
+    for context in (7, 33, 80):  # within the window of 32, on its border, beyond
+        made = estimate(shape, weights, context=context, kv_dtype="float32", page_size=PAGE)
+        assert made.parameters_total == engine.model.facts.num_parameters
+        num_slots = 1024 + PAGE  # the scratch page included
+        assert pool_bytes == made.kv_bytes_per_token * num_slots
+        assert state_bytes == made.state_bytes
+        prefill(engine, context - 1)
+        engine.scheduler.schedule()  # reserves the slot of the newest token
+        assert held_bytes(engine) == made.kv_bytes_in_pages
+        engine.abort("one")
+        engine.step()
+
+
+@pytest.mark.parametrize("flags", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("word", WORDS)
+def test_operations_are_those_that_are_counted(word, flags, tmp_path, monkeypatch):
+    """Both sides count products alone; the plain path also multiplies what the mask hides."""
+    monkeypatch.setattr("cutaway.kernels.experts.plain.TILE", 1)  # no rows that fill up a tile
+    values = configuration(word, flags=flags)
+    shape = shape_of(values)
+    context = 3 * PAGE  # whole pages, or the plain decode multiplies the padding of the last
+    made = estimate(shape, weights_in(shape, "float32"), context=context, kv_dtype="float32")
+    engine = engine_of(values, tmp_path, page_size=PAGE, prefix_cache=False)
+    with torch.no_grad(), FlopCounterMode(display=False) as first:
+        prefill(engine, context)
+    # Latent attention stays absorbed in a prefill, where the estimate takes the lesser form.
+    masked = 2 * sum(
+        context**2 * each.decode_values - seen_pairs(each.extent, context) * each.prefill_values
+        for each in (layer.attention for layer in shape.layers)
+    )
+    assert first.get_total_flops() == made.flops_prefill + masked
+    engine.abort("one")
+    engine.step()
+    prefill(engine, context - 1)
+    with torch.no_grad(), FlopCounterMode(display=False) as second:
+        engine.step()
+    masked = 2 * sum(
+        (context - seen_tokens(each.extent, context)) * each.decode_values
+        for each in (layer.attention for layer in shape.layers)
+    )
+    assert second.get_total_flops() == made.flops_decode + masked
+
+
+def test_every_architecture_of_the_engine_has_an_estimate():
+    assert set(ARCHITECTURES) <= set(READERS)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float16", "int8", "float8_e4m3fn"])
+def test_bytes_of_a_cache_of_fewer_bits(kv_dtype, tmp_path):
+    values = tiny("LlamaForCausalLM", flags=False)[1]
+    shape = shape_of(values)
+    engine = engine_of(values, tmp_path, page_size=PAGE, kv_dtype=kv_dtype, prefix_cache=False)
+    made = estimate(
+        shape, weights_in(shape, "float32"), context=40, kv_dtype=kv_dtype, page_size=PAGE
+    )
+    assert engine.runner.pool.num_bytes == made.kv_bytes_per_token * (1024 + PAGE)
+    prefill(engine, 39)
+    engine.scheduler.schedule()
+    assert held_bytes(engine) == made.kv_bytes_in_pages
+
+
+@pytest.mark.parametrize("quant", ["int8", "int4", "int4-sym"])
+def test_bytes_of_weights_that_are_rounded_at_load(quant, tmp_path):
+    """The maps inside layers, as the native kernels keep them."""
+    if not capture.is_available():
+        pytest.skip("the native kernels are not built")
+    values = tiny("LlamaForCausalLM", flags=False)[1]
+    engine = engine_of(values, tmp_path, dtype="auto", quant=quant)
+    packed = (each for each in engine.model.transformer.modules() if isinstance(each, Linear))
+    loaded = sum(part.num_bytes for each in packed for part in each.segments)
+    shape = shape_of(values)
+    outside = replace(shape, layers=())
+    vectors = 2 * (shape.vectors() - outside.vectors())
+    estimated = weights_in(shape, quant).total - weights_in(outside, quant).total - vectors
+    assert loaded == estimated
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_real_files_take_what_their_headers_say(name):
+    """Gemma 3 270M: 15 layers see 512 tokens, 3 all; loaded weights are packed as in the file."""
+    if not capture.is_available():
+        pytest.skip("the native kernels are not built")
+    path = smollm2_gguf() if name == "smollm2" else gemma3_gguf()
+    shape, weights = shape_at(str(path))
+    engine = LLM(str(path), cache_tokens=1024, page_size=PAGE, prefix_cache=False).engine
+    context = 705 if name == "gemma3" else 300
+    kv_dtype = str(engine.model.cache_dtype).removeprefix("torch.")
+    made = estimate(shape, weights, context=context, kv_dtype=kv_dtype, page_size=PAGE)
+    assert made.parameters_total == engine.model.facts.num_parameters == weights.values
+    assert engine.runner.pool.num_bytes == made.kv_bytes_per_token * (1024 + PAGE)
+    prefill(engine, context - 1)
+    while engine.scheduler.running[0].num_computed_tokens < context - 1:
+        engine.step()
+    engine.scheduler.schedule()
+    assert held_bytes(engine) == made.kv_bytes_in_pages
+    if name == "gemma3":
+        assert made.kv_bytes_at_context < made.kv_bytes_per_token * context

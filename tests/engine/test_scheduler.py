@@ -1,0 +1,568 @@
+"""What a step computes, in which order, and what happens when pages, slots or budget run out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+
+import pytest
+
+from cutaway.cache.paged import PagedCache
+from cutaway.cache.prefix import root_key
+from cutaway.core.errors import ConfigError, ContextLengthError
+from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
+from cutaway.engine.sequence import Sequence
+
+
+def make_scheduler(
+    *,
+    pages: int = 64,
+    max_sequences: int = 8,
+    max_tokens: int = 64,
+    chunk: int = 64,
+    extents: Items[Full | Window] = (Full(),),
+    prefix_cache: bool = True,
+) -> Scheduler:
+    """A scheduler over pages of 8 tokens, the scratch page not counted."""
+    specs = [CacheSpec((CacheField(f"key{i}", (1,)),), e) for i, e in enumerate(extents)]
+    cache = PagedCache(
+        group_layers(specs),
+        num_pages=[pages + 1] * len(specs),
+        page_size=8,
+        prefix_cache=prefix_cache,
+    )
+    config = SchedulerConfig(
+        max_sequences=max_sequences, max_tokens_per_step=max_tokens, prefill_chunk=chunk
+    )
+    return Scheduler(config, cache)
+
+
+def make_sequence(
+    prompt: int | Items[int],
+    answer: int = 4,
+    *,
+    name: str = "r",
+    choice: int = 0,
+    owner: str = "",
+    adapter: str = "",
+    prompt_logprobs: int | None = None,
+) -> Sequence:
+    """A sequence whose prompt, when given as a length, is unlike any other name's."""
+    ids = (
+        [sum(name.encode()) * 1000 + i for i in range(prompt)]
+        if isinstance(prompt, int)
+        else prompt
+    )
+    request = Request(
+        request_id=name,
+        prompt_token_ids=tuple(ids),
+        params=SamplingParams(max_tokens=answer, prompt_logprobs=prompt_logprobs),
+        cache_salt=owner.encode(),
+        owner=owner,
+    )
+    return Sequence(
+        request=request,
+        choice=choice,
+        seed=0,
+        max_length=len(ids) + answer,
+        cache_root=root_key(owner, adapter),
+    )
+
+
+def answer_token(sequence: Sequence) -> int:
+    """The fake model: depends on all tokens before, and on nothing else."""
+    return hash(tuple(sequence.token_ids)) % 1000
+
+
+def step(scheduler: Scheduler) -> list[Scheduled]:
+    """One step in which no draft is accepted; sequences end at their longest."""
+    steps = scheduler.schedule()
+    for each in steps:
+        sequence = each.sequence
+        if each.samples:
+            sequence.token_ids.append(answer_token(sequence))
+        scheduler.complete(each, each.count - each.num_drafts)
+        if sequence.num_tokens >= min(sequence.max_length, scheduler.capacity_tokens):
+            scheduler.finish(sequence)
+    return steps
+
+
+def run(scheduler: Scheduler, *sequences: Sequence, limit: int = 1000) -> int:
+    """Add sequences and step until all have ended; how many steps it took."""
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for number in range(limit):
+        if not scheduler.has_work:
+            assert scheduler.schedule() == []
+            return number
+        step(scheduler)
+    raise AssertionError("no end in sight")
+
+
+def shape(steps: list[Scheduled]) -> list[tuple[str, int, int]]:
+    return [(s.sequence.request.request_id, s.start, s.count) for s in steps]
+
+
+# The order within a step
+
+
+def test_a_step_takes_decodes_then_prompts_then_waiting_ones() -> None:
+    scheduler = make_scheduler(max_tokens=32, chunk=16)
+    scheduler.add(make_sequence(40, name="long"))
+    scheduler.add(make_sequence(5, name="short"))
+    assert shape(step(scheduler)) == [("long", 0, 16), ("short", 0, 5)]
+    scheduler.add(make_sequence(40, name="late"))
+    assert shape(step(scheduler)) == [("short", 5, 1), ("long", 16, 16), ("late", 0, 15)]
+    assert shape(step(scheduler)) == [("short", 6, 1), ("long", 32, 8), ("late", 15, 16)]
+    assert shape(step(scheduler)) == [("long", 40, 1), ("short", 7, 1), ("late", 31, 9)]
+
+
+def test_only_the_last_chunk_wants_logits() -> None:
+    scheduler = make_scheduler(chunk=7)
+    sequence = make_sequence(16)
+    scheduler.add(sequence)
+    steps = [step(scheduler)[0] for _ in range(4)]
+    assert [(s.start, s.count, s.samples) for s in steps] == [
+        (0, 7, False), (7, 7, False), (14, 2, True), (16, 1, True)]  # fmt: skip
+    assert all(s.num_drafts == 0 for s in steps)
+
+
+def test_slots_and_budget_limit_admission() -> None:
+    scheduler = make_scheduler(max_sequences=2, max_tokens=10)
+    for name in "abc":
+        scheduler.add(make_sequence(8, name=name))
+    assert shape(step(scheduler)) == [("a", 0, 8), ("b", 0, 2)]
+    assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+    assert shape(step(scheduler)) == [("a", 8, 1), ("b", 2, 6)]
+    assert [s.request.request_id for s in scheduler.waiting] == ["c"]
+    assert [s.request.request_id for s in scheduler.running] == ["a", "b"]
+
+
+def test_a_prompt_gets_a_token_beside_a_full_house_of_decodes() -> None:
+    scheduler = make_scheduler(max_sequences=4, max_tokens=4, chunk=2)
+    scheduler.add(make_sequence(60, name="long"))
+    for name in "abc":
+        scheduler.add(make_sequence(1, answer=30, name=name))
+    for _ in range(25):
+        assert "long" in [name for name, _, _ in shape(step(scheduler))]
+
+
+# Drafts
+
+
+def decoding(scheduler: Scheduler, *names: str, answer: int = 20) -> list[Sequence]:
+    """Sequences of 4 tokens that have their first answer token."""
+    sequences = [make_sequence(4, answer=answer, name=name) for name in names]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    while not all(s.num_output_tokens for s in sequences):
+        step(scheduler)
+    return sequences
+
+
+def test_drafts_are_computed_behind_the_known_token() -> None:
+    scheduler = make_scheduler()
+    (sequence,) = decoding(scheduler, "a")
+    sequence.draft_token_ids += [71, 72, 73]
+    (scheduled,) = scheduler.schedule()
+    assert (scheduled.start, scheduled.count, scheduled.num_drafts) == (4, 4, 3)
+    assert scheduled.samples
+    assert scheduled.token_ids == [sequence.token_ids[4], 71, 72, 73]
+
+
+def test_accepted_drafts_stay_and_rejected_ones_are_rolled_back() -> None:
+    scheduler = make_scheduler()
+    (sequence,) = decoding(scheduler, "a")
+    sequence.draft_token_ids += [71, 72, 73, 74, 75, 76]
+    (scheduled,) = scheduler.schedule()
+    assert sequence.tables is not None
+    assert sequence.tables.groups[0].capacity == 16
+    sequence.token_ids += [71, 72, 9]  # two accepted, then another token
+    scheduler.complete(scheduled, 3)
+    assert sequence.num_computed_tokens == 7 == sequence.num_tokens - 1
+    assert sequence.draft_token_ids == []
+    assert sequence.tables.groups[0].capacity == 8
+    assert len(scheduler.cache.allocators[0].index) == 0
+
+
+def test_drafts_past_the_longest_answer_are_dropped() -> None:
+    scheduler = make_scheduler()
+    (sequence,) = decoding(scheduler, "a", answer=4)
+    sequence.draft_token_ids += [71, 72, 73, 74]
+    (scheduled,) = scheduler.schedule()
+    assert scheduled.num_drafts == 2, "with the sampled one, they fill the answer"
+    assert sequence.draft_token_ids == [71, 72]
+
+
+def test_drafts_leave_every_prompt_a_token_of_the_budget() -> None:
+    scheduler = make_scheduler(max_sequences=3, max_tokens=6, chunk=8)
+    a, b = decoding(scheduler, "a", "b")
+    scheduler.add(make_sequence(30, name="long"))
+    step(scheduler)
+    a.draft_token_ids += [1, 2, 3]
+    b.draft_token_ids += [1, 2, 3]
+    steps = {s.sequence.request.request_id: s for s in scheduler.schedule()}
+    assert steps["long"].count == 1
+    assert (steps["a"].num_drafts, steps["b"].num_drafts) == (3, 0)
+    assert b.draft_token_ids == []
+
+
+def test_drafts_take_only_the_pages_that_are_left() -> None:
+    scheduler = make_scheduler(pages=3)
+    a, b = decoding(scheduler, "a", "b")
+    a.draft_token_ids += [1] * 6
+    b.draft_token_ids += [1] * 6
+    steps = scheduler.schedule()
+    assert [s.num_drafts for s in steps] == [6, 3], "the last page went to the first"
+    assert scheduler.num_preemptions == 0
+
+
+def test_nobody_is_preempted_for_a_draft() -> None:
+    scheduler = make_scheduler(pages=2)
+    a, b = decoding(scheduler, "a", "b", answer=4)
+    a.max_length = b.max_length = 30
+    a.draft_token_ids += [1] * 9
+    steps = scheduler.schedule()
+    assert [s.num_drafts for s in steps] == [3, 0]
+    assert b.tables is not None and scheduler.num_preemptions == 0
+
+
+# Pages run out
+
+
+def test_e10_the_youngest_gives_way_and_both_complete() -> None:
+    scheduler = make_scheduler(pages=7, chunk=3)
+    a, b = make_sequence(24, answer=16, name="a"), make_sequence(16, answer=16, name="b")
+    run(scheduler, a, b)
+    assert a.num_preemptions == 0
+    assert b.num_preemptions == scheduler.num_preemptions > 0
+    assert (a.num_output_tokens, b.num_output_tokens) == (16, 16)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64])
+@pytest.mark.parametrize("extents", [[Full()], [Full(), Window(12, 2)], [Window(12, 2)]])
+def test_e08_preemption_does_not_change_the_answers(chunk: int, extents: list) -> None:
+    def answers(pages: int) -> tuple[list[list[int]], int]:
+        scheduler = make_scheduler(pages=pages, chunk=chunk, extents=extents)
+        sequences = [make_sequence(7 + 3 * i, answer=20, name=f"r{i}") for i in range(6)]
+        steps = run(scheduler, *sequences)
+        assert steps <= sum(s.max_length for s in sequences)
+        assert scheduler.cache.stats.used == 0
+        return [s.output_token_ids for s in sequences], scheduler.num_preemptions
+
+    plenty, none = answers(pages=64)
+    scarce, some = answers(pages=6)
+    assert scarce == plenty
+    assert none == 0 and (some > 0 or extents == [Window(12, 2)])
+
+
+def test_e08_a_preempted_sequence_keeps_its_output_and_its_turn() -> None:
+    scheduler = make_scheduler(pages=4, prefix_cache=False)
+    a, b, c = (make_sequence(8, answer=24, name=name) for name in "abc")
+    for each in (a, b, c):
+        scheduler.add(each)
+    while not scheduler.num_preemptions:
+        step(scheduler)
+    assert scheduler.waiting[0] is b, "it had been admitted before c came into question"
+    assert b.tables is None and b.num_computed_tokens == 0 and b.num_output_tokens > 0
+    kept = b.output_token_ids
+    while b.tables is None:
+        step(scheduler)
+    assert b.output_token_ids[: len(kept)] == kept
+    run(scheduler)
+    assert b.num_cached_tokens == 0 and b.num_output_tokens == 24
+
+
+def test_a_sequence_in_the_step_leaves_it_when_it_is_preempted() -> None:
+    # "old" is still in its prompt and comes after "young", a decode, in the order of a step.
+    scheduler = make_scheduler(pages=4, chunk=8, prefix_cache=False)
+    old, young = make_sequence(16, answer=16, name="old"), make_sequence(3, answer=20, name="young")
+    scheduler.add(old)
+    step(scheduler)
+    scheduler.add(young)
+    step(scheduler)
+    assert scheduler.cache.allocators[0].num_available == 1
+    old.token_ids += [5] * 15  # as if its prompt had been longer
+    scheduler.cache.allocators[0].take()
+    steps = scheduler.schedule()
+    assert shape(steps) == [("old", 16, 8)]
+    assert young.tables is None and young.num_computed_tokens == 0
+    assert scheduler.num_preemptions == 1
+
+
+def test_the_youngest_waits_with_its_pages_when_only_older_ones_hold_more() -> None:
+    scheduler = make_scheduler(pages=3, prefix_cache=False)
+    a, b = make_sequence(9, answer=5, name="a"), make_sequence(6, answer=6, name="b")
+    scheduler.add(a)
+    step(scheduler)
+    scheduler.add(b)
+    run(scheduler)
+    assert scheduler.num_preemptions == 0, "a never needed b's page, so b only had to wait"
+
+
+def test_a_waiting_sequence_is_not_let_in_to_be_thrown_out() -> None:
+    scheduler = make_scheduler(pages=4, prefix_cache=False)
+    scheduler.add(make_sequence(14, answer=10, name="a"))
+    step(scheduler)
+    scheduler.add(make_sequence(9, answer=2, name="b"))
+    # b's two pages are free, but a is about to need one of them.
+    assert shape(step(scheduler)) == [("a", 14, 1)]
+    run(scheduler)
+    assert scheduler.num_preemptions == 0
+
+
+def test_a_blocked_sequence_is_asked_again_only_when_pages_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    honest = PagedCache.admit
+    monkeypatch.setattr(
+        PagedCache, "admit", lambda *args, **kw: asked.append(1) or honest(*args, **kw)
+    )
+    scheduler = make_scheduler(pages=6)
+    scheduler.add(make_sequence(30, answer=10, name="a"))
+    step(scheduler)
+    late = make_sequence(30, answer=3, name="late")
+    scheduler.add(late)
+    while not late.num_output_tokens:
+        step(scheduler)
+    assert len(asked) == 3, "once for a, once in vain, once when a had ended"
+
+
+# Requests that cannot be served
+
+
+def test_e09_a_request_that_can_never_fit_is_refused_alone() -> None:
+    scheduler = make_scheduler(pages=4)
+    with pytest.raises(ContextLengthError) as caught:
+        scheduler.add(make_sequence(40, name="huge"))
+    assert str(caught.value) == (
+        "prompt has 40 tokens and its answer at least 1; the cache holds at most 32 tokens of "
+        "one sequence. Shorten the prompt, or give the cache more memory."
+    )
+    assert caught.value.param == "prompt"
+    small = [make_sequence(6, name=name) for name in "abc"]
+    run(scheduler, *small)
+    assert all(s.num_output_tokens == 4 for s in small)
+
+
+def test_e09_an_answer_that_cannot_fit_ends_at_capacity() -> None:
+    scheduler = make_scheduler(pages=4)
+    sequence = make_sequence(31, answer=100)
+    other = make_sequence(8, answer=8, name="other")
+    run(scheduler, sequence, other)
+    assert sequence.num_tokens == 32 == scheduler.capacity_tokens
+    assert other.num_output_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ((0, 8, 8), "max_sequences is 0; it must be at least 1. "
+                    "Set EngineConfig.max_sequences, or leave it out."),
+        ((1, -1, 8), "max_tokens_per_step is -1; it must be at least 1. "
+                     "Set EngineConfig.max_tokens_per_step, or leave it out."),
+        ((1, 8, 0), "prefill_chunk is 0; it must be at least 1. "
+                    "Set EngineConfig.prefill_chunk, or leave it out."),
+        ((9, 8, 8), "max_tokens_per_step is 8; it must be at least max_sequences, 9, so that "
+                    "every running sequence can get a token. Raise the one or lower the other."),
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(config: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SchedulerConfig(
+            max_sequences=config[0], max_tokens_per_step=config[1], prefill_chunk=config[2]
+        )
+    assert str(caught.value) == message
+
+
+# Prefix hits
+
+
+def test_a_warm_prefix_is_not_computed_again() -> None:
+    scheduler = make_scheduler()
+    cold, warm = make_sequence(range(20)), make_sequence(range(20))
+    run(scheduler, cold)
+    scheduler.add(warm)
+    assert shape(step(scheduler)) == [("r", 16, 4)]
+    assert (cold.num_cached_tokens, warm.num_cached_tokens) == (0, 16)
+    run(scheduler)
+    assert warm.output_token_ids == cold.output_token_ids
+
+
+def test_e01_e02_adapters_and_their_reloads_share_no_prefix() -> None:
+    scheduler = make_scheduler()
+    for adapter in ("x load 1", "y load 2", "", "x load 3"):
+        first = make_sequence(range(20), adapter=adapter)
+        again = make_sequence(range(20), adapter=adapter)
+        run(scheduler, first)
+        run(scheduler, again)
+        assert (first.num_cached_tokens, again.num_cached_tokens) == (0, 16)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 17, 64])
+def test_e11_chunks_do_not_change_what_is_sampled(chunk: int) -> None:
+    scheduler = make_scheduler(chunk=chunk)
+    sequence = make_sequence(17, answer=8)
+    scheduler.add(sequence)
+    computed = 0
+    while not sequence.num_output_tokens:
+        (scheduled,) = scheduler.schedule()
+        assert scheduled.start == computed and scheduled.count <= chunk
+        assert scheduled.samples == (scheduled.start + scheduled.count == 17)
+        if scheduled.samples:
+            sequence.token_ids.append(answer_token(sequence))
+        scheduler.complete(scheduled, scheduled.count)
+        computed += scheduled.count
+    assert computed == 17
+    run(scheduler)
+    whole = make_sequence(17, answer=8)
+    run(make_scheduler(chunk=17), whole)
+    assert sequence.output_token_ids == whole.output_token_ids
+
+
+def test_e12_prompt_logprobs_are_computed_on_a_warm_prefix() -> None:
+    scheduler = make_scheduler()
+    run(scheduler, make_sequence(range(20)))
+    sequence = make_sequence(range(20), prompt_logprobs=0)
+    scheduler.add(sequence)
+    assert shape(step(scheduler)) == [("r", 0, 20)]
+    assert sequence.num_cached_tokens == 0
+    run(scheduler)
+    again = make_sequence(range(20))
+    run(scheduler, again)
+    assert again.num_cached_tokens == 16
+
+
+# Ends
+
+
+def test_full_pages_of_an_ended_answer_stay_findable() -> None:
+    scheduler = make_scheduler()
+    sequence = make_sequence(8, answer=9)
+    run(scheduler, sequence)
+    again = make_sequence([*sequence.token_ids, 1])
+    run(scheduler, again)
+    assert again.num_cached_tokens == 16
+
+
+def test_abort_ends_every_choice_of_a_request_wherever_it_stands() -> None:
+    scheduler = make_scheduler(max_sequences=2)
+    choices = [make_sequence(9, name="r", choice=i) for i in range(4)]
+    other = make_sequence(9, name="other")
+    for each in (*choices[:2], other, *choices[2:]):
+        scheduler.add(each)
+    step(scheduler)
+    assert scheduler.abort("r") == choices
+    assert scheduler.abort("r") == []
+    assert (scheduler.num_running, scheduler.num_waiting) == (0, 1)
+    assert scheduler.cache.stats.used == 0
+    run(scheduler)
+    assert other.num_output_tokens == 4
+
+
+def test_a_sequence_aborted_during_the_step_is_not_completed() -> None:
+    scheduler = make_scheduler()
+    gone, other = make_sequence(20, name="gone"), make_sequence(20, name="other")
+    scheduler.add(gone)
+    scheduler.add(other)
+    steps = scheduler.schedule()
+    scheduler.abort("gone")
+    for each in steps:
+        each.sequence.token_ids.append(1)
+        scheduler.complete(each, each.count)
+    assert gone.num_computed_tokens == 0
+    assert len(scheduler.cache.allocators[0].index) == 2, "only what is complete can be found"
+    run(scheduler)
+    assert other.num_output_tokens == 4
+
+
+def test_a_failed_sequence_leaves_nothing_to_find() -> None:
+    scheduler = make_scheduler()
+    bad, good = make_sequence(20, name="bad"), make_sequence(20, name="good")
+    scheduler.add(bad)
+    scheduler.add(good)
+    step(scheduler)
+    assert bad.tables is not None
+    pages = set(bad.tables.groups[0].pages)
+    scheduler.schedule()
+    assert set(scheduler.fail(bad)[0]) == pages
+    again = make_sequence(20, name="bad")
+    scheduler.add(again)
+    assert again.num_cached_tokens == 0
+    assert good.tables is not None
+
+
+def test_fairness_a_flood_delays_others_by_a_round_and_a_slot() -> None:
+    scheduler = make_scheduler(pages=200, max_sequences=4, max_tokens=64)
+    for number in range(1000):
+        scheduler.add(make_sequence(8, answer=4, name=f"flood{number}", owner="flood"))
+    step(scheduler)
+    others = [make_sequence(8, answer=4, name=f"o{i}", owner=f"o{i}") for i in range(9)]
+    for each in others:
+        scheduler.add(each)
+    waited = 0
+    while not all(s.num_output_tokens for s in others):
+        step(scheduler)
+        waited += 1
+    # 9 others and as many turns of the flood as rounds begun, 4 slots that turn over in 4 steps.
+    assert waited <= 4 * 3 + 1
+
+
+# Faults
+
+
+def test_k_th_allocation_failure_all_finish_and_pages_come_back() -> None:
+    def workload(fail_at: int) -> tuple[int, list[list[int]]]:
+        scheduler = make_scheduler(pages=9, chunk=9, extents=[Full(), Window(12, 1)])
+        calls = 0
+        for allocator in scheduler.cache.allocators:
+
+            def take(honest=allocator.take) -> int | None:
+                nonlocal calls
+                calls += 1
+                return None if calls == fail_at else honest()
+
+            allocator.take = take
+        sequences = [make_sequence(10 + 7 * i, answer=12, name=f"r{i}") for i in range(4)]
+        run(scheduler, *sequences)
+        stats = scheduler.cache.stats
+        assert stats.used == 0 and stats.free + stats.cached == 18
+        return calls, [s.output_token_ids for s in sequences]
+
+    total, expected = workload(fail_at=0)
+    assert total > 20
+    for k in range(1, total + 1):
+        assert workload(fail_at=k)[1] == expected
+
+
+def test_our_own_faults_are_assertions() -> None:
+    scheduler = make_scheduler()
+    sequence = make_sequence(8)
+    scheduler.add(sequence)
+    with pytest.raises(AssertionError, match="added once"):
+        scheduler.add(sequence)
+    with pytest.raises(AssertionError, match="only a running sequence"):
+        scheduler.fail(sequence)
+    (scheduled,) = scheduler.schedule()
+    with pytest.raises(AssertionError, match="no more is valid"):
+        scheduler.complete(scheduled, 9)
+    scheduler.complete(scheduled, 8)
+    with pytest.raises(AssertionError, match="completed once"):
+        scheduler.complete(scheduled, 8)
+    with pytest.raises(AssertionError, match="append the sampled one"):
+        scheduler.schedule()
+    sequence.token_ids.append(1)
+    sequence.draft_token_ids.append(2)
+    (scheduled,) = scheduler.schedule()
+    with pytest.raises(AssertionError, match="appended before complete"):
+        scheduler.complete(scheduled, 2)
+
+
+def test_an_allocator_that_gives_nothing_is_our_fault_not_an_endless_loop() -> None:
+    scheduler = make_scheduler()
+    scheduler.cache.allocators[0].take = lambda: None
+    scheduler.add(make_sequence(8))
+    with pytest.raises(AssertionError, match="moves the oldest"):
+        scheduler.schedule()

@@ -1,0 +1,237 @@
+"""Random scenarios with a fake model keep every promise, and known faults are found by them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cutaway.cache import hit, paged, prefix, table
+from cutaway.cache.allocator import PageAllocator
+from cutaway.cache.paged import PagedCache
+from cutaway.engine import scheduler as scheduling
+from cutaway.engine.scheduler import Scheduler
+from cutaway.engine.waiting import WaitingQueue
+
+
+def load_simulator() -> ModuleType:
+    path = Path(__file__).parents[2] / "bench" / "simulate_scheduler.py"
+    spec = importlib.util.spec_from_file_location("simulate_scheduler", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+simulator = load_simulator()
+
+
+def test_200_seeds_keep_every_promise() -> None:
+    totals, failures = simulator.run_seeds(range(200))
+    assert [f.seed for f in failures] == [], failures[0].text
+    # Whatever may go wrong did happen, so the promises were put to the test.
+    for what in ("finished", "preemptions", "hit_tokens", "evictions", "accepted_drafts"):
+        assert getattr(totals, what) > 100, what
+    for what in ("aborted", "failed", "refused", "failed_allocations"):
+        assert getattr(totals, what) > 20, what
+
+
+@pytest.mark.slow
+def test_2000_seeds_keep_every_promise() -> None:
+    _, failures = simulator.run_seeds(range(1_000_000, 1_002_000))
+    assert [f.seed for f in failures] == [], failures[0].text
+
+
+def test_a_seed_repeats_exactly() -> None:
+    assert simulator.run_seed(7) == simulator.run_seed(7)
+
+
+# Faults that other engines had, or that one slip here would make. Each must be noticed.
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def evicted_pages_stay_findable(patch: pytest.MonkeyPatch) -> None:
+    def take(self: PageAllocator) -> int | None:
+        if not self._free and not self._cached:
+            return None
+        page = self._free.pop() if self._free else self._cached.popitem(last=False)[0]
+        self._references[page] = 1
+        return page
+
+    patch.setattr(PageAllocator, "take", take)
+
+
+def release_ignores_other_holders(patch: pytest.MonkeyPatch) -> None:
+    def release(self: PageAllocator, page: int) -> None:
+        if self._references[page]:
+            self._references[page] = 0
+            (
+                self._cached.__setitem__(page, None)
+                if page in self.index
+                else self._free.append(page)
+            )
+
+    patch.setattr(PageAllocator, "release", release)
+
+
+def ended_sequences_keep_their_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PagedCache, "release", lambda self, tables: None)
+
+
+def holes_are_counted_as_hits(patch: pytest.MonkeyPatch) -> None:
+    def leading(index: prefix.PrefixIndex, keys: list[bytes]) -> int:
+        return max((n + 1 for n, key in enumerate(keys) if index.find(key) is not None), default=0)
+
+    patch.setattr(hit, "_leading", leading)
+
+
+def keys_ignore_what_came_before(patch: pytest.MonkeyPatch) -> None:
+    def between(self: prefix.PageKeys, first: int, last: int, ids: list[int]) -> list[bytes]:
+        size = self._page_size
+        return [bytes(ids[i * size : (i + 1) * size]) for i in range(first, last)]
+
+    patch.setattr(prefix.PageKeys, "between", between)
+
+
+def keys_ignore_the_owner(patch: pytest.MonkeyPatch) -> None:
+    honest = PagedCache.keys
+    patch.setattr(PagedCache, "keys", lambda self, root: honest(self, b""))
+
+
+def unfinished_pages_are_published(patch: pytest.MonkeyPatch) -> None:
+    honest = PageAllocator.publish
+
+    def commit(self: PagedCache, tables: paged.PageTables, ids: list[int], computed: int) -> None:
+        size = self.page_size
+        last = min(-(-computed // size), len(ids) // size)
+        keys = tables.keys.between(0, last, ids)
+        for each, allocator in zip(tables.groups, self.allocators, strict=True):
+            for key, page in zip(keys, each.pages, strict=False):
+                if page and page not in allocator.index:
+                    honest(allocator, key, page)
+            for page in each.slide(computed):
+                allocator.release(page)
+        tables.num_committed = computed
+
+    patch.setattr(PagedCache, "commit", commit)
+
+
+def windows_let_go_too_early(patch: pytest.MonkeyPatch) -> None:
+    honest = table.unseen_pages
+    patch.setattr(table, "unseen_pages", lambda e, n, size: honest(e, n + 1, size))
+
+
+def windows_never_let_go(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(table.PageTable, "slide", lambda self, num_tokens: [])
+
+
+def sinks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    honest = table.unseen_pages
+
+    def unseen(extent: table.Extent, num_tokens: int, size: int) -> range:
+        return range(0, honest(extent, num_tokens, size).stop)
+
+    for module in (table, hit, paged, simulator):
+        patch.setattr(module, "unseen_pages", unseen)
+
+
+def a_rejected_draft_counts_as_computed(patch: pytest.MonkeyPatch) -> None:
+    honest = Scheduler.complete
+    patch.setattr(
+        Scheduler, "complete", lambda self, s, valid: honest(self, s, min(valid + 1, s.count))
+    )
+
+
+def pages_of_rejected_drafts_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PagedCache, "truncate", lambda self, tables, num_tokens: None)
+
+
+def the_preempted_stay_in_the_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduling._Plan, "withdraw", lambda self, sequence: None)
+
+
+def the_preempted_keep_their_count(patch: pytest.MonkeyPatch) -> None:
+    honest = Scheduler._preempt_youngest
+
+    def preempt(self: Scheduler) -> scheduling.Sequence:
+        computed = self._running[-1].num_computed_tokens
+        sequence = honest(self)
+        sequence.num_computed_tokens = computed
+        return sequence
+
+    def start(self: Scheduler, plan, sequence, tables, num_hit: int, honest=Scheduler._start):
+        computed = sequence.num_computed_tokens
+        done = honest(self, plan, sequence, tables, num_hit)
+        if done and computed:
+            sequence.num_computed_tokens = min(computed, sequence.num_tokens - 1)
+        return done
+
+    patch.setattr(Scheduler, "_preempt_youngest", preempt)
+    patch.setattr(Scheduler, "_start", start)
+
+
+def nobody_is_preempted(patch: pytest.MonkeyPatch) -> None:
+    def grant(self: Scheduler, plan, sequence, wanted: int) -> None:
+        wanted = min(wanted, plan.budget, self.cache.room(sequence.tables))
+        start = sequence.num_computed_tokens
+        if wanted and self.cache.reserve(sequence.tables, start + wanted):
+            plan.grant(sequence, wanted)
+
+    patch.setattr(Scheduler, "_grant", grant)
+
+
+def pages_that_failed_stay_findable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PagedCache, "invalidate", lambda self, tables, ids: ((),) * len(tables.groups))
+
+
+def pages_beyond_capacity_are_promised(patch: pytest.MonkeyPatch) -> None:
+    honest = PagedCache._group_capacity
+    patch.setattr(
+        PagedCache, "_group_capacity", lambda self, g, usable: honest(self, g, usable + 1)
+    )
+
+
+def an_owner_is_served_until_it_has_no_more(patch: pytest.MonkeyPatch) -> None:
+    def pop(self: WaitingQueue) -> scheduling.Sequence:
+        first = self.first
+        self.remove(first)
+        return first
+
+    patch.setattr(WaitingQueue, "pop", pop)
+
+
+FAULTS: tuple[Patch, ...] = (
+    evicted_pages_stay_findable,
+    release_ignores_other_holders,
+    ended_sequences_keep_their_pages,
+    holes_are_counted_as_hits,
+    keys_ignore_what_came_before,
+    keys_ignore_the_owner,
+    unfinished_pages_are_published,
+    windows_let_go_too_early,
+    windows_never_let_go,
+    sinks_are_forgotten,
+    a_rejected_draft_counts_as_computed,
+    pages_of_rejected_drafts_are_kept,
+    the_preempted_stay_in_the_step,
+    the_preempted_keep_their_count,
+    nobody_is_preempted,
+    pages_that_failed_stay_findable,
+    pages_beyond_capacity_are_promised,
+    an_owner_is_served_until_it_has_no_more,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found(fault: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    for seed in range(600):
+        if simulator.run_seeds(range(seed, seed + 1))[1]:
+            return
+    pytest.fail("the simulation did not notice")
