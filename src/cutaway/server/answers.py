@@ -1,0 +1,246 @@
+"""News of running requests for a route: merged, measured, and ended when nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from cutaway.core.errors import (
+    DeadlineError,
+    EngineClosedError,
+    GrammarError,
+    OverloadedError,
+)
+from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
+from cutaway.core.request import Request
+from cutaway.server.context import Context
+from cutaway.server.door import Call
+
+# Tells of a delta whether its choice is complete, whatever else the model would say.
+Watch = Callable[[Delta], bool]
+
+MAX_AT_ONCE = 16  # prompts of one HTTP request that are with the engine; the others wait here
+
+
+@dataclass
+class Answer:
+    """Everything that was said about one choice."""
+
+    texts: list[str] = field(default_factory=list[str])
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list[TokenLogprob | None])
+    finish_reason: FinishReason = "abort"
+    stopped_by: str | int | None = None
+    usage: Usage = field(default_factory=lambda: Usage(0, 0, 0))
+    timings: Timings = field(default_factory=lambda: Timings(0, 0, 0, 0, 0))
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.texts)
+
+    def add(self, delta: Delta) -> None:
+        """Take in what is new."""
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.prompt_logprobs += delta.prompt_logprobs
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            self.stopped_by = delta.stopped_by
+            self.usage = delta.usage or self.usage
+            self.timings = delta.timings or self.timings
+
+
+class Answers:
+    """The answers to all prompts of one HTTP request: [prompt][choice]."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.all = [[Answer() for _ in range(request.params.n)] for request in requests]
+
+    def add(self, prompt: int, delta: Delta) -> None:
+        """Take in what is new."""
+        self.all[prompt][delta.choice].add(delta)
+
+
+async def gathered(
+    context: Context, call: Call, requests: Sequence[Request], *, watch: Watch | None = None
+) -> Answers:
+    """All answers, when they are complete. Raises: the error of the first that failed."""
+    answers = Answers(requests)
+    async with aclosing(news(context, call, requests, watch=watch)) as each:
+        async for prompt, delta in each:
+            answers.add(prompt, delta)
+    return answers
+
+
+async def news(
+    context: Context, call: Call, requests: Sequence[Request], *, watch: Watch | None = None
+) -> AsyncGenerator[tuple[int, Delta]]:
+    """What is new, with the number of its prompt. Leaving the loop ends all requests.
+
+    watch: tells of each delta whether its choice is complete; then the engine ends it.
+    Raises: what the engine refuses; the error of the first answer that failed.
+    """
+    followed = [_measured(context, call, request, watch) for request in requests]
+    if len(followed) == 1:
+        async with aclosing(followed[0]) as deltas:
+            async for delta in deltas:
+                yield 0, delta
+        return
+    async with aclosing(_merged(followed)) as pairs:
+        async for pair in pairs:
+            yield pair
+
+
+async def _measured(
+    context: Context, call: Call, request: Request, watch: Watch | None
+) -> AsyncGenerator[Delta]:
+    metrics = context.metrics
+    metrics.started(request.params)
+    heard: dict[int, float] = {}
+    num_left = request.params.n
+    why = "client"  # what ends a loop from outside is that nobody listens
+    endings: list[tuple[int, Delta]] = []  # with the time of each, in nanoseconds
+    try:
+        in_time = _in_time(call, request)
+        async with aclosing(_watched(context, in_time, watch)) as deltas:
+            async for delta in deltas:
+                _measure(context, delta, heard)
+                if delta.finish_reason is not None:
+                    endings.append((time.time_ns(), delta))
+                    _count(call, delta)
+                    _raise_fault(call, delta, request)
+                    num_left -= 1
+                yield delta
+    except OverloadedError:
+        why = "overloaded"
+        raise
+    except Exception as error:
+        why = getattr(error, "code", "engine")
+        raise
+    finally:
+        if num_left and why == "overloaded":
+            metrics.rejected(why)
+        elif num_left:
+            metrics.aborted(why)
+        if context.spans is not None:
+            context.spans.tell(call, request, endings, fault=why if num_left else None)
+
+
+def _in_time(call: Call, request: Request) -> Request:
+    """The request with what is left of its time, which runs from when it came here.
+
+    Raises: DeadlineError when nothing is left.
+    """
+    if request.deadline is None:
+        return request
+    left = request.deadline - (perf_counter() - call.began)
+    if left <= 0:
+        raise _late(request)
+    return replace(request, deadline=left)
+
+
+async def _watched(
+    context: Context, request: Request, watch: Watch | None
+) -> AsyncGenerator[Delta]:
+    """News of a request; a choice that is complete is ended, and ends as by itself."""
+    complete: set[int] = set()
+    async with aclosing(_as_generator(context.service.follow(request))) as deltas:
+        async for delta in deltas:
+            has_ended = delta.finish_reason is not None
+            if watch and not has_ended and delta.choice not in complete and watch(delta):
+                complete.add(delta.choice)
+                await context.service.end(request.request_id, delta.choice)
+            is_cut = delta.finish_reason == "abort" and delta.error is None
+            if is_cut and delta.choice in complete:
+                delta = replace(delta, finish_reason="stop")
+            yield delta
+
+
+def _measure(context: Context, delta: Delta, heard: dict[int, float]) -> None:
+    now = perf_counter()
+    num_tokens = len(delta.token_ids)
+    if num_tokens and delta.choice in heard:
+        context.metrics.gap((now - heard[delta.choice]) / num_tokens)
+    if num_tokens:
+        heard[delta.choice] = now
+    if delta.finish_reason in ("stop", "length") and delta.usage and delta.timings:
+        context.metrics.finished(
+            delta.finish_reason, delta.usage, delta.timings, is_first=delta.choice == 0
+        )
+
+
+def _count(call: Call, delta: Delta) -> None:
+    """For the log: tokens of the whole HTTP request."""
+    if delta.usage is not None:
+        prompt = delta.usage.prompt_tokens if delta.choice == 0 else 0
+        call.counts["prompt_tokens"] = call.counts.get("prompt_tokens", 0) + prompt
+        said = call.counts.get("completion_tokens", 0) + delta.usage.completion_tokens
+        call.counts["completion_tokens"] = said
+
+
+def _raise_fault(call: Call, delta: Delta, request: Request) -> None:
+    """Raise what ended an answer before its end."""
+    if isinstance(delta.error, DeadlineError):
+        raise _late(request)
+    if isinstance(delta.error, GrammarError):
+        delta.error.param = call.grammar_field
+    if delta.error is not None:
+        raise delta.error
+    if delta.finish_reason in ("abort", "error"):
+        raise EngineClosedError("the server ended this answer before its end. Try again.")
+
+
+def _late(request: Request) -> DeadlineError:
+    return DeadlineError(
+        f"the answer took longer than the {request.deadline:g} seconds that it was given. Ask for "
+        "fewer tokens, or more time by timeout."
+    )
+
+
+async def _merged(
+    sources: Sequence[AsyncGenerator[Delta]],
+) -> AsyncGenerator[tuple[int, Delta]]:
+    inbox: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
+    places = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def pump(prompt: int, source: AsyncGenerator[Delta]) -> None:
+        try:
+            async with places, aclosing(source) as deltas:
+                async for delta in deltas:
+                    inbox.put_nowait((prompt, delta))
+            inbox.put_nowait(None)
+        except Exception as error:  # whatever it is, nobody may wait for ever
+            inbox.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(*item)) for item in enumerate(sources)]
+    num_open = len(tasks)
+    try:
+        while num_open:
+            item = await inbox.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_generator(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+    """A generator that closes what it reads from."""
+    try:
+        async for delta in deltas:
+            yield delta
+    finally:
+        if isinstance(deltas, AsyncGenerator):
+            await deltas.aclose()

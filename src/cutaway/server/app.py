@@ -1,0 +1,105 @@
+"""The application: every API's routes over one context, behind the door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from time import perf_counter
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway import __version__
+from cutaway.core.errors import CutawayError
+from cutaway.server import (
+    anthropic,
+    health,
+    models,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    page,
+    tokens,
+)
+from cutaway.server.auth import Keys
+from cutaway.server.context import Context
+from cutaway.server.door import ClientGoneError, Door
+from cutaway.server.errors import HttpError, absent, encoded, fault_of, headers_of
+
+# One entry per API, in the order of the documentation.
+ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
+    openai_chat.router,
+    openai_completions.router,
+    openai_responses.router,
+    anthropic.router,
+    models.router,
+    tokens.router,
+    health.router,
+)
+
+_LAG_SECONDS = 0.5  # between two looks at how late the event loop is
+
+
+def build_app(context: Context, *, keys: Keys | None = None) -> Door:
+    """The ASGI application of one served model."""
+    keys = keys or Keys()
+    app = FastAPI(
+        title="Cutaway",
+        version=__version__,
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_watched(context),
+    )
+    for router in ROUTERS:
+        app.include_router(router(context))
+    app.include_router(page.router(keys.browsers))
+    for kind in (HttpError, CutawayError, HTTPException, Exception):
+        app.add_exception_handler(kind, _tell)
+    return Door(
+        app,
+        context.config,
+        keys=keys,
+        metrics=context.metrics,
+        closed=context.closed,
+    )
+
+
+async def _tell(http: HttpRequest, error: Exception) -> Response:
+    """An error in the shape of its route's API."""
+    if isinstance(error, ClientGoneError):
+        return Response(status_code=499)  # nobody reads it; the log has the number
+    is_unknown = isinstance(error, HTTPException) and error.status_code == 404
+    fault = absent(http.scope["path"]) if is_unknown else fault_of(error)
+    return Response(
+        encoded(fault, http.scope),
+        status_code=fault.status,
+        headers=dict(headers_of(fault)),
+        media_type="application/json",
+    )
+
+
+def _watched(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        watch = asyncio.create_task(_watch(context))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+            context.worker.close()
+
+    return lifespan
+
+
+async def _watch(context: Context) -> None:
+    """Measure again and again how late the event loop is."""
+    while True:
+        began = perf_counter()
+        await asyncio.sleep(_LAG_SECONDS)
+        context.metrics.lag(max(0.0, perf_counter() - began - _LAG_SECONDS))

@@ -1,0 +1,115 @@
+"""One connection below ASGI: deadlines and sizes for what comes before a request is a request.
+
+uvicorn has neither for headers: a client could hold a connection for ever by sending one byte now
+and then, or fill memory with one endless header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from cutaway.server.config import MAX_HEADER_BYTES
+from cutaway.server.errors import HttpError, encoded
+
+_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+def protocol(*, header_seconds: float) -> type[asyncio.Protocol]:
+    """The class of connections that give a request's head so many seconds."""
+
+    class Timed(Connection):
+        seconds = header_seconds
+
+    return Timed
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with a deadline and a size for the head of a request.
+
+    A second request that comes before the first is answered ends the connection: to wait with it,
+    uvicorn would stop reading and so not see that the client has gone.
+    """
+
+    seconds = 10.0
+    _deadline: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come; its first head is due."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a head or of a body."""
+        is_head = not self._is_answering
+        if is_head:
+            if self._deadline is None:
+                self._expect_head()
+            self._head_bytes += len(data)
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
+        elif is_head and self._head_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, f"the headers are larger than {MAX_HEADER_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        """The head of a request begins."""
+        if self._is_answering:
+            raise ValueError("a second request before the first is answered")
+        super().on_message_begin()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP, or comes out of turn; amid an answer there is no place to say so."""
+        if self._is_answering and self.cycle.response_started:
+            self.transport.abort()
+        else:
+            self._refuse(400, "this is no HTTP request.")
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._deadline = self.loop.call_later(self.seconds, self._head_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _head_is_late(self) -> None:
+        self._deadline = None
+        self._refuse(408, f"the headers did not come within {self.seconds:g} s.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer below the application, and end the connection."""
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        body = encoded(HttpError(status=status, message=message))
+        head = (
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % (status, _REASONS[status], len(body)) + body)
+        self.transport.close()
+
+
+def settings(*, header_seconds: float) -> dict[str, Any]:
+    """How uvicorn is told to use it."""
+    return {
+        "http": protocol(header_seconds=header_seconds),
+        "ws": "none",
+        "proxy_headers": False,  # nothing here rests on what a client says of its own address
+    }

@@ -1,0 +1,266 @@
+"""A conversation to be answered, whatever API it came by: its prompt, grammar, and reading."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+from cutaway.core.errors import RequestError
+from cutaway.core.grammar import Grammar
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.door import check_request
+from cutaway.server.context import Context
+from cutaway.server.door import Call
+from cutaway.server.tool_words import told
+from cutaway.server.tools import Tools
+from cutaway.stream.answer import AnswerParser
+from cutaway.stream.events import Answer, CallEnd, CallStart, Content, Event, gather
+from cutaway.stream.formats import (
+    ReasoningFormat,
+    ToolFormat,
+    choose_format,
+    choose_reasoning,
+    knows_tools,
+)
+from cutaway.stream.tool_grammar import Tool, call_grammar
+from cutaway.text.messages import Message
+from cutaway.text.prompt import Prompt, encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """What was said, and what may come next.
+
+    form:        what the answer is held to; it fits no tools that may be called.
+    form_field:  the request's field that asks for it.
+    schema_field: where a tool has the schema of its arguments.
+    extras:      further variables of the template.
+    is_parallel: whether one answer may have several calls.
+    """
+
+    messages: Sequence[Message]
+    tools: Tools | None = None
+    form: Grammar | None = None
+    form_field: str = "response_format"
+    schema_field: str = "function.parameters"
+    extras: Mapping[str, object] = field(default_factory=dict[str, object])
+    is_parallel: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How answers to one conversation are read."""
+
+    tool_format: ToolFormat | None
+    tools: Tools | None
+    reasoning: ReasoningFormat | None
+    is_reasoning: bool  # the prompt has begun it already
+    is_parallel: bool
+
+    def reader(self) -> Reader:
+        """A reader of one choice."""
+        if self.tool_format is None and self.reasoning is None:
+            return Reader(None, is_parallel=True)
+        parser = AnswerParser(
+            self.tool_format,
+            tools=() if self.tools is None else self.tools.names,
+            reasoning=self.reasoning,
+            is_reasoning=self.is_reasoning,
+            is_forced=self.tools is not None and self.tools.is_forced,
+        )
+        return Reader(parser, is_parallel=self.is_parallel)
+
+    def whole(self, text: str) -> Answer:
+        """An answer that is there already."""
+        reader = self.reader()
+        return gather([*reader.push(text), *reader.finish()])
+
+    def watch(self) -> Callable[[Delta], bool] | None:
+        """Tells of each delta whether its choice has said all that it may: its one call.
+
+        None where nothing ends an answer but the model. With a grammar the grammar does.
+        """
+        if self.is_parallel or self.tools is None or self.tools.is_forced:
+            return None
+        readers: dict[int, Reader] = {}
+
+        def is_over(delta: Delta) -> bool:
+            reader = readers.setdefault(delta.choice, self.reader())
+            reader.push(delta.text)
+            return reader.is_over
+
+        return is_over
+
+    def call_id(self, prefix: str = "call_") -> str:
+        """A new name for a call. Templates of Mistral take nine letters and digits alone."""
+        is_mistral = self.tool_format is not None and self.tool_format.name == "mistral"
+        return uuid.uuid4().hex[:9] if is_mistral else f"{prefix}{uuid.uuid4().hex[:24]}"
+
+
+class Reader:
+    """Cuts one choice into events, as its text comes. Without a parser all is content."""
+
+    def __init__(self, parser: AnswerParser | None, *, is_parallel: bool) -> None:
+        self._parser = parser
+        self._is_parallel = is_parallel
+        self.is_over = False  # the one call that is allowed is whole
+        self.has_calls = False
+
+    def push(self, text: str) -> list[Event]:
+        """What is known now and was not before."""
+        if self._parser is None:
+            return [Content(text)] if text else []
+        return self._kept(self._parser.push(text))
+
+    def finish(self) -> list[Event]:
+        """What still waited, when no more comes."""
+        return [] if self._parser is None else self._kept(self._parser.finish())
+
+    def _kept(self, events: list[Event]) -> list[Event]:
+        kept: list[Event] = []
+        for event in events:
+            if self.is_over:
+                break
+            kept.append(event)
+            self.has_calls = self.has_calls or isinstance(event, CallStart)
+            self.is_over = isinstance(event, CallEnd) and not self._is_parallel
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A conversation, ready for the engine.
+
+    sampling: parameters that follow from it and stand above the request's own.
+    """
+
+    token_ids: tuple[int, ...]
+    sampling: Mapping[str, object]
+    reading: Reading
+    grammar_field: str | None
+
+
+def turn_of(conversation: Conversation, context: Context) -> Turn:
+    """Write the prompt and choose what the answer is held to and how it is read.
+
+    With a grammar a model cannot reason first, so no reasoning is looked for.
+
+    Raises: RequestError naming the field; TemplateError.
+    """
+    tools, form = conversation.tools, conversation.form
+    if tools is not None and form is not None:
+        raise RequestError(
+            f"tools and {conversation.form_field} are both given; an answer is held to a form, or "
+            "may call tools. Leave one out, or send tool_choice none.",
+            param=conversation.form_field,
+        )
+    source, control = context.template_source, context.tokenizer.control_tokens
+    tool_format = choose_format(source)
+    prompt = _prompt(conversation, context, tool_format)
+    grammar = _forced(conversation, context, tool_format) or form
+    reasoning = choose_reasoning(source) if grammar is None else None
+    markers: set[str] = set() if tools is None else set(tool_format.markers_among(control))
+    if reasoning is not None:
+        markers |= {reasoning.opening, reasoning.closing} & set(control)
+    sampling: dict[str, object] = {"grammar": grammar}
+    if markers:
+        sampling["skip_special_tokens"] = False  # else they are in no text, and nothing is found
+    field_of_grammar = conversation.form_field if form is not None else "tools"
+    return Turn(
+        token_ids=tuple(
+            encode(
+                prompt,
+                context.tokenizer.encode,
+                control,
+                encode_inner=partial(context.tokenizer.encode, is_start=False),
+            )
+        ),
+        sampling=sampling,
+        grammar_field=None if grammar is None else field_of_grammar,
+        reading=Reading(
+            tool_format=None if tools is None else tool_format,
+            tools=tools,
+            reasoning=reasoning,
+            is_reasoning=reasoning is not None and reasoning.is_open_after(prompt.text),
+            is_parallel=conversation.is_parallel,
+        ),
+    )
+
+
+def _prompt(conversation: Conversation, context: Context, tool_format: ToolFormat) -> Prompt:
+    messages, tools = conversation.messages, conversation.tools
+    has_words = not knows_tools(context.template_source)
+    return context.template.render(
+        told(messages, tools, tool_format) if has_words else messages,
+        tools=None if tools is None or has_words else tools.offered,
+        extras=conversation.extras,
+    )
+
+
+def _forced(
+    conversation: Conversation, context: Context, tool_format: ToolFormat
+) -> Grammar | None:
+    """The grammar of an answer that must be a call."""
+    tools = conversation.tools
+    if tools is None or not tools.is_forced:
+        return None
+    schemas = [
+        Tool(cast(str, each["name"]), cast("Mapping[str, object] | None", each.get("parameters")))
+        for each in tools.functions
+    ]
+    places = {
+        f"tools[{index}].function.parameters": f"tools[{index}].{conversation.schema_field}"
+        for index in range(len(schemas))
+    }
+    with renamed(places):
+        return call_grammar(
+            schemas,
+            tool_format,
+            name=tools.choice,
+            is_parallel=conversation.is_parallel and tools.choice is None,
+            control_tokens=context.tokenizer.control_tokens,
+        )
+
+
+def request_of(
+    turn: Turn,
+    params: SamplingParams,
+    *,
+    context: Context,
+    call: Call,
+    prefix: str,
+    timeout: float | None,
+) -> Request:
+    """The engine's request, if it can ever be computed. Raises: RequestError."""
+    call.grammar_field = turn.grammar_field
+    request = Request(
+        request_id=f"{prefix}{call.request_id}",
+        prompt_token_ids=turn.token_ids,
+        params=params,
+        cache_salt=call.owner.cache_salt,
+        owner=call.owner.name,
+        deadline=context.deadline(timeout),
+    )
+    check_request(request, context.service.model.vocab_size, context.service.model.max_length)
+    return request
+
+
+@contextmanager
+def renamed(names: Mapping[str, str]) -> Generator[None]:
+    """Tell faults by the names that an API has for our fields."""
+    try:
+        yield
+    except RequestError as error:
+        own = error.param or ""
+        if own not in names:
+            raise
+        words = str(error)
+        if words.startswith((f"{own} ", f"{own}: ")):
+            error.args = (names[own] + words.removeprefix(own),)
+        error.param = names[own]
+        raise

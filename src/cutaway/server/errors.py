@@ -1,0 +1,188 @@
+"""Every error as the API of its route writes it, with a fitting status.
+
+No traceback, path or class name leaves the server: what is not the client's or an operator's to
+know becomes one plain sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from cutaway.core.errors import (
+    CutawayError,
+    DeadlineError,
+    EngineClosedError,
+    NumericsError,
+    OverloadedError,
+    RequestError,
+    TemplateError,
+)
+from cutaway.core.limits import shown
+
+# OpenAI's name for the kind of error that a status stands for.
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+# Parts of other servers' APIs that clients may look for, and what to do instead.
+ABSENT = {
+    "/v1/embeddings": "Cutaway serves models that write text; take an embedding server.",
+    "/v1/moderations": "Cutaway has no moderation model.",
+    "/v1/audio": "Cutaway reads and writes text alone.",
+    "/v1/images": "Cutaway reads and writes text alone.",
+    "/v1/files": "Cutaway keeps no files.",
+    "/v1/batches": "Cutaway keeps no jobs; send requests at once, they share steps.",
+    "/v1/fine_tuning": "Cutaway trains no models by HTTP.",
+    "/v1/assistants": "Cutaway keeps no conversations; use /v1/chat/completions.",
+    "/v1/threads": "Cutaway keeps no conversations; use /v1/chat/completions.",
+}
+
+
+@dataclass(kw_only=True, eq=False)
+class HttpError(Exception):
+    """An error as it is told to a client.
+
+    retry_after: seconds after which another try may succeed.
+    headers:     further headers of the answer.
+    """
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class ModelUnknownError(RequestError):
+    """The request names a model that is not served."""
+
+    code = "model_not_found"
+
+    def __init__(self, name: str, served: str) -> None:
+        super().__init__(
+            f"model is {shown(name)}; this server has {served}. GET /v1/models lists it.",
+            param="model",
+        )
+
+
+def fault_of(error: Exception) -> HttpError:
+    """What a client is told of an error."""
+    words = str.__str__(str(error))  # a template's own words are marked, and no plain str
+    match error:
+        case HttpError():
+            return error
+        case ModelUnknownError():
+            return HttpError(status=404, message=words, param=error.param, code=error.code)
+        case RequestError():
+            return HttpError(status=400, message=words, param=error.param, code=error.code)
+        case TemplateError():
+            return HttpError(status=400, message=words, param="messages", code="template_error")
+        case OverloadedError():
+            return HttpError(
+                status=503, message=words, code="overloaded", retry_after=error.retry_after
+            )
+        case EngineClosedError():
+            return HttpError(status=503, message=words, code="engine_unavailable", retry_after=5)
+        case DeadlineError():
+            # Another try would take as long; OpenAI's clients heed this header.
+            stay = (("x-should-retry", "false"),)
+            return HttpError(status=408, message=words, code=error.code, headers=stay)
+        case NumericsError():
+            return HttpError(status=500, message=words, code="numerics")
+        case CutawayError():
+            return HttpError(status=500, message=words)
+        case HTTPException():
+            return _routing_fault(error)
+        case _:
+            return HttpError(
+                status=500,
+                message="a fault of Cutaway itself; the log has it under this request's id.",
+                code="internal_error",
+            )
+
+
+def absent(path: str) -> HttpError:
+    """A route that does not exist here."""
+    for known, advice in ABSENT.items():
+        if path == known or path.startswith(f"{known}/"):
+            return HttpError(
+                status=404,
+                message=f"{known} is not served. {advice}",
+                code="unsupported_endpoint",
+            )
+    return HttpError(
+        status=404,
+        message=f"there is no {shown(path)} here. GET /openapi.json lists what there is.",
+        code="not_found",
+    )
+
+
+def is_anthropic(scope: Mapping[str, Any]) -> bool:
+    """Whether a request is of Anthropic's API: by its path, or its header where two share one."""
+    path: str = scope["path"]
+    has_version = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return path.startswith("/v1/messages") or (has_version and path.startswith("/v1/models"))
+
+
+def encoded(fault: HttpError, scope: Mapping[str, Any] | None = None) -> bytes:
+    """The error object that clients of the request's API expect, as JSON.
+
+    scope: of the request, where it came so far that its path is known.
+    """
+    shape = _anthropic if scope is not None and is_anthropic(scope) else _openai
+    return msgspec.json.encode(shape(fault))
+
+
+def headers_of(fault: HttpError) -> Mapping[str, str]:
+    """Headers that go with an error."""
+    headers = dict(fault.headers)
+    if fault.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(fault.retry_after)))
+    return headers
+
+
+def _openai(fault: HttpError) -> dict[str, Any]:
+    kind = "server_error" if fault.status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": fault.message,
+            "type": _KINDS.get(fault.status, kind),
+            "param": fault.param,
+            "code": fault.code,
+        }
+    }
+
+
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def _anthropic(fault: HttpError) -> dict[str, Any]:
+    kind = "api_error" if fault.status >= 500 else "invalid_request_error"
+    kind = _ANTHROPIC_KINDS.get(fault.status, kind)
+    return {"type": "error", "error": {"type": kind, "message": fault.message}}
+
+
+def _routing_fault(error: HTTPException) -> HttpError:
+    """What the framework itself found: an unknown path or method."""
+    headers = tuple((error.headers or {}).items())
+    if error.status_code == 405:
+        allowed = dict(headers).get("Allow", "another method")
+        return HttpError(
+            status=405,
+            message=f"this path does not take that method; it takes {allowed}.",
+            code="method_not_allowed",
+            headers=headers,
+        )
+    return HttpError(status=error.status_code, message=str(error.detail), headers=headers)

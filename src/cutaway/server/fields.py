@@ -1,0 +1,167 @@
+"""Types of request fields: checks and schemas, made from core/limits.py where it has the field.
+
+Every fault is a RequestError that names the field as the caller wrote it. null is the same as
+leaving a field out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+from cutaway.core import limits
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import LIMITS, Limit, shown
+
+_JSON_TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
+
+
+class Body(BaseModel):
+    """A request body: typed strictly, and nothing unknown in it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Checked:
+    """A field that one function checks and one JSON schema describes."""
+
+    def check(self, value: object, param: str) -> object:
+        """The value to keep. Raises: RequestError."""
+        raise NotImplementedError
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Its JSON schema."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        def checked(value: object, info: core_schema.ValidationInfo[Any]) -> object:
+            return self.check(value, info.field_name or "")
+
+        return core_schema.with_info_plain_validator_function(checked)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.schema
+
+
+@dataclass(frozen=True)
+class Limited(_Checked):
+    """A number or switch with the range that core/limits.py gives it."""
+
+    name: str
+
+    def check(self, value: object, param: str) -> object:
+        if value is not None:
+            limits.check(self.name, value, param=param)
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return nullable(range_schema(LIMITS[self.name]))
+
+
+@dataclass(frozen=True)
+class Given(_Checked):
+    """Anything JSON: what it may be is checked where it is read.
+
+    described: its JSON schema.
+    """
+
+    described: tuple[tuple[str, Any], ...] = ()
+
+    def check(self, value: object, param: str) -> object:
+        return value
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return dict(self.described)
+
+
+@dataclass(frozen=True)
+class Unused(_Checked):
+    """A field of the API that says nothing about the answer here: taken and not read."""
+
+    def check(self, value: object, param: str) -> object:
+        return None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"description": "taken, and without effect here"}
+
+
+@dataclass(frozen=True)
+class Refused(_Checked):
+    """A field of the API that would change the answer and is not supported.
+
+    neutral: values that ask for nothing, so that they may be sent.
+    """
+
+    advice: str
+    neutral: tuple[object, ...] = ()
+
+    def check(self, value: object, param: str) -> object:
+        for allowed in (None, *self.neutral):
+            if type(value) is type(allowed) and value == allowed:
+                return None
+        raise RequestError(
+            f"{param} is {shown(value)}; Cutaway does not support it. {self.advice}", param=param
+        )
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"enum": [None, *self.neutral], "description": f"not supported. {self.advice}"}
+
+
+def range_schema(limit: Limit) -> dict[str, Any]:
+    """The JSON schema of a range."""
+    schema: dict[str, Any] = {"type": _JSON_TYPES[limit.kind]}
+    if limit.meaning:
+        schema["description"] = limit.meaning
+    if limit.kind != "bool":
+        schema["exclusiveMinimum" if limit.least_open else "minimum"] = limit.least
+        schema["maximum"] = limit.most
+    return schema
+
+
+def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, or null."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def array(items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The schema of a list."""
+    return {"type": "array", "items": dict(items), **more}
+
+
+def given(schema: Mapping[str, Any]) -> Given:
+    """A field that is checked later, with its schema."""
+    return Given(tuple(schema.items()))
+
+
+Ignored = Annotated[object, Unused()]
+
+
+def bias_of(value: object) -> dict[int, object] | None:
+    """logit_bias as JSON writes it, with text for ids, as the engine wants it."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise RequestError(
+            f"logit_bias is {shown(value)}; it must be an object of token ids and numbers.",
+            param="logit_bias",
+        )
+    entries = cast("Mapping[str, object]", value)
+    for key in entries:
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise RequestError(
+                f"logit_bias has the key {shown(key)}; keys must be token ids.", param="logit_bias"
+            )
+    return {int(key): amount for key, amount in entries.items()}

@@ -1,0 +1,60 @@
+"""The list of models: the one that is served, in OpenAI's shape or in Anthropic's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.server.context import Context
+from cutaway.server.errors import is_anthropic
+from cutaway.server.routes import described, json_answer
+
+
+def router(context: Context) -> APIRouter:
+    """The routes of both APIs: what they are asked by tells which shape is meant."""
+    routes = APIRouter()
+
+    @routes.get("/v1/models", **described())
+    async def models(http: HttpRequest) -> Response:
+        if not is_anthropic(http.scope):
+            return json_answer({"object": "list", "data": [_openai(context)]})
+        ends = {"first_id": context.name, "last_id": context.name}
+        return json_answer({"data": [_anthropic(context)], "has_more": False, **ends})
+
+    @routes.get("/v1/models/{model:path}", **described())
+    async def model(http: HttpRequest, model: str) -> Response:
+        context.check_model(model)
+        return json_answer(_anthropic(context) if is_anthropic(http.scope) else _openai(context))
+
+    return routes
+
+
+def _openai(context: Context) -> dict[str, Any]:
+    most = _max_length(context)
+    return {
+        "id": context.name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "cutaway",
+        **({} if most is None else {"max_model_len": most}),
+    }
+
+
+def _anthropic(context: Context) -> dict[str, Any]:
+    most = _max_length(context)
+    return {
+        "type": "model",
+        "id": context.name,
+        "display_name": context.name,
+        "created_at": datetime.fromtimestamp(context.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **({} if most is None else {"max_input_tokens": most, "max_tokens": most}),
+    }
+
+
+def _max_length(context: Context) -> int | None:
+    """Tokens of prompt and answer together; not known while the model is being loaded."""
+    return context.service.model.max_length if context.service.state == "ready" else None

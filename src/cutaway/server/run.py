@@ -1,0 +1,142 @@
+"""From a context to a running server: socket, signals, draining, the end.
+
+The first SIGTERM or SIGINT stops taking in and lets answers finish; the second ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import uvicorn
+
+from cutaway.core.errors import ConfigError, EngineClosedError
+from cutaway.server import log
+from cutaway.server.app import build_app
+from cutaway.server.auth import Keys
+from cutaway.server.config import ServerConfig, host_in_url
+from cutaway.server.connection import settings
+from cutaway.server.context import Context
+
+CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
+
+
+def listening(config: ServerConfig) -> socket.socket:
+    """A socket that listens there. Raises: ConfigError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        listener = socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise ConfigError(
+            f"cannot listen on {host_in_url(config.host)}:{config.port}: {reason}. "
+            "Take another --port, or 0 for a free one."
+        ) from None
+    # Connections have it from here: asyncio leaves it off where a socket does not name TCP. Without
+    # it a small write waits for the client's word on the one before, 40 ms where that is delayed.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a socket listens."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{host_in_url(host)}:{port}"
+
+
+async def serve(
+    context: Context,
+    listener: socket.socket,
+    *,
+    keys: Keys,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal says otherwise. ready is called once requests are taken in.
+
+    Raises: whatever keeps the model from being loaded; EngineClosedError when the engine is given
+    up later.
+    """
+    config = context.config
+    app = build_app(context, keys=keys)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+            backlog=2048,
+            **settings(header_seconds=config.header_seconds),
+        )
+    )
+    ending = _Ending(server)
+    ending.listen()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    starting = asyncio.create_task(_start(context, ready))
+    stopping = asyncio.create_task(ending.asked.wait())
+    gone = asyncio.create_task(context.service.gone())
+    try:
+        await asyncio.wait({starting, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await asyncio.wait({stopping, serving, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise EngineClosedError(f"{gone.result()} The server ends with it.")
+        await _drained(context, ending)
+    finally:
+        for task in (starting, stopping, gone):
+            task.cancel()
+        await asyncio.gather(starting, stopping, gone, return_exceptions=True)
+        await context.service.close()
+        server.should_exit = True
+        await serving
+
+
+async def _start(context: Context, ready: Callable[[], None]) -> None:
+    await context.service.start()
+    log.event("ready", model=context.name)
+    ready()
+
+
+async def _drained(context: Context, ending: _Ending) -> None:
+    """Let answers finish, until the time or a second signal says otherwise."""
+    log.event("draining", seconds=context.config.drain_seconds)
+    draining = asyncio.create_task(context.service.drain(context.config.drain_seconds))
+    hurry = asyncio.create_task(ending.again.wait())
+    await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (draining, hurry):
+        task.cancel()
+    await asyncio.gather(draining, hurry, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signals: it would stop to listen at once."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class _Ending:
+    """What signals ask for: an end, and an end at once."""
+
+    def __init__(self, server: uvicorn.Server) -> None:
+        self._server = server
+        self.asked = asyncio.Event()
+        self.again = asyncio.Event()
+
+    def listen(self) -> None:
+        """Take signals from now on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear)
+
+    def _hear(self) -> None:
+        if self.asked.is_set():
+            self.again.set()
+        self.asked.set()

@@ -1,0 +1,160 @@
+"""Tools that a request offers and how the model may choose among them, in one form.
+
+What a model says with them is read in stream/; this is the client's side alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import shown
+
+Mode = Literal["none", "auto", "required", "named"]
+
+MAX_TOOLS = 128  # also OpenAI's
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+TOOLS: dict[str, Any] = {
+    "type": "array",
+    "maxItems": MAX_TOOLS,
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "function"}, "function": {"type": "object"}},
+        "required": ["type", "function"],
+    },
+}
+TOOL_CHOICES: dict[str, Any] = {
+    "anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]
+}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Tools on offer. choice names the one tool that must be called, where one must.
+
+    offered: as templates read them: dicts with type and function.
+    """
+
+    offered: Sequence[Mapping[str, object]]
+    mode: Mode
+    choice: str | None = None
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.mode in ("required", "named")
+
+    @property
+    def functions(self) -> list[Mapping[str, object]]:
+        """Name, description and parameters of each."""
+        return [cast("Mapping[str, object]", tool["function"]) for tool in self.offered]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What may be called."""
+        return frozenset(cast(str, function["name"]) for function in self.functions)
+
+
+def tools_of(tools: object, tool_choice: object) -> Tools | None:
+    """What a chat request offers; None where it offers nothing, or nothing may be called.
+
+    Raises: RequestError naming the field, as in tools[2].function.name.
+    """
+    mode, choice = _choice(tool_choice)
+    return chosen([_tool(*entry) for entry in entries_of(tools)], mode, name=choice)
+
+
+def chosen(
+    offered: Sequence[Mapping[str, object]], mode: Mode, *, name: str | None
+) -> Tools | None:
+    """The tools and how they are chosen from, if they fit together. Raises: RequestError."""
+    if not offered:
+        if mode in ("none", "auto"):
+            return None
+        raise RequestError(
+            f"tool_choice is {shown(name or mode)} without tools; send tools as well.",
+            param="tool_choice",
+        )
+    names = [cast("Mapping[str, str]", tool["function"])["name"] for tool in offered]
+    if name is not None and name not in names:
+        raise RequestError(
+            f"tool_choice names {shown(name)}; tools has {', '.join(names)}.",
+            param="tool_choice",
+        )
+    return None if mode == "none" else Tools(offered, mode, name)
+
+
+def entries_of(tools: object) -> list[tuple[Mapping[str, object], str]]:
+    """The entries of a list of tools, each with its place, as in tools[2]."""
+    if tools is None:
+        return []
+    if not isinstance(tools, list):
+        raise RequestError(f"tools is {shown(tools)}; it must be a list.", param="tools")
+    entries = cast("list[object]", tools)
+    if len(entries) > MAX_TOOLS:
+        raise RequestError(
+            f"tools has {len(entries)} entries; at most {MAX_TOOLS} are allowed.", param="tools"
+        )
+    places = [f"tools[{index}]" for index in range(len(entries))]
+    return [(object_of(entry, at), at) for entry, at in zip(entries, places, strict=True)]
+
+
+def function_of(
+    fields: Mapping[str, object], param: str, *, schema: str = "parameters"
+) -> Mapping[str, object]:
+    """A function as templates read it. schema: what the API calls the schema of its arguments."""
+    name, parameters, words = fields.get("name"), fields.get(schema), fields.get("description")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise RequestError(
+            f"{param}.name is {shown(name)}; it must have 1 to 64 letters, digits, "
+            "underscores, dots or dashes.",
+            param=f"{param}.name",
+        )
+    function: dict[str, object] = {"name": name}
+    if words is not None:
+        if not isinstance(words, str):
+            at = f"{param}.description"
+            raise RequestError(f"{at} is {shown(words)}; it must be a string.", param=at)
+        function["description"] = words
+    if parameters is not None:
+        function["parameters"] = object_of(parameters, f"{param}.{schema}")
+    return {"type": "function", "function": function}
+
+
+def object_of(value: object, param: str) -> Mapping[str, object]:
+    """A JSON object. Raises: RequestError."""
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{param} is {shown(value)}; it must be an object.", param=param)
+    return cast("Mapping[str, object]", value)
+
+
+def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+    if fields.get("type") != "function":
+        raise RequestError(
+            f'{param}.type is {shown(fields.get("type"))}; it must be "function".',
+            param=f"{param}.type",
+        )
+    at = f"{param}.function"
+    return function_of(object_of(fields.get("function"), at), at)
+
+
+def _choice(value: object) -> tuple[Mode, str | None]:
+    match value:
+        case None | "auto":
+            return "auto", None
+        case "none":
+            return "none", None
+        case "required":
+            return "required", None
+        case {"type": "function", "function": {"name": str() as name}}:
+            return "named", name
+        case _:
+            raise RequestError(
+                f"tool_choice is {shown(value)}; it must be none, auto, required, or an object "
+                "with type function and function.name.",
+                param="tool_choice",
+            )

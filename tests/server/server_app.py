@@ -1,0 +1,84 @@
+"""A server over a tiny model in this process, and clients that ask it without a socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+import tiny
+from cutaway.engine.local import LocalService
+from cutaway.engine.service import Service
+from cutaway.server.app import build_app
+from cutaway.server.auth import Keys
+from cutaway.server.config import ServerConfig
+from cutaway.server.context import Context
+from cutaway.server.door import Door
+from cutaway.weights.find import find
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if mood %}[{{ mood }}]{% endif %}assistant:"
+)
+ORIGIN = "http://127.0.0.1:8000"
+
+
+def make_folder(folder: Path, *, template: str = TEMPLATE, **changes: Any) -> Path:
+    """Configuration and chat template of a tiny model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(tiny.config(**changes)), encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path,
+    *,
+    keys: Keys | None = None,
+    name: str = "tiny",
+    dtype: str = "float32",
+    service: Service | None = None,
+    **settings: Any,
+) -> AsyncIterator[tuple[Door, Context]]:
+    """An application that is ready, and its context."""
+    found = find(f"random:{folder / 'config.json'}")
+    engine = {"dtype": dtype, "cache_tokens": 4096, "page_size": 8}
+    service = service or LocalService(f"random:{folder / 'config.json'}", **engine)
+    context = Context.of(found, service, ServerConfig(**settings), name=name)
+    await service.start()
+    try:
+        yield build_app(context, keys=keys), context
+    finally:
+        await service.close()
+        context.worker.close()
+
+
+def client(app: Door, *, key: str | None = None) -> httpx2.AsyncClient:
+    """A client of it, by the loopback's name."""
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    transport = httpx2.ASGITransport(app=app)
+    return httpx2.AsyncClient(transport=transport, base_url=ORIGIN, headers=headers)
+
+
+def events(body: str) -> list[Any]:
+    """The data of all events; the last one is what stands after data."""
+    lines = [part for part in body.split("\n\n") if part]
+    assert all(line.startswith(("data: ", ": ")) for line in lines), body
+    read = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    return [each if each == "[DONE]" else json.loads(each) for each in read]
+
+
+def chat(text: str = "hello", **fields: Any) -> Mapping[str, Any]:
+    """The body of a chat completion."""
+    messages = [{"role": "user", "content": text}]
+    return {"model": "tiny", "messages": messages, "max_tokens": 8, "temperature": 0, **fields}
+
+
+def completion(prompt: Any = "hello", **fields: Any) -> Mapping[str, Any]:
+    """The body of a completion."""
+    return {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}

@@ -1,0 +1,455 @@
+"""The door: keys, hosts, origins, sizes and deadlines, for every route that there is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from server_app import ORIGIN, chat, serving
+
+from cutaway.core.errors import ConfigError
+from cutaway.server import auth
+from cutaway.server.auth import Keys, read_keys
+from cutaway.server.config import MAX_HEADERS, ServerConfig
+from cutaway.server.context import Context
+from cutaway.server.door import OPEN_PATHS, Door
+from program import environment
+
+KEY, OTHER = "k" * 32, "other-key-of-someone-else"
+KEYS = Keys([("alice", KEY), ("bob", OTHER)])
+
+
+def live_routes(app: Door) -> Iterator[tuple[str, str]]:
+    """Method and path of every route, as the framework holds them."""
+    paths = app._app.openapi()["paths"]  # type: ignore[attr-defined]
+    yield from ((method.upper(), path) for path, methods in paths.items() for method in methods)
+    yield from (("GET", "/metrics"), ("GET", "/openapi.json"), ("HEAD", "/health"))
+
+
+async def status(
+    app: Door, method: str, path: str, headers: list[tuple[bytes, bytes]], body: bytes = b"{}"
+) -> tuple[int, dict[str, str]]:
+    """What the bare application answers, with no client's own headers between."""
+    sent: list[dict[str, Any]] = []
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    path_, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "path": path_,
+        "raw_path": path_.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "scheme": "http",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8000),
+    }
+    await app(scope, receive, send)
+    told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], told
+
+
+HOST = (b"host", b"127.0.0.1:8000")
+KIND = (b"content-type", b"application/json")
+RIGHT = (b"authorization", b"Bearer " + KEY.encode())
+
+
+def walk(folder: Path, headers: list[tuple[bytes, bytes]], keys: Keys = KEYS) -> dict[Any, int]:
+    """The status of every live route under some headers."""
+
+    async def body() -> dict[Any, int]:
+        async with serving(folder, keys=keys) as (app, _):
+            found = {(m, p): await status(app, m, p, headers) for m, p in live_routes(app)}
+            return {route: code for route, (code, _) in found.items()}
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        None,
+        (b"authorization", b""),
+        (b"authorization", b"Bearer"),
+        (b"authorization", b"Bearer "),
+        (b"authorization", b"Bearer " + KEY[:-1].encode()),
+        (b"authorization", b"Bearer " + KEY.encode() + b"k"),
+        (b"authorization", b"Bearer " + KEY.upper().encode()),
+        (b"authorization", b"Basic " + KEY.encode()),
+        (b"authorization", KEY.encode()),
+        (b"authorization", b"Bearer \xff\xfe"),
+        (b"x-api-key", b"wrong"),
+        (b"cookie", b"key=" + KEY.encode()),
+    ],
+)
+def test_every_route_but_the_named_exceptions_needs_the_key(
+    folder: Path, key: tuple[bytes, bytes] | None
+) -> None:
+    found = walk(folder, [HOST, KIND, *([key] if key else [])])
+    assert len(found) > 9
+    for (method, path), code in found.items():
+        assert code == (200 if path in OPEN_PATHS else 401), (method, path)
+
+
+@pytest.mark.parametrize("name", [b"authorization", b"x-api-key"])
+def test_both_headers_carry_a_key(folder: Path, name: bytes) -> None:
+    value = KEY if name == b"x-api-key" else f"bearer {KEY}"
+    assert 401 not in walk(folder, [HOST, KIND, (name, value.encode())]).values()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("//v1/models", "/v1//models", "/v1/models/", "/V1/MODELS", "/health/", "/health/../v1"),
+        *("/Health", "/ready/x", "/health%2f", "/health;a", "/./health", "/v1/models?key=" + KEY),
+        *(
+            "/health\0",
+            "//",
+            "/assets",
+            "/index.html",
+            "",
+            "*",
+            "/metrics",
+            "/openapi.json",
+            "/docs",
+            "/static/x",
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT", "TRACE", "WEIRD"])
+def test_odd_paths_and_methods_need_the_key_too(folder: Path, path: str, method: str) -> None:
+    async def body() -> int:
+        async with serving(folder, keys=KEYS) as (app, _):
+            return (await status(app, method, path, [HOST, KIND]))[0]
+
+    assert asyncio.run(body()) == 401
+
+
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "DELETE"])
+def test_the_exceptions_are_for_reading_alone(folder: Path, method: str) -> None:
+    async def body() -> int:
+        async with serving(folder, keys=KEYS) as (app, _):
+            return (await status(app, method, "/health", [HOST, KIND]))[0]
+
+    assert asyncio.run(body()) == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(b"evil.example", b"evil.example:8000", b"127.0.0.1.evil.example", b"localhost.evil:1"),
+        *(b"localhost.", b"", b"127.0.0.2", b"0.0.0.0", b"[::1", b"127.0.0.1@evil", b"LOCALHOST\t"),
+    ],
+)
+def test_a_foreign_host_is_refused_by_every_route(folder: Path, host: bytes) -> None:
+    assert set(walk(folder, [(b"host", host), KIND, RIGHT]).values()) == {403}
+
+
+def test_a_host_that_is_missing_or_stands_twice_is_refused(folder: Path) -> None:
+    assert set(walk(folder, [KIND, RIGHT]).values()) == {403}
+    assert set(walk(folder, [HOST, HOST, KIND, RIGHT]).values()) == {400}
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"LocalHost:9", b"127.0.0.1", b"[::1]:8000"])
+def test_every_name_of_the_loopback_is_taken(folder: Path, host: bytes) -> None:
+    assert 403 not in walk(folder, [(b"host", host), KIND, RIGHT]).values()
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(b"https://evil.example", b"null", b"http://localhost:9", b"http://127.0.0.1:8000.evil"),
+        *(b"", b"file://", b"http://[", b"chrome-extension://abc", b"127.0.0.1:8000"),
+    ],
+)
+def test_a_foreign_origin_is_refused_by_every_route(folder: Path, origin: bytes) -> None:
+    async def body() -> None:
+        async with serving(folder, keys=KEYS) as (app, _):
+            for method, path in live_routes(app):
+                code, told = await status(
+                    app, method, path, [HOST, KIND, RIGHT, (b"origin", origin)]
+                )
+                assert code == 403, (method, path)
+                assert "access-control-allow-origin" not in told
+
+    asyncio.run(body())
+
+
+def test_h13_no_page_may_ask_unless_it_is_named(asked: Callable[..., Any]) -> None:
+    page = "https://chat.example.org"
+    preflight = {"origin": page, "access-control-request-method": "POST"}
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[httpx2.Response]:
+        url = "/v1/chat/completions"
+        return [
+            await http.options(url, headers=preflight),
+            await http.get("/v1/models", headers={"origin": page}),
+            await http.get(
+                "/v1/models", headers={"origin": page, "authorization": f"Bearer {KEY}"}
+            ),
+            await http.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}),
+        ]
+
+    closed = asked(ask, keys=KEYS)
+    assert [each.status_code for each in closed] == [403, 403, 403, 200]
+    assert not any("access-control-allow-origin" in each.headers for each in closed)
+
+    asked_page, without, with_key, same = asked(ask, keys=KEYS, allowed_origins=(page,))
+    assert asked_page.status_code == 204
+    allowed = asked_page.headers["access-control-allow-headers"]
+    assert "authorization" in allowed and "content-type" in allowed
+    assert without.status_code == 401 and set(without.json()) == {"error"}
+    assert with_key.status_code == 200
+    for each in (asked_page, without, with_key):
+        assert each.headers["access-control-allow-origin"] == page
+        assert "access-control-allow-credentials" not in each.headers
+        assert each.headers["vary"] == "origin"
+    assert "access-control-allow-origin" not in same.headers
+
+
+def test_the_servers_own_page_may_ask(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> int:
+        answer = await http.post(
+            "/v1/chat/completions", json=chat(), headers={"origin": "http://127.0.0.1:8000"}
+        )
+        return answer.status_code
+
+    assert asked(ask) == 200
+
+
+@pytest.mark.parametrize("origin", ["*", "chat.example.org", "https://a/b", "ftp://a", "null"])
+def test_an_origin_that_is_none_is_no_setting(origin: str) -> None:
+    with pytest.raises(ConfigError, match="allowed_origins"):
+        ServerConfig(allowed_origins=(origin,))
+
+
+def test_headers_have_a_number_and_a_size(folder: Path) -> None:
+    async def body() -> list[int]:
+        async with serving(folder) as (app, _):
+            many = [(b"x-%d" % number, b"") for number in range(MAX_HEADERS)]
+            cases = [[HOST, *many], [HOST, (b"x", b"y" * 33_000)], [HOST, *many[:-1]]]
+            found = [(await status(app, "GET", "/health", case))[0] for case in cases]
+            return [*found, (await status(app, "GET", "/health?" + "q" * 33_000, [HOST]))[0]]
+
+    assert asyncio.run(body()) == [431, 431, 200, 431]
+
+
+def test_a_body_that_grows_too_large_is_not_read_to_its_end(folder: Path) -> None:
+    num_read = 0
+
+    async def body() -> int:
+        async with serving(folder, max_body_bytes=1000) as (app, _):
+            sent: list[Any] = []
+
+            async def receive() -> dict[str, Any]:
+                nonlocal num_read
+                num_read += 1
+                return {"type": "http.request", "body": b" " * 100, "more_body": True}
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            scope = scope_of("/tokenize")
+            await app(scope, receive, send)
+            assert (b"connection", b"close") in sent[0]["headers"]
+            return sent[0]["status"]
+
+    assert asyncio.run(body()) == 413
+    assert num_read == 11
+
+
+@pytest.mark.parametrize("settings", [{"body_idle_seconds": 0.02}, {"body_seconds": 0.02}])
+def test_a_body_that_does_not_come_is_not_waited_for(
+    folder: Path, settings: dict[str, float]
+) -> None:
+    async def body() -> int:
+        async with serving(folder, **settings) as (app, _):
+            sent: list[Any] = []
+
+            async def receive() -> dict[str, Any]:
+                await asyncio.Event().wait()
+                return {}
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            await app(scope_of("/tokenize"), receive, send)
+            return sent[0]["status"]
+
+    assert asyncio.run(body()) == 408
+
+
+def scope_of(path: str) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "scheme": "http",
+        "headers": [HOST, KIND],
+    }
+
+
+def test_requests_past_the_most_that_may_be_open_are_refused_at_once(folder: Path) -> None:
+    async def body() -> tuple[int, dict[str, str], int]:
+        async with serving(folder, max_open_requests=1) as (app, context):
+            held = asyncio.Event()
+
+            async def receive() -> dict[str, Any]:
+                await held.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                raise AssertionError("a client that left is told nothing")
+
+            first = asyncio.create_task(app(scope_of("/tokenize"), receive, send))
+            while app.num_open == 0:
+                await asyncio.sleep(0)
+            code, told = await status(app, "GET", "/v1/models", [HOST])
+            alive, _ = await status(app, "GET", "/health", [HOST])
+            held.set()
+            await first
+            assert app.num_open == 0
+            assert b'reason="open_requests"' in context.metrics.text(None)
+            return code, told, alive
+
+    code, told, alive = asyncio.run(body())
+    assert code == 503 and told["retry-after"] == "1" and alive == 200
+
+
+def test_keys_are_compared_in_constant_time() -> None:
+    source = inspect.getsource(auth)
+    assert "hmac.compare_digest" in source
+    assert "==" not in inspect.getsource(Keys.owner)
+
+
+def test_owners_have_salts_of_their_own_that_no_restart_repeats() -> None:
+    alice = KEYS.owner([(b"authorization", f"Bearer {KEY}".encode())])
+    bob = KEYS.owner([(b"x-api-key", OTHER.encode())])
+    again = Keys([("alice", KEY)]).owner([(b"x-api-key", KEY.encode())])
+    assert alice and bob and again
+    assert (alice.name, bob.name) == ("alice", "bob")
+    assert len({alice.cache_salt, bob.cache_salt, again.cache_salt}) == 3
+
+
+def test_one_owner_does_not_find_what_another_has_cached(folder: Path) -> None:
+    async def body() -> list[int]:
+        async with serving(folder, keys=KEYS) as (app, _):
+            transport = httpx2.ASGITransport(app=app)
+            async with httpx2.AsyncClient(transport=transport, base_url=ORIGIN) as http:
+                found: list[int] = []
+                for key in (KEY, KEY, OTHER):
+                    answer = await http.post(
+                        "/v1/chat/completions",
+                        json=chat("the same long question"),
+                        headers={"authorization": f"Bearer {key}"},
+                    )
+                    details = answer.json()["usage"]["prompt_tokens_details"]
+                    found.append(details["cached_tokens"])
+                return found
+
+    first, again, other = asyncio.run(body())
+    assert first == other == 0 and again > 0
+
+
+def test_a_file_of_keys_has_names_comments_and_blank_lines(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n\nalice {KEY}\n  {OTHER}  \n", encoding="utf-8")
+    keys = read_keys(file)
+    alice = keys.owner([(b"x-api-key", KEY.encode())])
+    other = keys.owner([(b"x-api-key", OTHER.encode())])
+    assert alice and alice.name == "alice"
+    assert other and other.name == "key-4"
+    assert keys.owner([]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no API key"),
+        ("# none\n", "no API key"),
+        ("short", "16 printable"),
+        ("a b " + "c" * 20, "3 words"),
+        ("a " + "c" * 20 + "\na " + "d" * 20, "line 2"),
+        ("c" * 20 + "\n" + "c" * 20, "line 2"),
+        ("\u00e9" * 20, "ASCII"),
+    ],
+)
+def test_a_file_of_keys_that_is_none_is_refused_without_a_key_in_the_message(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=words) as refused:
+        read_keys(file)
+    assert "cccc" not in str(refused.value)
+
+
+def test_a_file_of_keys_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keys(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_public"),
+    [
+        *(("127.0.0.1", False), ("::1", False), ("localhost", False), ("127.9.9.9", False)),
+        *(("0.0.0.0", True), ("::", True), ("192.168.1.2", True), ("example.org", True)),
+    ],
+)
+def test_an_address_is_public_unless_it_is_the_loopback(host: str, is_public: bool) -> None:
+    assert ServerConfig(host=host).is_public == is_public
+
+
+def test_a_reader_that_takes_nothing_is_gone_and_all_of_it_is_freed(folder: Path) -> None:
+    body = json.dumps(chat(stream=True, max_tokens=200, ignore_eos=True)).encode()
+
+    async def run() -> None:
+        async with serving(folder, send_seconds=0.02) as (app, context):
+            messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+            async def receive() -> dict[str, Any]:
+                message = next(messages, None)
+                if message is None:
+                    await asyncio.Event().wait()
+                return message or {}
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.body":
+                    await asyncio.Event().wait()
+
+            await app(scope_of("/v1/chat/completions"), receive, send)
+            while (await context.service.stats()).pages_used:
+                await asyncio.sleep(0)
+            assert app.num_open == 0
+            assert b'why="client"' in context.metrics.text(None)
+
+    asyncio.run(run())
+
+
+def test_the_server_is_imported_without_torch() -> None:
+    code = "import sys, cutaway.server.run; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,201 @@
+"""Requests of ill will by the thousand: no fault of ours, no restart, and golden answers between.
+
+Our own grammar asks 3,000 times, schemathesis some 2,000 over our OpenAPI; both are seeded.
+CUTAWAY_FUZZ=100000 asks so many times and writes bench/results/server_fuzz.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import httpx2
+import pytest
+from hostile_bodies import KINDS, METHODS, body
+from live_server import live
+from openapi_fuzz import Findings, explore
+from server_app import chat, client, completion, make_folder, serving
+
+from cutaway.engine.process import ProcessService
+from cutaway.server.door import Door
+from house_tree import ROOT
+
+ASKED = os.environ.get("CUTAWAY_FUZZ")
+NUM_REQUESTS = int(ASKED or 3000)
+NUM_EXAMPLES = 10 if ASKED is None else NUM_REQUESTS // 100  # of schemathesis, for each route
+LONGEST = 600 if ASKED is None else 6 * 60 * 60
+BATCH = 25
+SEED = 20
+GOLDEN = completion("golden", logprobs=2, seed=1)
+SAID: list[str] = []
+MESSAGES = [{"role": "user", "content": "x"}]
+BASES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {**chat("x", max_tokens=2)},
+    "/v1/completions": {**completion("x", max_tokens=2)},
+    "/v1/responses": {"model": "tiny", "input": "x", "max_output_tokens": 2},
+    "/v1/messages": {"model": "tiny", "messages": MESSAGES, "max_tokens": 2},
+    "/v1/messages/count_tokens": {"model": "tiny", "messages": MESSAGES},
+    "/tokenize": {"prompt": "hello"},
+    "/detokenize": {"tokens": [104, 105]},
+}
+
+
+def engine_of(folder: Path) -> ProcessService:
+    settings = {"dtype": "float32", "cache_tokens": 4096, "page_size": 8}
+    return ProcessService(f"random:{folder / 'config.json'}", **settings)
+
+
+async def golden(http: httpx2.AsyncClient) -> Any:
+    answer = await http.post("/v1/completions", json=GOLDEN)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"]
+
+
+async def fuzz(http: httpx2.AsyncClient, count: int) -> Counter[int]:
+    """Statuses of so many requests. Fails with what is not declared, and its body."""
+    chance = random.Random(SEED)
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods}
+    assert set(posts) == set(BASES), "a route has no body here"
+    expected, statuses = await golden(http), Counter[int]()
+
+    async def one() -> None:
+        path = chance.choice(list(BASES))
+        schema = posts[path]["requestBody"]["content"]["application/json"]["schema"]
+        data = body(chance, BASES[path], schema)
+        method, kind = chance.choice(METHODS), chance.choice(KINDS)
+        answer = await http.request(method, path, content=data, headers={"content-type": kind})
+        about = f"{method} {path} {kind} {data[:600]!r}: {answer.status_code} {answer.text[:600]}"
+        declared = posts[path]["responses"]
+        assert str(answer.status_code) in declared and "Traceback" not in answer.text, about
+        assert answer.status_code < 500 or answer.status_code == 503, about
+        statuses[answer.status_code] += 1
+
+    for _ in range(0, count, BATCH):
+        async with asyncio.TaskGroup() as batch:
+            for _ in range(BATCH):
+                batch.create_task(one())
+        assert await golden(http) == expected
+    return statuses
+
+
+async def idle(app: Door, service: ProcessService) -> None:
+    """Fail where anything is left of a request, or the engine had to be started again."""
+    stats = await service.stats()
+    left = (stats.running, stats.waiting, stats.pages_used, app.num_open, stats.restarts)
+    assert left == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONGEST)
+def test_hostile_bodies_are_refused_or_answered(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "tiny")
+
+    async def run() -> Counter[int]:
+        service = engine_of(folder)
+        async with serving(folder, service=service) as (app, _), client(app) as http:
+            statuses = await fuzz(http, NUM_REQUESTS)
+            await idle(app, service)
+        return statuses
+
+    began = perf_counter()
+    told("our own grammar", asyncio.run(run()), perf_counter() - began)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONGEST)
+def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "tiny", max_position_embeddings=64)
+
+    async def run() -> Findings:
+        service = engine_of(folder)
+        async with live(folder, service=service) as server:
+            found = await asyncio.to_thread(explored, f"http://127.0.0.1:{server.port}")
+            await idle(server.app, service)
+        return found
+
+    began = perf_counter()
+    found = asyncio.run(run())
+    assert not found.faults, "\n\n".join(found.faults[:20])
+    told("schemathesis", found.statuses, perf_counter() - began)
+
+
+def test_schemathesis_sees_a_status_and_a_type_that_are_not_declared(folder: Path) -> None:
+    def spoilt(document: dict[str, Any]) -> dict[str, Any]:
+        paths = {path: document["paths"][path] for path in ("/detokenize", "/version")}
+        del paths["/detokenize"]["post"]["responses"]["400"]
+        answer = paths["/version"]["get"]["responses"]["200"]
+        answer["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        return {**document, "paths": paths}
+
+    async def run() -> Findings:
+        async with live(folder) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            return await asyncio.to_thread(explored, url, num_examples=1, spoilt=spoilt)
+
+    faults = asyncio.run(run()).faults
+    assert {fault.partition(":")[0] for fault in faults} == {
+        "Undocumented status code",
+        "Undocumented Content-Type",
+    }
+
+
+def explored(
+    url: str,
+    *,
+    num_examples: int = NUM_EXAMPLES,
+    spoilt: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document,
+) -> Findings:
+    """What schemathesis finds there.
+
+    spoilt: what it is told that the server declares, made of what the server does declare.
+    """
+    with httpx2.Client(base_url=url) as http:
+
+        def golden_now() -> Any:
+            answer = http.post("/v1/completions", json=GOLDEN)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"]
+
+        expected = golden_now()
+        return explore(
+            spoilt(http.get("/openapi.json").json()),
+            url,
+            bases=BASES,
+            max_examples=num_examples,
+            seed=SEED,
+            is_golden=lambda: golden_now() == expected,
+        )
+
+
+def told(whose: str, statuses: Counter[int], seconds: float) -> None:
+    """Say what was answered; after a long run that found nothing wrong, write it down too."""
+    counts = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
+    said = f"{whose}: {statuses.total()} requests in {seconds / 60:.1f} minutes: {counts}"
+    print(said)
+    assert statuses[200] and statuses[400], "either all is taken or all is refused"
+    if ASKED is None:
+        return
+    SAID.append(f"- {said}")
+    runs = "\n".join(SAID)
+    words = f"""# Hostile requests to the server
+
+    CUTAWAY_FUZZ={NUM_REQUESTS} python -m pytest tests/server/test_server_fuzz.py
+
+{date.today()}, {os.cpu_count()} cores, a tiny model, seed {SEED}. Our own grammar takes bodies from
+the server's OpenAPI and lets fields and bytes go bad, {BATCH} requests at once; schemathesis goes
+over the same OpenAPI, first all borders of all fields, then {NUM_EXAMPLES} draws for each route.
+
+{runs}
+- answers that the OpenAPI does not declare, and 5xx beside 503: 0
+- restarts of the engine, and places, pages and requests that were left at the end: 0
+- a golden request between had its golden tokens and log-probabilities: always
+"""
+    (ROOT / "bench/results/server_fuzz.md").write_text(words, encoding="utf-8")

@@ -1,0 +1,255 @@
+"""Every route against every field: below, least, most, above, and every wrong type."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import httpx2
+import pytest
+from server_app import chat, client, completion, serving
+
+from cutaway.core import limits
+from cutaway.core.limits import LIMITS, Limit
+from cutaway.server.anthropic import CountBody, MessagesBody
+from cutaway.server.context import Context
+from cutaway.server.fields import Body, Limited, Unused
+from cutaway.server.openai_chat import ChatBody
+from cutaway.server.openai_completions import CompletionBody
+from cutaway.server.openai_responses import ResponsesBody
+from cutaway.server.tokens import DetokenizeBody, TokenizeBody
+
+MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+# Every route that reads a body, what it reads, and a body that it takes.
+ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatBody, {**chat(max_tokens=1)}),
+    "/v1/completions": (CompletionBody, {**completion(max_tokens=1)}),
+    "/v1/responses": (ResponsesBody, {"model": "tiny", "input": "x", "max_output_tokens": 1}),
+    "/v1/messages": (MessagesBody, MESSAGES),
+    "/v1/messages/count_tokens": (CountBody, {n: MESSAGES[n] for n in ("model", "messages")}),
+    "/tokenize": (TokenizeBody, {"prompt": "hello"}),
+    "/detokenize": (DetokenizeBody, {"tokens": [104, 105]}),
+}
+
+# What a field needs beside it to be taken at all.
+COMPANY: dict[str, dict[str, Any]] = {
+    "top_logprobs": {"logprobs": True},
+    "max_completion_tokens": {"max_tokens": None},
+    "stream_options": {"stream": True},
+}
+# The same, where a route wants something else.
+COMPANY_OF: dict[tuple[type[Body], str], dict[str, Any]] = {
+    (ResponsesBody, "top_logprobs"): {"include": ["message.output_text.logprobs"]},
+}
+WRONG: dict[str, list[Any]] = {
+    "int": ["1", 1.5, True, [1], {"a": 1}],
+    "float": ["1", True, [1], {"a": 1}, 10**400],
+    "bool": [1, 0, "true", [True], {}],
+    "str": [1, True, ["a"], {"a": 1}],
+}
+TOO_MANY_STOPS = [str(number) for number in range(limits.MAX_STOP_STRINGS + 1)]
+BAD: dict[str, list[Any]] = {
+    "messages": [[], "x", {}, 1, [1], [{"role": 1, "content": "x"}]],
+    "prompt": [[], [[]], {}, 1, True, [1, "a"], [["a"]], [-1], [320], [2**70], [True], [1.0]],
+    "stop": [1, {}, "", [""], [1], TOO_MANY_STOPS, "x" * 257, ["x"] * 10_000],
+    "stop_token_ids": [1, "1", {}, [-1], ["1"], [True], [1.0], [320], [2**70], [1] * 129],
+    "logit_bias": [
+        *(1, [], "x", {"a": 1}, {"-1": 1}, {"1.0": 1}, {" 1": 1}, {"320": 1}, {"9" * 400: 1}),
+        *({"1": 101}, {"1": -101}, {"1": "1"}, {"1": True}, {"1": None}),
+        {str(number): 1 for number in range(1025)},
+    ],
+    "response_format": [1, "json", {}, {"type": "xml"}, {"type": "json_schema"}],
+    "structured_outputs": [
+        *(1, [], {}, {"json": {}, "regex": "a"}, {"regex": 1}, {"choice": []}, {"choice": [1]}),
+        *({"json": 1}, {"json_object": 1}, {"grammar": ""}, {"unknown": 1}),
+    ],
+    "stream_options": [
+        *(1, [], {"include_usage": 1}, {"include_usag": True}),
+        *({"continuous_usage_stats": True}, {"continuous_usage_stats": 1}),
+    ],
+    "tools": [1, {}, [1], [{}], [{"type": "function"}], [{"type": "x", "function": {}}]],
+    "tool_choice": [1, [], {}, "always", {"type": "function", "function": {"name": "f"}}],
+    "chat_template_kwargs": [1, [], "x", {"unread": 1}],
+    "tokens": [1, "1", {}, [-1], ["1"], [True], [320], [2**70], None],
+    "modalities": ["text", ["audio"], []],
+    "store": [True, 1, 0, "false"],
+    "suffix": ["x", 1],
+    "best_of": [0, 2, True, 1.0, "1"],
+    "function_call": ["auto", {}, 1],
+    "input": [[], {}, 1, [1], [{}], [{"role": "x", "content": "y"}], [{"type": "x"}]],
+    "text": [1, [], "x", {"format": 1}, {"format": {"type": "xml"}}, {"verbosity": "low"}],
+    "metadata": [1, [], "x"],
+    "background": [True, 1, 0, "false"],
+    "include": ["x", ["x"], [1], {}, 1, [["a"]], [None]],
+    "truncation": ["auto", 1, []],
+    "system": [1, {}, [1], [{}], [{"type": "image"}], [{"type": "text"}]],
+    "stop_sequences": [1, {}, "a", [""], [1], TOO_MANY_STOPS, ["x" * 257], ["x"] * 10_000],
+    "thinking": [1, [], {}, {"type": "x"}, {"type": "enabled", "budget_tokens": 1024}],
+    "output_config": [1, [], {"effort": "low"}, {"format": {}}, {"format": {"type": "text"}}],
+}
+REFUSED = (
+    *("functions", "audio", "web_search_options", "reasoning_effort", "verbosity", "prediction"),
+    *("previous_response_id", "conversation", "reasoning", "max_tool_calls"),
+    *("container", "mcp_servers", "context_management"),
+)
+BAD |= {name: [1, "x", {"a": 1}] for name in REFUSED}
+# Fields whose name means something else for one route.
+OTHERS: dict[tuple[type[Body], str], list[Any]] = {
+    (TokenizeBody, "prompt"): WRONG["str"],
+}
+
+
+def outside(limit: Limit) -> Iterator[Any]:
+    """Values beyond a range, and of types that are none of its own."""
+    yield from WRONG[limit.kind]
+    if limit.kind == "int":
+        yield from (int(limit.least) - 1, int(limit.most) + 1, -(2**70), 2**70)
+    elif limit.kind == "float":
+        yield from (limit.least - 0.001, limit.most + 0.001, -(10**400))
+        if limit.least_open:
+            yield limit.least
+
+
+def inside(limit: Limit) -> Iterator[Any]:
+    """The ends of a range, and null."""
+    yield None
+    if limit.kind == "bool":
+        yield from (True, False)
+    elif limit.kind == "int":
+        yield from (int(limit.least), int(limit.most))
+    else:
+        yield from (math.nextafter(limit.least, 1) if limit.least_open else limit.least, limit.most)
+
+
+def param_of(answer: httpx2.Response) -> str:
+    """The field at fault; Anthropic's errors name it in their words alone."""
+    error = answer.json()["error"]
+    return str(error["param"]) if "param" in error else error["message"].split()[0]
+
+
+def limit_of(kind: type[Body], name: str) -> Limit | None:
+    """The entry of core/limits.py that a field has."""
+    metadata = kind.model_fields[name].metadata
+    return next((LIMITS[each.name] for each in metadata if isinstance(each, Limited)), None)
+
+
+def company(kind: type[Body], name: str) -> dict[str, Any]:
+    return COMPANY_OF.get((kind, name), COMPANY.get(name, {}))
+
+
+def is_unused(kind: type[Body], name: str) -> bool:
+    return any(isinstance(each, Unused) for each in kind.model_fields[name].metadata)
+
+
+def wrong_values(kind: type[Body], name: str) -> list[Any]:
+    limit = limit_of(kind, name)
+    if limit is not None:
+        return list(outside(limit))
+    if (kind, name) in OTHERS or name in BAD:
+        return OTHERS.get((kind, name), BAD.get(name, []))
+    hint = str(get_type_hints(kind)[name])
+    assert hint in ("<class 'str'>", "str | None", "bool | None"), f"{name} has cases of its own"
+    return WRONG["bool" if "bool" in hint else "str"]
+
+
+CELLS = [
+    (path, name)
+    for path, (kind, _) in ROUTES.items()
+    for name in kind.model_fields
+    if not is_unused(kind, name)
+]
+
+
+def test_every_route_that_reads_a_body_is_walked(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> Any:
+        return (await http.get("/openapi.json")).json()
+
+    paths = asked(ask)["paths"]
+    assert {path for path, methods in paths.items() if "post" in methods} == set(ROUTES)
+    for path, (kind, _) in ROUTES.items():
+        content = paths[path]["post"]["requestBody"]["content"]
+        schema = content["application/json"]["schema"]
+        assert set(schema["properties"]) == set(kind.model_fields)
+        for name in kind.model_fields:
+            limit = limit_of(kind, name)
+            if limit is not None and limit.kind != "bool":
+                assert schema["properties"][name]["maximum"] == float(limit.most)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
+    folder: Path, path: str
+) -> None:
+    kind, base = ROUTES[path]
+
+    async def walk() -> None:
+        async with serving(folder) as (app, context), client(app) as http:
+            for name in (name for at, name in CELLS if at == path):
+                for value in wrong_values(kind, name):
+                    body = {**base, **company(kind, name), name: value}
+                    answer = await http.post(path, json=body)
+                    told = f"{path} {name} {value!r:.60}: {answer.text:.200}"
+                    expected = 404 if name == "model" and isinstance(value, str) else 400
+                    assert answer.status_code == expected, told
+                    assert param_of(answer).startswith(name), told
+                    assert "Traceback" not in answer.text, told
+            assert (await context.service.stats()).pages_used == 0
+            assert (await http.post(path, json=base)).status_code == 200
+
+    asyncio.run(walk())
+
+
+@pytest.mark.parametrize("path", [path for path in ROUTES if path.startswith("/v1/")])
+def test_every_field_takes_the_ends_of_its_range(folder: Path, path: str) -> None:
+    kind, base = ROUTES[path]
+    # Beyond what the model holds, or more than its company: told as such, and not as a range.
+    beyond = {"max_tokens", "max_completion_tokens", "min_tokens", "max_output_tokens"}
+
+    async def walk() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            for name in (name for at, name in CELLS if at == path):
+                limit = limit_of(kind, name)
+                for value in () if limit is None else inside(limit):
+                    body = {**base, **company(kind, name), name: value}
+                    answer = await http.post(path, json=body)
+                    told = f"{path} {name} {value!r:.60}: {answer.text:.200}"
+                    if name in beyond and value in (0, limits.INT64_MAX) and value != 0:
+                        assert answer.status_code == 400, told
+                    elif name in beyond - {"min_tokens"} and value == 0:
+                        assert param_of(answer) in (name, "max_tokens"), told
+                    elif name == "timeout" and value is not None:
+                        # Too short for any answer; more than this server gives.
+                        assert answer.status_code == (408 if value < 1 else 400), told
+                    elif value is None and kind.model_fields[name].is_required():
+                        assert answer.status_code == 400, told
+                    else:
+                        assert answer.status_code == 200, told
+
+    asyncio.run(walk())
+
+
+def test_a_misspelt_field_is_told_with_its_neighbour(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
+        near = await http.post("/v1/chat/completions", json=chat(temprature=1))
+        return [near, await http.post("/v1/completions", json=completion(zzz=1))]
+
+    near, far = asked(ask)
+    assert near.status_code == far.status_code == 400
+    assert "Did you mean temperature?" in near.json()["error"]["message"]
+    assert far.json()["error"]["param"] == "zzz"
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_fields_that_are_missing_are_named(asked: Callable[..., Any], path: str) -> None:
+    kind, base = ROUTES[path]
+    needed = [name for name, field in kind.model_fields.items() if field.is_required()]
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
+        bodies = [{n: v for n, v in base.items() if n != name} for name in needed]
+        return [await http.post(path, json=body) for body in bodies]
+
+    for name, answer in zip(needed, asked(ask), strict=True):
+        assert answer.status_code == 400 and param_of(answer) == name

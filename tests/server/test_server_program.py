@@ -1,0 +1,206 @@
+"""`cutaway serve` as a program: what it prints, what it refuses to start, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import httpx2
+import pytest
+from server_app import chat, completion
+
+from program import command, environment, spawn
+
+KEY = "a-key-of-enough-characters"
+
+
+@contextmanager
+def served(
+    model: Path | str, *arguments: str, dtype: str = "float32"
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The program once it is ready: process, address, and the lines that it said.
+
+    model: a name, or the folder of a tiny model.
+    """
+    model = f"random:{model / 'config.json'}" if isinstance(model, Path) else model
+    settings = ("--dtype", dtype, "--cache-tokens", "4096", "--served-name", "tiny")
+    process = subprocess.Popen(
+        command("serve", model, "--port", "0", *settings, *arguments),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        lines = list(until_ready(process.stderr))
+        found = re.search(r"http://[\d.]+:\d+", "".join(lines))
+        assert found, lines
+        yield process, found[0], lines
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until_ready(stderr: IO[str]) -> Iterator[str]:
+    for line in stderr:
+        yield line
+        if line.startswith("curl "):
+            return
+
+
+def test_it_prints_where_it_listens_and_a_line_to_try_it(folder: Path) -> None:
+    with served(folder) as (process, url, lines):
+        curl = lines[-1]
+        body = json.loads(curl[curl.index("'{") + 1 : curl.rindex("'")])
+        assert httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300).status_code == 200
+        assert f"{url}/v1" in "".join(lines)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and out == "" and "Traceback" not in err
+
+
+def test_sigterm_lets_answers_finish_and_takes_nothing_new_in(folder: Path) -> None:
+    body = chat(stream=True, max_tokens=200, ignore_eos=True)
+    with served(folder) as (process, url, _), httpx2.Client(base_url=url, timeout=300) as http:
+        with http.stream("POST", "/v1/chat/completions", json=body) as stream:
+            lines = stream.iter_lines()
+            said = [next(lines)]
+            process.send_signal(signal.SIGTERM)
+            refused = until_draining(url)
+            said += list(lines)
+        process.communicate(timeout=300)
+    assert "data: [DONE]" in said
+    if refused is not None:  # the answer may have ended first; then nobody listened any more
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "draining"
+    assert process.returncode == 0
+
+
+def until_draining(url: str) -> httpx2.Response | None:
+    """Ask again until the server takes nothing in; None when it has ended already."""
+    try:
+        while True:
+            answer = httpx2.post(f"{url}/v1/chat/completions", json=chat(max_tokens=1), timeout=300)
+            if answer.status_code == 503:
+                return answer
+    except httpx2.TransportError:
+        return None
+
+
+def test_a_second_signal_ends_at_once_and_streams_say_so(folder: Path) -> None:
+    body = chat(stream=True, max_tokens=200, ignore_eos=True, n=16, temperature=1)
+    with served(folder, "--log", "json") as (process, url, _):
+        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=300) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            said = [line for line in lines if line]
+        process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert said[-1] == "data: [DONE]" or '"error"' in said[-1]
+
+
+def test_a_model_that_is_not_loaded_in_time_ends_the_server(folder: Path) -> None:
+    model = f"random:{folder / 'config.json'}"
+    ended = spawn("serve", model, "--port", "0", "--load-seconds", "0.01")
+    assert ended.code == 1 and "error: the model was not loaded in load_seconds, 0.01" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_server_whose_engine_is_given_up_ends_with_an_error(folder: Path) -> None:
+    with served(folder, "--max-restarts", "0") as (process, _, _):
+        (child,) = children(process.pid)
+        os.kill(child, signal.SIGKILL)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 1 and "max_restarts is 0. The server ends" in err
+    assert "Traceback" not in err
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(each) for task in tasks for each in (task / "children").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "told"),
+    [(["a"] * 9, "6 answers at once"), (["a" * 15] * 2, "20 tokens of prompts that wait")],
+)
+def test_the_bounds_of_traffic_reach_the_engines_door(
+    folder: Path, prompts: list[str], told: str
+) -> None:
+    bounds = ("--max-sequences", "1", "--max-waiting", "5", "--max-waiting-tokens", "20")
+    with served(folder, *bounds) as (_, url, _):
+        # All prompts of one request come to the door before any is answered.
+        answer = httpx2.post(f"{url}/v1/completions", json=completion(prompts), timeout=300)
+        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+        assert told in answer.json()["error"]["message"]
+
+
+def test_a_public_address_without_keys_is_refused(folder: Path, tmp_path: Path) -> None:
+    model = f"random:{folder / 'config.json'}"
+    for host in ("0.0.0.0", "::"):
+        ended = spawn("serve", model, "--host", host, "--port", "0")
+        assert ended.code == 2 and "--api-key-file" in ended.err
+        assert "Traceback" not in ended.err
+
+
+def test_keys_of_a_file_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"alice {KEY}\n", encoding="utf-8")
+    with served(folder, "--api-key-file", str(file), "--host", "0.0.0.0") as (_, url, _):
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx2.get(f"{url}/v1/models").status_code == 401
+        answer = httpx2.get(f"{url}/v1/models", headers={"x-api-key": KEY})
+        assert answer.status_code == 200
+        assert httpx2.get(f"{url}/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--port", "70000"), 2, "port is 70000"),
+        (("--host", "256.1.1.1", "--allow-unauthenticated"), 2, "cannot listen"),
+        (("--api-key-file", "no-such-file"), 2, "cannot be read"),
+        (("--allow-origin", "*"), 2, "allowed_origins"),
+        (("--request-seconds", "0"), 2, "request_seconds is 0"),
+        (("--drain-seconds", "-1"), 2, "drain_seconds is -1"),
+        (("--drain-seconds", "nan"), 2, "drain_seconds is nan"),
+        (("--request-seconds", "inf"), 2, "request_seconds is inf"),
+        (("--max-waiting", "0"), 2, "max_waiting is 0"),
+        (("--max-waiting-tokens", "-1"), 2, "max_waiting_tokens is -1"),
+        (("--stall-seconds", "0"), 2, "stall_seconds is 0"),
+        (("--load-seconds", "nan"), 2, "load_seconds is nan"),
+        (("--restart-seconds", "-1"), 2, "restart_seconds is -1"),
+        (("--max-restarts", "-1"), 2, "max_restarts is -1"),
+        (("--page-size", "0"), 2, "page_size"),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_one_line(
+    folder: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    ended = spawn("serve", f"random:{folder / 'config.json'}", *arguments)
+    assert ended.code == code and words in ended.err
+    assert "Traceback" not in ended.err and ended.err.startswith("error: ")
+
+
+def test_a_port_that_is_taken_is_told(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = spawn("serve", f"random:{folder / 'config.json'}", "--port", port)
+    assert ended.code == 2 and "in use" in ended.err and "--port" in ended.err
+
+
+def test_a_model_that_is_not_there_ends_the_program(tmp_path: Path) -> None:
+    ended = spawn("serve", str(tmp_path / "none.gguf"), "--port", "0")
+    assert ended.code == 3 and "Traceback" not in ended.err

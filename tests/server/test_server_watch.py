@@ -1,0 +1,234 @@
+"""What can be watched: metrics and log lines; and what must never be seen there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from server_app import chat, completion
+
+from cutaway.server import log
+from cutaway.server.auth import Keys
+from cutaway.server.context import Context
+
+# Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.
+STEMS = (
+    *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
+    *("num_preemptions_total", "prompt_tokens_total", "generation_tokens_total"),
+    *("prefix_cache_queries_total", "prefix_cache_hits_total"),
+    *("time_to_first_token_seconds_bucket", "inter_token_latency_seconds_bucket"),
+    *("e2e_request_latency_seconds_bucket", "request_queue_time_seconds_bucket"),
+    *("request_prefill_time_seconds_bucket", "request_decode_time_seconds_bucket"),
+    *("request_inference_time_seconds_bucket", "request_success_total"),
+    *("request_params_n_bucket", "request_params_max_tokens_bucket"),
+    *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
+)
+CANARY, KEY = "canary-content-7f3a", "key-canary-5d2e9b81"
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    """A number of the exposition."""
+    wanted = "".join(f'[^}}]*{label}="{value}"' for label, value in sorted(labels.items()))
+    found = re.search(rf"^cutaway:{name}{{{wanted}[^}}]*}} (\S+)$", text, re.MULTILINE)
+    assert found, f"{name} {labels} is in\n{text}"
+    return float(found[1])
+
+
+def test_metrics_have_vllms_stems_and_count_what_happened(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> str:
+        await http.post("/v1/chat/completions", json=chat(n=2, ignore_eos=True))
+        await http.post("/v1/completions", json=completion("hello", ignore_eos=True))
+        await http.post("/v1/completions", json=completion(n=0))
+        return (await http.get("/metrics")).text
+
+    text = asked(ask)
+    for stem in STEMS:
+        assert f"\ncutaway:{stem}" in text, stem
+    assert value(text, "generation_tokens_total") == 24
+    assert value(text, "prompt_tokens_total") == len("user: hello\nassistant:") + 5
+    assert value(text, "request_success_total", finished_reason="length") == 3
+    assert value(text, "time_to_first_token_seconds_count") == 3
+    assert value(text, "inter_token_latency_seconds_count") == 21
+    assert value(text, "num_requests_running") == 0
+    assert value(text, "http_requests_total", route="/v1/completions", status="400") == 1
+
+
+def test_metrics_answer_while_the_engine_is_down(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, context: Context) -> Any:
+        await context.service.close()
+        return await http.get("/metrics")
+
+    answer = asked(ask)
+    assert answer.status_code == 200 and "num_requests_running" not in answer.text
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_content_and_no_key_is_logged_counted_or_told(
+    asked: Callable[..., Any], form: log.Form, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers, propagate = log.LOGGER.handlers, log.LOGGER.propagate
+
+    async def ask(http: httpx2.AsyncClient, context: Context) -> list[str]:
+        path = "/v1/chat/completions"
+        bad_key = {"authorization": f"Bearer {KEY}x"}
+        await http.post(path, json=chat(CANARY))
+        await http.post(path, json=chat(CANARY, stream=True, stop=[CANARY]))
+        await http.post(path, json=chat(CANARY, user=CANARY, n=0))
+        await http.post(path, json=chat(CANARY), headers=bad_key)
+        await http.get(f"/{CANARY}?key={KEY}")
+
+        def fail(*_: object, **__: object) -> object:
+            raise RuntimeError(CANARY)
+
+        context.template.render = fail  # type: ignore[method-assign]
+        failed = await http.post(path, json=chat(CANARY))
+        assert failed.status_code == 500
+        return [failed.text, (await http.get("/metrics")).text]
+
+    try:
+        log.set_up(form)
+        told = asked(ask, keys=Keys([("alice", KEY)]), key=KEY)
+    finally:
+        log.LOGGER.handlers, log.LOGGER.propagate = handlers, propagate
+    logged = capsys.readouterr().err
+    assert logged.count("request_id") >= 7 and "alice" in logged
+    for text in (logged, *told):
+        assert CANARY not in text and KEY not in text
+
+
+def test_json_lines_are_json_and_hold_ids_sizes_and_times(
+    asked: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> Any:
+        return await http.post("/v1/chat/completions", json=chat())
+
+    with caplog.at_level(logging.INFO, logger="cutaway.server"):
+        answer = asked(ask)
+    (record,) = [each for each in caplog.records if each.getMessage() == "request"]
+    line = json.loads(log._Json().format(record))
+    assert line["request_id"] == answer.headers["x-request-id"]
+    assert answer.json()["id"] == f"chatcmpl-{line['request_id']}"
+    assert line["route"] == "/v1/chat/completions" and line["status"] == 200
+    assert line["completion_tokens"] == 8 and line["prompt_tokens"] > 0 and line["seconds"] > 0
+
+
+def test_ids_are_the_servers_own(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[str]:
+        headers = {"x-request-id": "mine"}
+        answers = [await http.get("/health", headers=headers) for _ in range(2)]
+        return [each.headers["x-request-id"] for each in answers]
+
+    first, second = asked(ask)
+    assert first != second and "mine" not in (first, second)
+
+
+def test_parsing_and_templates_run_in_worker_threads(asked: Callable[..., Any]) -> None:
+    import threading
+
+    names: list[str] = []
+
+    async def ask(http: httpx2.AsyncClient, context: Context) -> None:
+        render = context.template.render
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            names.append(threading.current_thread().name)
+            return render(*args, **kwargs)
+
+        context.template.render = watched  # type: ignore[method-assign]
+        await http.post("/v1/chat/completions", json=chat())
+
+    asked(ask)
+    assert len(names) == 1 and names[0].startswith("cutaway-request")
+
+
+def test_too_much_to_read_is_refused(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, context: Context) -> Any:
+        context.worker._num_open = 10**6
+        refused = await http.post("/tokenize", json={"prompt": "x"})
+        context.worker._num_open = 0
+        return refused
+
+    refused = asked(ask)
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, {"yes", "no"}),
+        ({"structured_outputs": {"regex": "a{3}"}}, {"aaa"}),
+        ({"response_format": {"type": "text"}}, None),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"enum": [1, 22]}},
+                }
+            },
+            {"1", "22"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_h16_the_form_that_is_asked_for_is_kept(
+    asked: Callable[..., Any], fields: dict[str, Any], allowed: set[str] | None, stream: bool
+) -> None:
+    pytest.importorskip("llguidance")
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> str:
+        body = completion("answer: ", max_tokens=40, temperature=1, stream=stream, **fields)
+        answer = await http.post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        if not stream:
+            return answer.json()["choices"][0]["text"]
+        from server_app import events
+
+        return "".join(c["text"] for ch in events(answer.text)[:-1] for c in ch["choices"])
+
+    text = asked(ask)
+    assert allowed is None or text in allowed
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_h16_a_schema_that_cannot_be_kept_is_refused(
+    asked: Callable[..., Any], stream: bool
+) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"name": "x", "schema": {"type": "widget"}}
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
+        shape = {"type": "json_schema", "json_schema": schema}
+        refused = await http.post(
+            "/v1/chat/completions", json=chat(response_format=shape, stream=stream)
+        )
+        return [refused, await http.post("/v1/chat/completions", json=chat())]
+
+    refused, after = asked(ask)
+    assert refused.status_code == 400 and after.status_code == 200
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert refused.json()["error"]["param"].startswith("response_format")
+
+
+def test_h14_tools_are_checked(asked: Callable[..., Any]) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
+        bodies: list[dict[str, Any]] = [
+            {"tools": [{"type": "x", "function": {}}]},
+            {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            {"tool_choice": "required"},
+            {"tools": [tool], "tool_choice": "none"},
+            {"tools": [], "tool_choice": "auto"},
+        ]
+        return [await http.post("/v1/chat/completions", json=chat(**body)) for body in bodies]
+
+    *refused, none, empty = asked(ask)
+    params = ["tools[0].type", "tool_choice", "tools[0].function.name", "tool_choice"]
+    assert [each.json()["error"]["param"] for each in refused] == params
+    assert none.status_code == empty.status_code == 200
