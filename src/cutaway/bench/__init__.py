@@ -1,0 +1,1 @@
+"""What `cutaway bench` runs: workloads, the engines that get them, and tables of ratios."""

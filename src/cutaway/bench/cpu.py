@@ -1,0 +1,306 @@
+"""`cutaway bench cpu`: our engine beside each installed peer, on the same files, round by round.
+
+A machine's speed moves from minute to minute, so both sides run in every round and ratios are of
+one round. What is judged is the lower quartile of these ratios.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from cutaway.bench import files
+from cutaway.bench.peers.process import Peer, PeerError, has_module
+from cutaway.core import gguf
+from cutaway.core.errors import ConfigError
+
+Say = Callable[[str], None]
+_REST = 0.15  # seconds between two sides: threads of the last one have gone to sleep
+
+
+@dataclass(frozen=True)
+class PeerKind:
+    """How a peer is started. variants: arguments; the best of them in a round counts."""
+
+    name: str
+    module: str
+    script: str
+    variants: tuple[tuple[str, ...], ...] = ((),)
+
+
+LLAMA = PeerKind("llama.cpp", "llama_cpp", "run_llama_cpp.py", (("fa",), ("nofa",)))
+OPENVINO = PeerKind("OpenVINO", "openvino_genai", "run_openvino.py")
+TRANSFORMERS = PeerKind("transformers", "transformers", "run_transformers.py")
+PEERS = (LLAMA, OPENVINO, TRANSFORMERS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload on one file. targets: the least ratio to each peer that we want to reach.
+
+    limit: the least share of a step that its bytes alone take at the bandwidth of the same round.
+    """
+
+    name: str
+    model: str
+    targets: Mapping[str, float | None]
+    kind: Literal["decode", "prefill"] = "decode"
+    context: int = 16  # of a prefill: the prompt
+    sequences: int = 1
+    limit: float | None = None
+
+
+START = "process start to first token"
+
+MODELS: dict[str, Callable[[], Path]] = {
+    "q4_1": lambda: files.smollm2(),
+    "q4_0": lambda: files.converted("Q4_0"),
+    "q8_0": lambda: files.converted("Q8_0"),
+    "1b": files.random_1b,
+}
+
+_L, _O, _T = LLAMA.name, OPENVINO.name, TRANSFORMERS.name
+CASES = (
+    Case("decode, SmolLM2 Q4_1", "q4_1", {_L: 1.8, _O: None, _T: None}, limit=0.7),
+    Case("decode at 1,024, SmolLM2 Q4_1", "q4_1", {_L: 2.0, _O: None}, context=1024),
+    Case("decode, SmolLM2 Q4_0", "q4_0", {_L: 1.5}),
+    Case("8 sequences, SmolLM2 Q4_0", "q4_0", {_L: 2.5, _O: 1.8}, context=128, sequences=8),
+    Case("32 sequences, SmolLM2 Q4_0", "q4_0", {_L: 2.0, _O: 1.8}, context=128, sequences=32),
+    Case("prefill 512, SmolLM2 Q4_0", "q4_0", {_L: 1.8, _O: 1.2}, "prefill", 512),
+    Case("prefill 2,048, SmolLM2 Q4_0", "q4_0", {_L: 1.8, _O: 1.2}, "prefill", 2048),
+    Case("decode, SmolLM2 Q8_0", "q8_0", {_L: None}),
+    Case("decode, 1B shape Q4_0", "1b", {_L: 1.3}, limit=0.8),
+    Case("prefill 128, 1B shape Q4_0", "1b", {_L: 1.8}, "prefill", 128),
+)
+
+
+@dataclass
+class Row:
+    """Tokens per second of both sides (seconds or bytes where the unit says so).
+
+    ratio: lower quartile of the paired ratios; for a time or a size the upper one, and `target` is
+    then the most that is wanted.   limit_share: bytes over bandwidth, over the step's time.
+    """
+
+    name: str
+    ours: float
+    peer: str | None = None
+    peer_value: float | None = None
+    ratio: float | None = None
+    ratio_median: float | None = None
+    target: float | None = None
+    limit_share: float | None = None
+    limit_target: float | None = None
+    unit: str = "tokens/s"
+
+
+@dataclass
+class Report:
+    """Rows, what ran, and the read bandwidth of all rounds in bytes per second."""
+
+    rows: list[Row] = field(default_factory=list[Row])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+    bandwidth: float = 0.0
+
+
+def run(
+    *,
+    rounds: int,
+    threads: int,
+    python: str,
+    models: Sequence[str] = tuple(MODELS),
+    only: str = "",
+    steps: int = 16,
+    say: Say = lambda _: None,
+) -> Report:
+    """Measure the cases of some models; peers run in the interpreter `python`.
+
+    only: a part of the names of the cases that are wanted.
+
+    Raises: PeerError when our own side fails; a peer that fails is said and left out.
+    """
+    names = [case.name for case in CASES if case.model in models] + [START]
+    if not any(only in name for name in names):
+        raise ConfigError(f"only is {only!r}; no case has it. Cases are {', '.join(names)}.")
+    report, bandwidths = Report(), list[float]()
+    for model in models:
+        cases = [case for case in CASES if case.model == model and only in case.name]
+        if not cases:
+            continue
+        path = MODELS[model]()
+        with ExitStack() as stack:
+            wanted = {name for case in cases for name in case.targets}
+            sides = _Sides(path, wanted, threads=threads, python=python, stack=stack, say=say)
+            report.versions |= sides.versions
+            for case in cases:
+                say(f"{case.name} ...")
+                bandwidths += _measure(case, sides, rounds, steps, report)
+    if "q4_1" in models and only in START:
+        _measure_start(MODELS["q4_1"](), rounds, threads, python, report, say)
+    report.bandwidth = statistics.median(bandwidths or [0.0])
+    return report
+
+
+class _Sides:
+    """Our engine and the peers, each with the same file loaded."""
+
+    def __init__(
+        self,
+        path: Path,
+        wanted: set[str],
+        *,
+        threads: int,
+        python: str,
+        stack: ExitStack,
+        say: Say,
+    ) -> None:
+        self.path = path
+        arguments = [str(path), str(threads)]
+        self.ours = Peer("run_cutaway.py", arguments, python=sys.executable)
+        stack.callback(self.ours.close)
+        self.versions = {"cutaway": self.ours.versions}
+        self.peers: dict[str, list[Peer]] = {}
+        for kind in PEERS:
+            if not has_module(python, kind.module):
+                continue
+            for more in kind.variants if kind.name in wanted else ():
+                try:
+                    peer = Peer(kind.script, [*arguments, *more], python=python)
+                except PeerError as error:
+                    say(f"{kind.name} is left out: {error}")
+                    continue
+                stack.callback(peer.close)
+                self.peers.setdefault(kind.name, []).append(peer)
+                self.versions[" ".join((kind.name, *more))] = peer.versions
+
+
+def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: Report) -> list[float]:
+    """One case in paired rounds, after a round that warms up and is not counted."""
+    ours, bandwidths = list[float](), list[float]()
+    theirs: dict[str, list[float]] = {name: [] for name in case.targets if name in sides.peers}
+    for number in range(rounds + 1):
+        bandwidths.append(sides.ours.ask("bandwidth"))
+        ours.append(_ask(sides.ours, case, steps))
+        for name, measured in theirs.items():
+            measured.append(min(_ask(peer, case, steps) for peer in sides.peers[name]))
+        if number == 0:
+            for each in (ours, bandwidths, *theirs.values()):
+                each.clear()
+    tokens = case.context if case.kind == "prefill" else case.sequences
+    share = None
+    if case.kind == "decode":
+        num_bytes = _bytes_read(sides.path, case)
+        shares = [num_bytes / b / s for b, s in zip(bandwidths, ours, strict=True)]
+        share = statistics.median(shares)
+    speed = tokens / statistics.median(ours)
+    if not theirs:
+        report.rows.append(Row(case.name, speed, limit_share=share, limit_target=case.limit))
+    for name, measured in theirs.items():
+        ratios = [b / a for a, b in zip(ours, measured, strict=True)]
+        report.rows.append(
+            Row(
+                case.name,
+                speed,
+                peer=name,
+                peer_value=tokens / statistics.median(measured),
+                ratio=_quartile(ratios, 0),
+                ratio_median=statistics.median(ratios),
+                target=case.targets[name],
+                limit_share=share,
+                limit_target=case.limit,
+            )
+        )
+    return bandwidths
+
+
+def _ask(peer: Peer, case: Case, steps: int) -> float:
+    time.sleep(_REST)
+    if case.kind == "prefill":
+        return peer.ask("prefill", tokens=case.context)
+    return peer.ask("decode", context=case.context, sequences=case.sequences, steps=steps)
+
+
+def _bytes_read(path: Path, case: Case) -> int:
+    """What one step must read: all weights once, and each sequence's keys and values in float16."""
+    file = gguf.read(path)
+    weights = sum(tensor.num_bytes for tensor in file.tensors.values())
+    layers = file.integer("llama.block_count")
+    groups = file.integer("llama.attention.head_count_kv")
+    heads = file.integer("llama.attention.head_count")
+    head_size = file.integer("llama.embedding_length") // heads
+    return weights + case.sequences * case.context * layers * groups * head_size * 2 * 2
+
+
+def _measure_start(
+    path: Path, rounds: int, threads: int, python: str, report: Report, say: Say
+) -> None:
+    """From starting a process to its first token, and the most memory that ours held."""
+    say(f"{START} ...")
+    program = [str(Path(sys.executable).with_name("cutaway")), "complete", "--chat", "--json"]
+    program += ["--model", str(path), "--max-tokens", "1", "What is gravity?"]
+    theirs = [python, str(Path(__file__).parent / "peers" / "first_llama_cpp.py")]
+    theirs += [str(path), str(threads)]
+    has_peer = has_module(python, LLAMA.module)
+    pairs: list[tuple[float, float]] = []
+    sizes: list[float] = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        sizes.append(_peak_memory(program))
+        ours = time.perf_counter() - began
+        began = time.perf_counter()
+        if has_peer:
+            _peak_memory(theirs)
+        pairs.append((ours, time.perf_counter() - began))
+    pairs = pairs[1:]  # the first one warmed the page cache
+    row = Row(START, statistics.median(p[0] for p in pairs), unit="s")
+    if has_peer:
+        ratios = [ours / peer for ours, peer in pairs]
+        row.peer, row.peer_value = LLAMA.name, statistics.median(p[1] for p in pairs)
+        row.ratio, row.ratio_median, row.target = (
+            _quartile(ratios, 2),
+            statistics.median(ratios),
+            2.0,
+        )
+    report.rows.append(row)
+    report.rows.append(Row("peak resident memory", max(sizes) / 1e6, unit="MB", target=450.0))
+
+
+def _peak_memory(command: Sequence[str]) -> float:
+    """Run to the end and give the most bytes that were resident.
+
+    wait4 would count this process's own memory, which the child has until it becomes the program.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    status, most = Path(f"/proc/{process.pid}/status"), 0
+    while process.poll() is None:
+        with suppress(OSError):
+            lines = status.read_text(encoding="ascii").splitlines()
+            most = max(most, *(int(x.split()[1]) for x in lines if x.startswith("VmHWM")), 0)
+        time.sleep(0.002)
+    if process.returncode:
+        raise PeerError(f"{' '.join(command[:4])} ended with {process.returncode}")
+    return most * 1024
+
+
+def _quartile(values: Sequence[float], which: int) -> float:
+    return statistics.quantiles(values, n=4, method="inclusive")[which] if values[1:] else values[0]
+
+
+def misses(report: Report) -> Iterator[Row]:
+    """Rows that fall short of their target."""
+    for row in report.rows:
+        is_most = row.unit in ("s", "MB")
+        value = row.ours if row.unit == "MB" else row.ratio
+        is_short = False
+        if value is not None and row.target is not None:
+            is_short = value > row.target if is_most else value < row.target
+        share, least = row.limit_share, row.limit_target
+        if is_short or (share is not None and least is not None and share < least):
+            yield row

@@ -1,0 +1,133 @@
+"""The files that engines are compared on, made once and kept in the user's cache.
+
+Conversions are for speed, not for quality: weights are rounded twice. Needs the `gguf` package,
+which writes the files.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy
+
+from cutaway.core.errors import ConfigError
+from cutaway.weights.find import find
+from cutaway.weights.package import cache_folder
+
+# Llama-3.2-1B's sizes with SmolLM2's vocabulary.
+_LAYERS, _WIDTH, _INNER, _HEADS, _GROUPS, _HEAD_SIZE, _VOCAB = 16, 2048, 8192, 32, 8, 64, 49152
+
+
+def smollm2() -> Path:
+    """The default model as shipped: Q4_1, the table Q8_0."""
+    return find("smollm2").path
+
+
+def converted(kind: str) -> Path:
+    """SmolLM2 with the matrices of its layers as Q4_0 or Q8_0; the table stays Q8_0."""
+    return _made(f"smollm2-{kind}.gguf", lambda path: _convert(path, kind))
+
+
+def random_1b() -> Path:
+    """Random Q4_0 weights of Llama-3.2-1B's shape; the table is Q8_0."""
+    return _made("random-1b-Q4_0.gguf", _write_random)
+
+
+def _made(name: str, make) -> Path:
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "`cutaway bench cpu` writes GGUF files and the package gguf is not here; "
+            "pip install gguf."
+        ) from None
+    path = cache_folder() / "bench" / name
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        make(part)
+        part.replace(path)
+    return path
+
+
+def _convert(path: Path, kind: str) -> None:
+    import gguf
+
+    reader, writer = _opened(path)
+    wanted = gguf.GGMLQuantizationType[kind]
+    for tensor in reader.tensors:
+        data, written = tensor.data, tensor.tensor_type
+        if written == gguf.GGMLQuantizationType.Q4_1:
+            values = gguf.quants.dequantize(data, written)
+            data, written = gguf.quants.quantize(values, wanted), wanted
+        writer.add_tensor(tensor.name, data, raw_dtype=written)
+    _close(writer)
+
+
+def _write_random(path: Path) -> None:
+    import gguf
+
+    _, writer = _opened(
+        path,
+        {
+            "llama.block_count": _LAYERS,
+            "llama.embedding_length": _WIDTH,
+            "llama.feed_forward_length": _INNER,
+            "llama.attention.head_count": _HEADS,
+            "llama.attention.head_count_kv": _GROUPS,
+            "llama.rope.dimension_count": _HEAD_SIZE,
+        },
+    )
+    random = numpy.random.default_rng(1)
+
+    def add(name: str, rows: int, columns: int, kind: str) -> None:
+        kinds = gguf.GGMLQuantizationType
+        size = gguf.GGML_QUANT_SIZES[kinds[kind]][1]
+        blocks = random.integers(0, 256, (rows, columns // 32, size), dtype=numpy.uint8)
+        scale = numpy.float16(0.003 if kind == "Q4_0" else 0.0002)
+        blocks[..., :2] = numpy.frombuffer(scale.tobytes(), numpy.uint8)
+        writer.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=kinds[kind])
+
+    def add_norm(name: str) -> None:
+        writer.add_tensor(name, numpy.ones(_WIDTH, numpy.float32))
+
+    add("token_embd.weight", _VOCAB, _WIDTH, "Q8_0")
+    for layer in range(_LAYERS):
+        at = f"blk.{layer}."
+        add_norm(at + "attn_norm.weight")
+        add(at + "attn_q.weight", _HEADS * _HEAD_SIZE, _WIDTH, "Q4_0")
+        add(at + "attn_k.weight", _GROUPS * _HEAD_SIZE, _WIDTH, "Q4_0")
+        add(at + "attn_v.weight", _GROUPS * _HEAD_SIZE, _WIDTH, "Q4_0")
+        add(at + "attn_output.weight", _WIDTH, _HEADS * _HEAD_SIZE, "Q4_0")
+        add_norm(at + "ffn_norm.weight")
+        add(at + "ffn_gate.weight", _INNER, _WIDTH, "Q4_0")
+        add(at + "ffn_up.weight", _INNER, _WIDTH, "Q4_0")
+        add(at + "ffn_down.weight", _WIDTH, _INNER, "Q4_0")
+    add_norm("output_norm.weight")
+    _close(writer)
+
+
+def _opened(path: Path, changed: dict[str, int] | None = None):
+    """SmolLM2's file, and a writer that has its metadata."""
+    import gguf
+
+    reader = gguf.GGUFReader(smollm2())
+    writer = gguf.GGUFWriter(path, "llama")
+    left_out = ("GGUF.", "general.architecture")
+    for field in reader.fields.values():
+        if field.name.startswith(left_out):
+            continue
+        inner = field.types[1] if len(field.types) > 1 else None
+        value = (changed or {}).get(field.name, field.contents())
+        writer.add_key_value(field.name, value, field.types[0], inner)
+    return reader, writer
+
+
+def _close(writer) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,61 @@
+"""`cutaway bench paper`: the field's headline figures from our own code, next to the published.
+
+Quality is left out: it needs models that were trained alike, and none is made here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from cutaway.bench import paper_attention, paper_bytes, paper_levers, paper_steps
+from cutaway.bench.machine import measure
+from cutaway.bench.paper_rows import Report, Row, Say, Size
+from cutaway.core.errors import ConfigError
+
+SECTIONS: Mapping[str, Callable[[Size], Iterator[Row]]] = {
+    "gqa": paper_bytes.grouped,
+    "mla": paper_bytes.latent,
+    "quantization": paper_bytes.fewer_bits,
+    "window": paper_bytes.window,
+    "moe": paper_bytes.experts,
+    "levers": paper_levers.rows,
+    "attention": paper_attention.rows,
+    "prefix": paper_steps.prefix,
+    "cache": paper_steps.kept,
+    "cost": paper_steps.cost,
+}
+
+
+def run(size: Size, *, only: str = "", say: Say = lambda _: None) -> Report:
+    """All rows, or those of the sections that `only` names, with commas between.
+
+    Raises: ConfigError for an unknown section.
+    """
+    names = [name.strip() for name in only.split(",") if name.strip()] or list(SECTIONS)
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise ConfigError(f"only holds {unknown[0]!r}; sections are {', '.join(SECTIONS)}.")
+    report, began = Report(), time.perf_counter()
+    here = measure()
+    report.machine = {
+        "cpu": _processor(),
+        **here.facts,
+        "bandwidth": here.bandwidth,
+        "peaks": dict(here.peaks),
+    }
+    for name in names:
+        say(f"{name} ...")
+        report.rows += SECTIONS[name](size)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "not told"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "not told")
