@@ -1,0 +1,86 @@
+"""`cutaway bench`: measure this machine, Cutaway on it, and other engines beside."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cutaway.cli.options import AsJson
+from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.core.errors import ConfigError
+
+app = typer.Typer(name="bench", help="Measure Cutaway beside other engines.")
+
+
+@app.callback()
+def bench() -> None:
+    """Measure Cutaway beside other engines."""
+
+
+@app.command()
+def cpu(
+    *,
+    rounds: Annotated[int, typer.Option(min=2, help="paired rounds of every case")] = 7,
+    threads: Annotated[
+        int, typer.Option(help="of every engine; 0 takes what this process may use")
+    ] = 0,
+    python: Annotated[
+        str, typer.Option(metavar="PATH", help="an interpreter that has the peers")
+    ] = sys.executable,
+    models: Annotated[
+        str, typer.Option(metavar="NAMES", help="of q4_1, q4_0, q8_0, 1b; commas between")
+    ] = "q4_1,q4_0,q8_0,1b",
+    only: Annotated[str, typer.Option(metavar="TEXT", help="cases whose name has it")] = "",
+    json: AsJson = False,
+) -> None:
+    """Measure decoding, prefill and start-up beside llama.cpp, OpenVINO and transformers.
+
+    Peers that are not installed are left out. The ratio is the lower quartile of the rounds.
+    """
+    from cutaway.bench import cpu as measured
+    from cutaway.kernels import hardware
+
+    names = models.split(",")
+    unknown = [name for name in names if name not in measured.MODELS]
+    if unknown:
+        known = ", ".join(measured.MODELS)
+        raise ConfigError(f"models holds {unknown[0]!r}; it must be of {known}.")
+    report = measured.run(
+        rounds=rounds,
+        threads=threads or hardware.chosen_threads(),
+        python=python,
+        models=names,
+        only=only,
+        say=lambda text: note(text, dim=True),
+    )
+    if json:
+        print_json(asdict(report))
+        return
+    shown = [
+        (
+            row.name,
+            f"{row.ours:.2f} {row.unit}" if row.ours < 10 else f"{row.ours:,.0f} {row.unit}",
+            row.peer or "",
+            _number(row.peer_value, ".2f" if row.unit == "s" else ",.1f"),
+            _number(row.ratio, ".2f"),
+            _number(row.ratio_median, ".2f"),
+            _number(row.target, "g"),
+            _number(row.limit_share, ".2f"),
+            _number(row.limit_target, "g"),
+        )
+        for row in report.rows
+    ]
+    header = ("CASE", "OURS", "PEER", "THEIRS", "RATIO", "MEDIAN", "TARGET", "FLOOR", "TARGET")
+    print_data(table(header, shown, right="OURS THEIRS RATIO MEDIAN TARGET FLOOR"))
+    print_data(f"read bandwidth {report.bandwidth / 1e9:.1f} GB/s, median of all rounds")
+    for name, version in report.versions.items():
+        print_data(f"{name}: {version}")
+    short = {row.name for row in measured.misses(report)}
+    note(f"short of a target: {', '.join(sorted(short))}" if short else "every target was reached")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

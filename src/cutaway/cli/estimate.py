@@ -1,0 +1,116 @@
+"""`cutaway models estimate`: bytes, operations and the least time of a model, from its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cutaway.cli.options import AsJson
+from cutaway.cli.terminal import print_data, print_json
+from cutaway.core.devices import DEVICES, Device
+from cutaway.core.errors import ConfigError
+from cutaway.core.estimate import KV_DTYPES, Estimate, Roofline
+from cutaway.core.weight_types import WEIGHT_TYPES
+
+
+def estimate(
+    model: Annotated[
+        str, typer.Argument(help="a config.json, a folder that has one, or as for --model")
+    ],
+    *,
+    context: Annotated[int, typer.Option(min=1, help="tokens that each sequence holds")] = 4096,
+    batch: Annotated[int, typer.Option(min=1, help="sequences in one step")] = 1,
+    card: Annotated[
+        str, typer.Option("--device", help=f"{', '.join(DEVICES)}, or cpu: measured here")
+    ] = "H100",
+    kept_in: Annotated[
+        str,
+        typer.Option("--quant", help=f"file (as a GGUF file has them), {', '.join(WEIGHT_TYPES)}"),
+    ] = "",
+    cache: Annotated[
+        str, typer.Option("--kv-dtype", help=f"of the cache: {', '.join(KV_DTYPES)}")
+    ] = "bfloat16",
+    replaced: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--override",
+            help="replace a field of config.json, as in head_dim=64; may be given several times",
+        ),
+    ] = None,
+    training_tokens: Annotated[
+        int, typer.Option(min=0, help="D of the training cost 6ND; 0 leaves it out")
+    ] = 0,
+    json: AsJson = False,
+) -> None:
+    """Compute bytes and operations from a config.json or a GGUF header; no weight is read.
+
+    Weights count as bfloat16, or as a GGUF file has them, unless --quant says otherwise.
+    """
+    from cutaway.cli.shape_at import shape_at
+    from cutaway.core import estimate as arithmetic
+    from cutaway.core.weight_types import weights_in
+
+    _check("device", card, (*DEVICES, "cpu"))
+    _check("kv-dtype", cache, KV_DTYPES)
+    _check("quant", kept_in or "file", ("file", *WEIGHT_TYPES))
+    shape, stored = shape_at(model, replaced or ())
+    if kept_in in ("", "file") and stored is not None:
+        kept_in, weights = "file", stored
+    elif kept_in == "file":
+        raise ConfigError(f"quant is 'file', and {model} is no GGUF file; name a type.")
+    else:
+        kept_in = kept_in or "bfloat16"
+        weights = weights_in(shape, kept_in)
+    made = arithmetic.estimate(shape, weights, context=context, batch=batch, kv_dtype=cache)
+    device = _device(card)
+    line = arithmetic.roofline(made, weights, device, batch=batch)
+    training = made.flops_training_per_token * training_tokens
+    asked = {"architecture": shape.architecture, "quant": kept_in, "kv_dtype": cache}
+    asked |= {"context": context, "batch": batch}
+    if json:
+        numbers: dict[str, object] = {**asked, **asdict(made), "roofline": asdict(line)}
+        if training_tokens:
+            numbers["flops_training"] = training
+        print_json({**numbers, **({"measured": dict(device.facts)} if device.facts else {})})
+        return
+    print_data(_drawn(asked, made, line, training))
+
+
+def _device(name: str) -> Device:
+    if name in DEVICES:
+        return DEVICES[name]
+    from cutaway.bench.machine import measure
+
+    return measure()
+
+
+def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}.")
+
+
+def _drawn(asked: Mapping[str, object], made: Estimate, line: Roofline, flops_training: int) -> str:
+    rows = {name: str(value) for name, value in asked.items()}
+    rows |= {
+        name: f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+        for name, value in asdict(made).items()
+    }
+    if flops_training:
+        rows["flops_training"] = f"{flops_training:.3e}"
+    rows["device"] = (
+        f"{line.device} ({line.source}): {line.peak_flops / 1e12:,.2f} TFLOP/s in "
+        f"{line.computes}, {line.bandwidth / 1e9:,.1f} GB/s"
+    )
+    rows["decode at least"] = (
+        f"{line.decode_seconds * 1e3:.3f} ms a step, {line.decode_tokens_per_second:,.1f} "
+        f"tokens/s, bound by {line.bound}"
+    )
+    rows["prefill at least"] = f"{line.prefill_seconds * 1e3:.3f} ms, bound by {line.prefill_bound}"
+    share = line.needed_bytes / line.memory_bytes
+    rows["memory"] = f"{line.needed_bytes:,} bytes needed, {share:.0%} of {line.device}'s" + (
+        "" if line.fits else ": does not fit"
+    )
+    return "\n".join(f"{name:<24} {value}" for name, value in rows.items())

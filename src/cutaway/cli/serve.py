@@ -1,0 +1,219 @@
+"""`cutaway serve`: a model behind HTTP, for the clients that people already use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cutaway.cli.keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.options import ConfigFile, Given, integer, with_settings
+from cutaway.cli.progress import download_bar
+from cutaway.cli.terminal import note
+from cutaway.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cutaway.server.auth import Keys
+    from cutaway.server.config import ServerConfig
+    from cutaway.server.spans import Spans
+
+_ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
+
+
+@with_settings(MODEL, ENGINE, TRAFFIC)
+def serve(
+    *,
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="as for --model", show_default=False)
+    ] = None,
+    given: Given,
+    config: ConfigFile = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on", rich_help_panel=_ADDRESS)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="0 takes any", rich_help_panel=_ADDRESS),
+    ] = 8000,
+    served_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="what requests call the model; default: its own name",
+            rich_help_panel=_ADDRESS,
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="CUTAWAY_API_KEY_FILE",
+            show_envvar=False,
+            help="API keys, one per line, each with a name before it or not",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = None,
+    allow_unauthenticated: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unauthenticated",
+            help="listen on a public address without API keys",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="a further name of this server in Host; may be repeated",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="a web page that may ask, as in https://chat.example.org; may be repeated",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = None,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="most bytes of a request", rich_help_panel=_SAFETY
+        ),
+    ] = 2 * 1024 * 1024,
+    request_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            help="longest time of one answer; a request may ask for less by timeout",
+            rich_help_panel=_TIME,
+        ),
+    ] = 600,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="X", help="time for answers to finish after SIGTERM", rich_help_panel=_TIME
+        ),
+    ] = 30,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="CUTAWAY_OTLP_ENDPOINT",
+            show_envvar=False,
+            help="send a span of each request there, as to http://127.0.0.1:4318; needs "
+            "cutaway[otel]",
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["text", "json"], typer.Option(help="form of log lines on stderr")
+    ] = "text",
+) -> None:
+    """Answer requests by HTTP, in the forms of OpenAI's APIs.
+
+    Listens on this machine alone unless told otherwise, and then asks for API keys.
+    """
+    from cutaway.server.config import ServerConfig
+
+    server = ServerConfig(
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allow_host or ()),
+        allowed_origins=tuple(allow_origin or ()),
+        max_body_bytes=max_body_bytes,
+        request_seconds=request_seconds,
+        drain_seconds=drain_seconds,
+    )
+    keys = keys_of(server, api_key_file, allow_unauthenticated=allow_unauthenticated)
+    settings = dict(given) if name is None else {**given, "model": name}
+    serve_model(
+        settings,
+        config,
+        server,
+        keys,
+        served_name=served_name or "",
+        form=log,
+        otlp_endpoint=otlp_endpoint,
+    )
+
+
+def keys_of(server: ServerConfig, file: Path | None, *, allow_unauthenticated: bool) -> Keys:
+    """The keys of a file, or none where none is needed. Raises: ConfigError."""
+    from cutaway.server.auth import Keys, read_keys
+
+    if file is not None:
+        return read_keys(file)
+    if server.is_public and not allow_unauthenticated:
+        raise ConfigError(
+            f"host is {server.host}, which others can reach, and there is no API key. Give "
+            "--api-key-file, or --allow-unauthenticated where something else guards the server."
+        )
+    return Keys()
+
+
+def serve_model(
+    given: dict[str, object],
+    file: Path | None,
+    server: ServerConfig,
+    keys: Keys,
+    *,
+    served_name: str,
+    form: Literal["text", "json"],
+    otlp_endpoint: str | None = None,
+    greet: Callable[[str, str], None] | None = None,
+) -> None:
+    """Serve until a signal says otherwise. greet: told address and name once it is ready."""
+    import asyncio
+
+    from cutaway.cli.settings import resolve
+    from cutaway.engine.process import ProcessService
+    from cutaway.server.context import Context
+    from cutaway.server.log import set_up
+    from cutaway.server.run import listening, serve, url_of
+    from cutaway.weights.find import find
+
+    settings = resolve(given, config=file)
+    listener = listening(server)
+    with listener:
+        with download_bar(settings.model) as progress:
+            found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
+        set_up(form)
+        engine: dict[str, Any] = settings.engine
+        service = ProcessService(
+            settings.model, process=settings.process, traffic=settings.traffic, **engine
+        )
+        context = Context.of(found, service, server, name=served_name)
+        context.max_silent_seconds = settings.process.stall_seconds / 2
+        context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
+        url = url_of(listener)
+        note(f"Loading {context.name}; {url} answers /health meanwhile.")
+        say = greet or _greet
+        try:
+            asyncio.run(serve(context, listener, keys=keys, ready=lambda: say(url, context.name)))
+        finally:
+            if context.spans is not None:
+                context.spans.close()
+
+
+def spans_to(endpoint: str, model: str) -> Spans:
+    """Where spans are made. Raises: ConfigError for what is no URL; where the extra is missing."""
+    try:
+        from cutaway.server.spans import Spans
+    except ImportError:
+        raise ConfigError(
+            "otlp_endpoint is given and OpenTelemetry is not installed. Install it: pip install "
+            "'cutaway[otel]'."
+        ) from None
+    return Spans(endpoint, model=model)
+
+
+def _greet(url: str, name: str) -> None:
+    note(f"Cutaway serves {name} at {url}/v1 until Ctrl-C. To try it:")
+    note(
+        f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}\''
+    )

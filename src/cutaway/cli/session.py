@@ -1,0 +1,99 @@
+"""A loaded model for one command: settings to engine, with the load timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from cutaway.cli.answers import Answer, answer_object
+from cutaway.cli.progress import download_bar
+from cutaway.cli.settings import Resolved, resolve
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.weights.find import find
+from cutaway.weights.names import NAMED
+
+if TYPE_CHECKING:
+    from cutaway.engine.llm import LLM
+
+
+@dataclass(frozen=True)
+class Session:
+    """What commands that answer share."""
+
+    llm: LLM
+    settings: Resolved  # with what the model itself recommends
+    load_seconds: float
+
+    def messages(self, text: str) -> list[dict[str, object]]:
+        """One question as a conversation, after the system message if there is one."""
+        system = self.settings.values["system"]
+        first = [] if system is None else [{"role": "system", "content": system}]
+        return [*first, {"role": "user", "content": text}]
+
+    def as_object(self, answer: Answer, *, tokenize_seconds: float) -> dict[str, object]:
+        """What --json prints of an answer."""
+        model = self.llm.engine.model
+        return answer_object(
+            answer,
+            model.tokenizer,
+            model=model.name,
+            load=self.load_seconds,
+            tokenize=tokenize_seconds,
+        )
+
+    def stream(
+        self, request: Request, *, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[Delta]:
+        """News of one request until it is done or stopped, which is asked before each step.
+
+        LLM.stream gives no such chance between the steps of a long prompt.
+        """
+        engine = self.llm.engine
+        engine.add(request)
+        try:
+            while True:
+                if is_stopped():
+                    engine.abort(request.request_id)  # its last news comes with the next step
+                for delta in engine.step():
+                    if delta.request_id == request.request_id:
+                        yield delta
+                        if delta.finish_reason is not None:
+                            return
+        finally:
+            engine.abort(request.request_id)
+
+
+def open_session(given: Mapping[str, object], *, config: Path | None) -> Session:
+    """Resolve the settings and load the model that they name."""
+    began = perf_counter()
+    llm = open_llm(resolve(given, config=config))
+    # Settings again, now that the model can tell what it recommends.
+    settings = resolve(given, config=config, recommended=llm.engine.model.sampling)
+    return Session(llm, settings, perf_counter() - began)
+
+
+def open_llm(settings: Resolved) -> LLM:
+    """Load the model, fetching it first where it has a name and is not here.
+
+    Importing torch takes a second or more, so it happens here.
+    """
+    if settings.model in NAMED:
+        with download_bar(settings.model) as progress:
+            find(settings.model, progress=progress, accept_license=settings.accepts_license)
+    from cutaway.engine.llm import LLM
+
+    return LLM(settings.model, **settings.engine)
+
+
+def bounded(params: SamplingParams, *, default: int, num_left: int) -> SamplingParams:
+    """The parameters with a bound of the answer: what was set, else the default where it fits.
+
+    num_left: tokens of the context after the prompt.
+    """
+    if params.max_tokens is not None:
+        return params
+    return replace(params, max_tokens=max(1, min(max(default, params.min_tokens), num_left)))

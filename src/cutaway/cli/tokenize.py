@@ -1,0 +1,57 @@
+"""`cutaway tokenize`: the tokens of a text; reads the tokenizer alone, never the weights."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cutaway.cli.answers import Vocabulary, token_object
+from cutaway.cli.keys import MODEL
+from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.reading import text_of
+from cutaway.cli.terminal import note, print_data, print_json, table
+
+
+@with_settings(MODEL, only=("model", "accept_license"))
+def tokenize(
+    *,
+    text: Annotated[
+        str | None,
+        typer.Argument(help="the text; - or nothing reads stdin, every byte", show_default=False),
+    ] = None,
+    given: Given,
+    config: ConfigFile = None,
+    bos: Annotated[
+        bool, typer.Option("--bos", help="put in front what the model wants in front of a prompt")
+    ] = False,
+    control: Annotated[
+        bool, typer.Option("--control", help="names of control tokens become control tokens")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Cut a text into tokens: id, bytes in hex and text of each."""
+    from cutaway.cli.settings import resolve
+    from cutaway.cli.vocabulary import open_tokenizer
+
+    written = text_of(text, param="text")
+    tokenizer = open_tokenizer(resolve(given, config=config))
+    token_ids = tokenizer.encode(written, control=control, bos=bos)
+    if json:
+        tokens = [token_object(token_id, tokenizer) for token_id in token_ids]
+        print_json({"token_ids": token_ids, "tokens": tokens})
+        return
+    rows = [
+        (str(token_id), tokenizer.token_bytes(token_id).hex(), _quoted(token_id, tokenizer))
+        for token_id in token_ids
+    ]
+    print_data(table(("id", "bytes", "text"), rows, right="id"))
+    note(f"[{len(token_ids)} tokens, {len(written)} characters]", dim=True)
+
+
+def _quoted(token_id: int, tokenizer: Vocabulary) -> str:
+    """A token's text in quotes, so that blanks and line ends are seen."""
+    try:
+        return repr(tokenizer.token_bytes(token_id).decode())
+    except UnicodeDecodeError:
+        return f"'{tokenizer.token_text(token_id)}'"
