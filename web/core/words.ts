@@ -1,0 +1,53 @@
+// Numbers and tokens in words, the same wherever they are shown.
+import type { Scored, Timings } from "./chat";
+
+/** A probability in percent: 42 %, 3.1 %, 0.04 %, or less than the least that is shown. */
+export function percent(logprob: number): string {
+  const value = 100 * Math.exp(logprob);
+  if (value >= 99.95 && value < 100) return "> 99.9 %";
+  if (value < 0.01) return "< 0.01 %";
+  return `${value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(1) : value.toFixed(2)} %`;
+}
+
+/** Milliseconds as a person reads them. */
+export function duration(ms: number): string {
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
+  return ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+}
+
+/** A token with what cannot be seen made visible. */
+export function visible(token: string): string {
+  const marks: Record<string, string> = { " ": "\u00b7", "\n": "\u21b5", "\t": "\u21e5", "\r": "\u240d" };
+  return token.replace(/[ \n\t\r]/g, (mark) => marks[mark] ?? mark) || "(no text)";
+}
+
+/** How likely a token was, from 0 (least) to 4, for its shade. */
+export function shade(logprob: number): number {
+  const value = Math.exp(logprob);
+  return value >= 0.9 ? 4 : value >= 0.6 ? 3 : value >= 0.3 ? 2 : value >= 0.1 ? 1 : 0;
+}
+
+/** The place of a token among the alternatives that are known; null when it is below them all. */
+export function rank(token: Scored): number | null {
+  const above = (token.top_logprobs ?? []).filter((other) => other.logprob > token.logprob);
+  const isKnown = token.top_logprobs?.some((other) => other.logprob <= token.logprob);
+  return isKnown ? above.length + 1 : null;
+}
+
+/** One sentence on a token, for ears as for eyes. */
+export function sentence(token: Scored): string {
+  const place = rank(token);
+  const where = place === null ? "below the alternatives" : `choice ${place}`;
+  return `${visible(token.token)}: ${percent(token.logprob)}, ${where}`;
+}
+
+/** The stages of an answer in their order, with their share of the whole time. */
+export function stages(timings: Timings): { name: string; ms: number; share: number }[] {
+  const parts = [
+    { name: "queue", ms: timings.queue_ms },
+    { name: "prefill", ms: timings.prompt_ms },
+    { name: "decode", ms: timings.predicted_ms },
+  ];
+  const whole = parts.reduce((sum, part) => sum + part.ms, 0) || 1;
+  return parts.map((part) => ({ ...part, share: part.ms / whole }));
+}
