@@ -1,0 +1,70 @@
+"""Settings of every test: threads, hypothesis profiles, and no silent skip of an oracle in CI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Workers of xdist share the cores; torch and OpenMP read this when they are first imported.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+# A test never reaches the internet by accident: the hub answers from its local cache or not at all.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# No deadline anywhere: a shared machine stalls, and a stall is not a fault.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("local", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, so that most faults show in the first minute."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where oracles are required, a skipped comparison with one is a failure."""
+    report = yield
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and _oracles_are_required() and item.get_closest_marker("oracle"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file that skips itself; its marks were never read, so its text is."""
+    report = yield
+    if report.skipped and _oracles_are_required() and isinstance(collector, pytest.Module):
+        if "mark.oracle" in Path(collector.path).read_text(encoding="utf-8"):
+            _fail(report)
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_after_as_before() -> Iterator[None]:
+    """A test that sets the number of threads does not slow the next ones down."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
+
+
+def _oracles_are_required() -> bool:
+    return os.environ.get("CUTAWAY_REQUIRE_ORACLES", "") not in ("", "0")
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    report.outcome = "failed"
+    report.longrepr = f"an oracle is required here, but was skipped: {report.longrepr}"
