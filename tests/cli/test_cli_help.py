@@ -29,7 +29,15 @@ COMMANDS = paths(typer.main.get_command(app))
 
 def test_all_commands_are_there() -> None:
     assert {path for path in COMMANDS if len(path) == 1} == {
-        *(("chat",), ("complete",), ("run",), ("serve",), ("tokenize",), ("detokenize",)),
+        *(
+            ("chat",),
+            ("complete",),
+            ("view",),
+            ("run",),
+            ("serve",),
+            ("tokenize",),
+            ("detokenize",),
+        ),
         *(("models",), ("config",), ("bench",), ("doctor",)),
     }
     assert {path[1] for path in COMMANDS if path[:1] == ("models",) and path[1:]} == {

@@ -102,12 +102,20 @@ class Block(nn.Module):
             layer=layer,
         )
         _record_after(tape, self.mlp_after_norm, update, middle, out)
+        # Updates are added where they are computed: they are what the stream has more than before.
+        _show_difference(tape, "blocks.attention.update", layer, before=hidden, after=middle)
+        _show_difference(tape, "blocks.mlp.update", layer, before=middle, after=out)
+        tape.show("blocks.hidden", layer, lambda step: out[: step.num_tokens])
         return out
 
     @property
     def _after_norms(self) -> tuple[Norm, ...]:
         pair = (self.attention_after_norm, self.mlp_after_norm)
         return tuple(norm for norm in pair if norm is not None)
+
+
+def _show_difference(tape: Tape, name: str, layer: int, *, before: Tensor, after: Tensor) -> None:
+    tape.show(name, layer, lambda step: after[: step.num_tokens] - before[: step.num_tokens])
 
 
 def _record_after(

@@ -61,6 +61,7 @@ class Embedding(nn.Module):
         out = tape.tokens("embedding.hidden", table.num_columns)
         multiplier = 1.0 if self.multiplier is None else _rounded(self.multiplier, torch.float32)
         tape.add(native.gather(table, out=out, multiplier=multiplier))
+        tape.show("embedding.hidden", None, lambda step: out[: step.num_tokens])
         return out
 
 

@@ -71,6 +71,7 @@ class GatedMLP(nn.Module):
                 activation=_ACTIVATIONS[self.gate],
             )
         )
+        tape.show("blocks.mlp.product", layer, lambda step: product[: step.num_tokens])
         self.down.record(tape, product, out, residual=residual)
 
 

@@ -51,4 +51,5 @@ class Unembedding(nn.Module):
         tape.add(native.take(hidden, out=wanted))
         norm = cast(RecordedNorm, self.norm).before
         tape.add(native.linear(wanted, [table], out=logits, norm=norm, rows=Rows.LOGITS))
+        tape.show("logits", None, lambda step: logits[: len(step.logit_rows)])
         return logits

@@ -25,6 +25,7 @@ from cutaway.cli import (
     models,
     serve,
     tokenize,
+    view,
 )
 from cutaway.cli import run as run_page
 from cutaway.cli.terminal import is_seen, note
@@ -40,6 +41,7 @@ app = typer.Typer(
 COMMANDS: tuple[Callable[..., object], ...] = (
     chat.chat,
     complete.complete,
+    view.view,
     run_page.run,
     serve.serve,
     tokenize.tokenize,

@@ -59,6 +59,12 @@ class LayerCache:
         """What the numbers of a field are to be multiplied by, where they have scales."""
         return self.fields.get(scale_name(field))
 
+    def read(self, field: str, slots: Tensor) -> Tensor:
+        """What is stored at some slots, as float32 with scales applied. Shapes: [S] -> [S, ...]."""
+        places = (slots // self.page_size, slots % self.page_size)
+        stored, scales = self.fields[field][places].to(torch.float32), self.scales(field)
+        return stored if scales is None else stored * scales[places][..., None]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -78,6 +84,10 @@ class Step:
     groups: tuple[GroupTables, ...] = ()
     caches: tuple[LayerCache, ...] = ()
     sink: Sink | None = field(default=None, compare=False)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
 
     def tap(self, name: str, value: Tensor, layer: int | None = None) -> Tensor:
         """Hand value to the sink, if there is one; what the sink returns takes its place."""

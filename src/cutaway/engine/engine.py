@@ -33,7 +33,7 @@ from cutaway.engine.memory import pages_of
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
 from cutaway.engine.recorder import Recorder
-from cutaway.engine.replay import Replay
+from cutaway.engine.replay import Replay, SinkOf
 from cutaway.engine.replay_plan import Level, plan_replay
 from cutaway.engine.runner import runner_of
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
@@ -189,7 +189,12 @@ class Engine:
             self._ended.append(self._final(self._answers.pop(sequence), "abort", error=error))
 
     def replay(
-        self, answer: AnswerRecord, *, level: Level = "shape-faithful", sink: Sink | None = None
+        self,
+        answer: AnswerRecord,
+        *,
+        level: Level = "shape-faithful",
+        sink_of: SinkOf | None = None,
+        intervenes: bool = False,
     ) -> Replay:
         """An answer of the ledger, ready to run again in pages of its own.
 
@@ -204,7 +209,9 @@ class Engine:
             prefill_chunk=self.config.prefill_chunk,
             level=level,
         )
-        return Replay(plan, model=self.model, config=self.config, sink=sink)
+        return Replay(
+            plan, model=self.model, config=self.config, sink_of=sink_of, intervenes=intervenes
+        )
 
     def verify(self, answer: AnswerRecord, *, level: Level = "shape-faithful") -> Verdict:
         """Run an answer of the ledger again and say whether it is the one that was served.

@@ -21,6 +21,7 @@ class NativeSteps:
     """One recording of the model over its pages.
 
     num_tokens: the most tokens of a step; as many rows may want logits.
+    keeps:      whether inner values are there for a sink to read; same bits, more memory.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class NativeSteps:
         *,
         num_tokens: int,
         max_length: int,
+        keeps: bool = False,
     ) -> None:
-        self._tape = Tape(num_tokens=num_tokens, num_rows=num_tokens)
+        self.keeps = keeps
+        self._tape = Tape(num_tokens=num_tokens, num_rows=num_tokens, keeps=keeps)
         self._rotations = {
             each: _rotation(each, num_tokens=num_tokens, max_length=max_length)
             for each in model.frequencies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cutaway.cache.pool import Pool
 from cutaway.cache.table import pages_for, unseen_pages
+from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
 from cutaway.core.step import GroupTables, ShapePlan, Sink, Step
 from cutaway.engine.config import EngineConfig
@@ -17,13 +18,18 @@ from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
 from cutaway.engine.replay_plan import ReplayPlan, Run
 from cutaway.engine.runner import runner_of
+from cutaway.trace.records import Origin
+
+# Who sees the taps of a run: a reader, or nobody.
+SinkOf = Callable[[Run], Sink | None]
 
 
 class Replay:
     """Runs a plan. Its pool lives as long as it does.
 
-    sink: sees every tap of the answer's own steps. The model then runs as modules, which is another
-    arithmetic where native kernels served.
+    sink_of:   who sees the taps of each run.
+    intervenes: whether what sinks return takes a value's place. The model then runs as modules,
+    which is another arithmetic where native kernels served.
     """
 
     def __init__(
@@ -32,10 +38,11 @@ class Replay:
         *,
         model: LoadedModel,
         config: EngineConfig,
-        sink: Sink | None = None,
+        sink_of: SinkOf | None = None,
+        intervenes: bool = False,
     ) -> None:
         self.plan = plan
-        self._device, self._page_size, self._sink = model.device, config.page_size, sink
+        self._device, self._page_size, self._sink_of = model.device, config.page_size, sink_of
         self._groups = group_layers(model.transformer.cache_specs)
         self.pool = Pool(
             self._groups,
@@ -45,17 +52,41 @@ class Replay:
             device=model.device,
             is_native=can_record(model),
         )
-        self._runner = runner_of(model, self.pool, config=config, max_length=model.facts.max_length)
+        self._runner = runner_of(
+            model,
+            self.pool,
+            config=config,
+            max_length=model.facts.max_length,
+            max_tokens=plan.max_tokens,
+            keeps=sink_of is not None,
+            is_plain=intervenes,
+        )
 
-    def steps(self) -> Iterator[tuple[Run, Tensor]]:
-        """Each step of the plan, after it was run.
+    def steps(self, stop: int | None = None) -> Iterator[tuple[Run, Tensor]]:
+        """Each step of the plan, or the first so many, after it was run.
 
         Shapes: with each, the logits of its part's rows [R, V], valid until the next one.
         """
-        for run in self.plan.runs:
+        for run in self.plan.runs[:stop]:
             logits = self._runner.forward(self._step_of(run))
             first = sum(part.num_rows for part in run.step.parts[: run.at])
             yield run, logits[first : first + run.part.num_rows]
+
+    def stored(self, origin: Origin, layer: int, count: int) -> dict[str, Tensor]:
+        """What a layer keeps of an admission's first tokens, as float32.
+
+        Shapes: each field [count, ...]. Raises: ReplayError where a layer keeps a state instead.
+        """
+        cache, size = self.pool.layers[layer], self._page_size
+        if self._groups[cache.group].spec.is_state:
+            raise ReplayError(
+                f"layer {layer} keeps a state, not keys of tokens; ask for another layer."
+            )
+        pages = self._tensor(list(self.plan.tables[origin][: pages_for(count, size)]))
+        places = torch.arange(count, device=self._device)
+        slots = pages[places // size] * size + places % size
+        fields = self._groups[cache.group].spec.fields
+        return {field.name: cache.read(field.name, slots) for field in fields}
 
     def _step_of(self, run: Run) -> Step:
         parts = run.step.parts
@@ -77,7 +108,7 @@ class Replay:
             plan=ShapePlan(tuple(part.count for part in parts), tuple(part.end for part in parts)),
             groups=tuple(self._tables(run, group) for group in self._groups),
             caches=self.pool.layers,
-            sink=self._sink if run.drawn else None,
+            sink=None if self._sink_of is None else self._sink_of(run),
         )
 
     def _tables(self, run: Run, group: CacheGroup) -> GroupTables:

@@ -49,6 +49,11 @@ class Run:
         """Index of the part among the step's."""
         return self.step.parts.index(self.part)
 
+    @property
+    def num_tokens(self) -> int:
+        """That go through the model, dummies included."""
+        return sum(part.count for part in self.step.parts)
+
 
 @dataclass(frozen=True)
 class ReplayPlan:
@@ -69,7 +74,17 @@ class ReplayPlan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(part.count for run in self.runs for part in run.step.parts)
+        return sum(run.num_tokens for run in self.runs)
+
+    @property
+    def max_tokens(self) -> int:
+        """Of one step."""
+        return max(run.num_tokens for run in self.runs)
+
+    @property
+    def final(self) -> Origin:
+        """The answer's last admission, whose pages hold all of its tokens."""
+        return max(origin for origin in self.tables if origin.answer == self.answer.number)
 
 
 def plan_replay(

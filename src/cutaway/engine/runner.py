@@ -42,7 +42,7 @@ class Runner:
 
         Shapes: [R, V], valid until the next forward.
         """
-        if self._native is not None and step.sink is None:
+        if self._native is not None and (step.sink is None or self._native.keeps):
             self.kernel = "native"
             return self._native.run(step)
         if self._graphs is not None and self._graphs.fits(step):
@@ -56,16 +56,35 @@ class Runner:
         self.pool.clear(pages)
 
 
-def runner_of(model: LoadedModel, pool: Pool, *, config: EngineConfig, max_length: int) -> Runner:
-    """Steps of a model over a pool, by the fastest means that its device has."""
+def runner_of(
+    model: LoadedModel,
+    pool: Pool,
+    *,
+    config: EngineConfig,
+    max_length: int,
+    max_tokens: int | None = None,
+    keeps: bool = False,
+    is_plain: bool = False,
+) -> Runner:
+    """Steps of a model over a pool, by the fastest means that its device has.
+
+    max_tokens: of a step; None takes the configured bound.
+    keeps:      whether a sink may read inner values of native steps.
+    is_plain:   runs modules whatever there is, so that a sink may change values.
+    """
     native = None
-    if can_record(model):
+    if can_record(model) and not is_plain:
         native = NativeSteps(
             model.transformer,
             pool.layers,
-            num_tokens=config.max_tokens_per_step,
+            num_tokens=max_tokens or config.max_tokens_per_step,
             max_length=max_length,
+            keeps=keeps,
         )
     return Runner(
-        model.transformer, pool, device=model.device, use_graphs=config.graphs, native=native
+        model.transformer,
+        pool,
+        device=model.device,
+        use_graphs=config.graphs and not is_plain,
+        native=native,
     )

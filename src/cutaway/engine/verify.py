@@ -176,8 +176,7 @@ def first_other_number(answer: AnswerRecord, replay: Replay, present: Present) -
     Only pages that are still in the prefix index can be looked at.
     """
     size = present.cache.page_size
-    own = (origin for origin in replay.plan.tables if origin.answer == answer.number)
-    rebuilt = replay.plan.tables[max(own)]
+    rebuilt = replay.plan.tables[replay.plan.final]
     token_ids = answer.token_ids[:-1]
     keys = present.cache.keys(answer.cache_root).between(0, len(token_ids) // size, token_ids)
     for layer, (kept, ours) in enumerate(zip(present.pool.layers, replay.pool.layers, strict=True)):

@@ -6,7 +6,8 @@ recording serves every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -16,6 +17,13 @@ from cutaway.kernels.native.library import set_num_threads
 from cutaway.kernels.native.pages import PAGE_DTYPES
 
 __all__ = ["PAGE_DTYPES", "Rotation", "Tape", "is_available", "set_num_threads"]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    name: str
+    layer: int | None
+    read: Callable[[Step], Tensor]
 
 
 class Tape:
@@ -31,6 +39,7 @@ class Tape:
         self._keeps = keeps
         self._buffers: dict[tuple[str, int | None], Tensor] = {}
         self._program = Program()
+        self._shown: list[_Shown] = []
         self.num_tokens = num_tokens
 
     @property
@@ -49,9 +58,24 @@ class Tape:
     def add(self, operation: Operation) -> None:
         self._program.add(operation)
 
+    def show(self, name: str, layer: int | None, read: Callable[[Step], Tensor]) -> None:
+        """Say how a tap's value is read from buffers or pages once a step has run.
+
+        Where layers share buffers nothing could be read then, and nothing is noted.
+        """
+        if self._keeps:
+            self._shown.append(_Shown(name, layer, read))
+
     def run(self, step: Step) -> None:
-        """Replay for one step; returns when all threads are done."""
+        """Replay for one step; returns when all threads are done.
+
+        A sink is told afterwards what the taps saw; it may read, and change nothing.
+        """
         self._program.run(NativeStep.of(step))
+        if step.sink is not None:
+            assert self._keeps, "what a sink reads is kept"
+            for shown in self._shown:
+                step.tap(shown.name, shown.read(step), shown.layer)
 
     def time(self, step: Step) -> dict[str, float]:
         """Replay and give the seconds of each kind of operation."""

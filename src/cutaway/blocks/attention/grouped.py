@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -170,7 +171,37 @@ class GroupedAttention(nn.Module):
                 key_norm=_recorded(self.key_norm),
             )
         )
+        self._show(tape, layer, qkv=qkv, mixed=mixed, rotation=rotation, cache=cache)
         self.output.record(tape, mixed, out, residual=residual)
+
+    def _show(
+        self,
+        tape: Tape,
+        layer: int,
+        *,
+        qkv: Tensor,
+        mixed: Tensor,
+        rotation: native.Rotation,
+        cache: LayerCache,
+    ) -> None:
+        """The taps of forward; queries are turned again, since the kernel keeps them nowhere."""
+        width, shape = self.num_heads * self.head_size, (-1, self.num_heads, self.head_size)
+
+        def query(step: Step) -> Tensor:
+            heads = qkv[: step.num_tokens, :width].reshape(shape)
+            heads = heads if self.query_norm is None else self.query_norm(heads)
+            rows = slice(step.num_tokens) if rotation.is_by_token else step.positions
+            return rotate(heads, rotation.cos[rows], rotation.sin[rows])
+
+        def stored(field: str) -> Callable[[Step], Tensor]:
+            return lambda step: cache.read(field, step.groups[cache.group].slots)
+
+        tape.show("blocks.attention.query", layer, query)
+        tape.show("blocks.attention.key", layer, stored("key"))
+        tape.show("blocks.attention.value", layer, stored("value"))
+        tape.show(
+            "blocks.attention.mixed", layer, lambda step: mixed[: step.num_tokens].view(shape)
+        )
 
     def _through_pages(
         self, query: Tensor, key: Tensor, value: Tensor, step: Step, cache: LayerCache

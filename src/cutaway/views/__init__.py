@@ -1,0 +1,18 @@
+"""What can be seen of an answer, in the order in which data passes: one file per view."""
+
+from __future__ import annotations
+
+from cutaway.core.errors import RequestError
+from cutaway.views import residual, tokens
+from cutaway.views.view import View
+
+VIEWS: tuple[View, ...] = (tokens.VIEW, residual.VIEW)
+
+
+def view_of(name: str) -> View:
+    """The view of that name. Raises: RequestError with the names there are."""
+    for view in VIEWS:
+        if view.name == name:
+            return view
+    known = ", ".join(view.name for view in VIEWS)
+    raise RequestError(f"view is {name!r}; there are: {known}.", param="view")

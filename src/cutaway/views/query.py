@@ -1,0 +1,62 @@
+"""What a view is asked for: places in an answer and in the model, checked against both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+
+from cutaway.core.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Query:
+    """None leaves a place to the view.
+
+    position: of a token in prompt and answer together, from 0.
+    token:    of a token in the answer alone, from 0.
+    layer, head, expert: from 0.   top: how many of a ranking.   text: words that a view works on.
+    """
+
+    position: int | None = None
+    token: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    expert: int | None = None
+    top: int = 10
+    text: str | None = None
+
+    def check(self, takes: Collection[str], bounds: Mapping[str, int], *, view: str) -> None:
+        """Hold every field that was set against what the view takes and what there is.
+
+        bounds: how many there are of what a field counts.
+        Raises: RequestError naming field, value and range.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == field.default:
+                continue
+            if field.name not in takes:
+                known = ", ".join(takes) or "nothing"
+                raise RequestError(
+                    f"{field.name} is {value}, but the view {view} takes {known}.",
+                    param=field.name,
+                )
+            least, most = (1 if field.name == "top" else 0), bounds.get(field.name)
+            if isinstance(value, int) and most is not None and not least <= value < most + least:
+                raise RequestError(
+                    f"{field.name} is {value}; it must be from {least} to {most - 1 + least}.",
+                    param=field.name,
+                )
+
+
+def query_of(values: Mapping[str, object]) -> Query:
+    """Raises: RequestError for a field that no view has, or a value of another type."""
+    types = {field.name: str if field.name == "text" else int for field in fields(Query)}
+    for name, value in values.items():
+        if name not in types:
+            raise RequestError(f"{name} is no field of a view: {', '.join(types)}.", param=name)
+        if value is not None and (not isinstance(value, types[name]) or isinstance(value, bool)):
+            kind = "text" if types[name] is str else "a whole number"
+            raise RequestError(f"{name} is {value!r}; it must be {kind}.", param=name)
+    given = {name: value for name, value in values.items() if value is not None}
+    return Query(**given)  # pyright: ignore[reportArgumentType] types were checked above

@@ -1,0 +1,75 @@
+"""What a view looks at: one recorded answer, the model that gave it, and its inner values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cutaway.blocks.transformer import Transformer
+from cutaway.core.facts import ModelFacts
+from cutaway.text.messages import Message
+from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.trace.ledger import Ledger
+from cutaway.trace.records import AnswerRecord
+from cutaway.views.taken import Taken, Wanted
+
+
+@dataclass(frozen=True)
+class Build:
+    """How the model was run. Dtypes by name."""
+
+    model: str
+    dtype: str
+    cache_dtype: str
+    device: str
+    page_size: int
+    prefill_chunk: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One answer, opened.
+
+    messages: the conversation behind the prompt, where it is known.
+    take:     runs the answer again for inner values; what was taken before is not run twice.
+    """
+
+    answer: AnswerRecord
+    ledger: Ledger
+    transformer: Transformer
+    facts: ModelFacts
+    tokenizer: Tokenizer
+    build: Build
+    take: Callable[[Wanted], Taken]
+    messages: tuple[Message, ...] | None = None
+
+    @property
+    def num_positions(self) -> int:
+        """That went through the model: all tokens but the answer's last."""
+        return self.answer.num_prompt_tokens + max(0, len(self.answer.tokens) - 1)
+
+    @property
+    def num_rows(self) -> int:
+        """Tokens of the answer, each drawn from a row of logits."""
+        return len(self.answer.tokens)
+
+    def row_position(self, token: int) -> int:
+        """The position whose logits gave a token of the answer."""
+        return self.answer.num_prompt_tokens - 1 + token
+
+    def text(self, token_id: int) -> str:
+        """A token as one short line: blanks, line ends and broken bytes are visible."""
+        return visible(self.tokenizer.token_bytes(token_id))
+
+    def texts(self) -> list[str]:
+        """Every token of prompt and answer."""
+        return [self.text(token_id) for token_id in self.answer.token_ids]
+
+
+_GLYPHS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u21e5", "\r": "\u240d"}
+
+
+def visible(data: bytes) -> str:
+    """Bytes as text of which every character shows; those that are no text as \\xNN."""
+    text = data.decode("utf-8", errors="backslashreplace")
+    return "".join(_GLYPHS.get(c, c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text)

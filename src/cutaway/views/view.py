@@ -1,0 +1,63 @@
+"""What a view is: a question, the places it takes, the inner values it wants, and its probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cutaway.views.payload import Payload
+from cutaway.views.query import Query
+from cutaway.views.subject import Subject
+from cutaway.views.taken import Proof, Taken, Wanted
+
+
+def _nothing(subject: Subject, query: Query) -> Wanted:
+    del subject, query
+    return Wanted()
+
+
+@dataclass(frozen=True)
+class View:
+    """One view.
+
+    name, stage: how it is asked for, and where in the pipeline it stands (core/stages).
+    question:    that it answers; the title of every picture of it.
+    takes:       the fields of a query that mean something to it.
+    probe:       reduces what was taken to a payload, near the model.
+    wants:       the inner values that probe reads; what it costs is told from them.
+    """
+
+    name: str
+    stage: str
+    question: str
+    probe: Callable[[Subject, Query, Taken], Payload]
+    takes: tuple[str, ...] = ()
+    wants: Callable[[Subject, Query], Wanted] = _nothing
+
+    def check(self, subject: Subject, query: Query) -> None:
+        """Raises: RequestError for a place that the view does not take or that there is not."""
+        bounds = {
+            "position": subject.num_positions,
+            "token": subject.num_rows,
+            "layer": subject.facts.num_layers,
+            "head": subject.facts.num_heads,
+            "top": subject.facts.vocab_size,
+        }
+        query.check(self.takes, bounds, view=self.name)
+
+    def show(self, subject: Subject, query: Query) -> Shown:
+        """Look. Raises: RequestError as check does; ReplayError where it cannot be run again."""
+        self.check(subject, query)
+        taken = subject.take(self.wants(subject, query))
+        payload = self.probe(subject, query, taken)
+        is_run = not self.wants(subject, query).is_empty
+        return Shown(self, payload, taken.proof if is_run else None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a view gave. proof: of the replay it needed; None where the record was enough."""
+
+    view: View
+    payload: Payload
+    proof: Proof | None
