@@ -218,17 +218,31 @@ class Engine:
 
         Raises: ReplayError when the record of it is not whole.
         """
-        grammar, params = None, answer.request.params
-        if params.grammar is not None:
-            compiled = self._grammars().compile(params.grammar).result()
-            grammar = GrammarState(compiled, may_end=not params.ignore_eos)
+        params = answer.request.params
         present = Present(self._fingerprints, self.model.transformer, self.cache, self.runner.pool)
         return verify(
             self.replay(answer, level=level),
             vocab_size=self.model.facts.vocab_size,
             end_ids=frozenset(self._ending(params)),
-            state=grammar,
+            state=self.grammar_state(params),
             present=present,
+        )
+
+    def grammar_state(self, params: SamplingParams) -> GrammarState | None:
+        """The grammar of an answer before its first token; compiled again where it is not kept."""
+        if params.grammar is None:
+            return None
+        compiled = self._grammars().compile(params.grammar).result()
+        return GrammarState(compiled, may_end=not params.ignore_eos)
+
+    def text_stream(self, params: SamplingParams) -> TextStream:
+        """What makes text of an answer's tokens, before the first of them."""
+        tokenizer = self.model.tokenizer
+        return TextStream(
+            params,
+            tokenizer.token_bytes,
+            skipped=tokenizer.control_ids if params.skip_special_tokens else frozenset(),
+            ending=self._ending(params),
         )
 
     def step(self) -> list[Delta]:
@@ -236,11 +250,11 @@ class Engine:
         self._end_the_late(perf_counter())
         deltas, self._ended = self._ended, []
         deltas += self._take_compiled(may_wait=not deltas and not self.scheduler.has_work)
+        now = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return deltas
-        now = perf_counter()
         for item in scheduled:
             answer = self._answers[item.sequence]
             answer.started = answer.started or now
@@ -535,17 +549,11 @@ class Engine:
         return stop_token_ids(params, self.model.end_token_ids, control)
 
     def _answer(self, sequence: Sequence, arrived: float) -> _Answer:
-        tokenizer, params = self.model.tokenizer, sequence.request.params
-        ending = self._ending(params)
-        stream = TextStream(
-            params,
-            tokenizer.token_bytes,
-            skipped=tokenizer.control_ids if params.skip_special_tokens else frozenset(),
-            ending=ending,
-        )
+        params = sequence.request.params
+        stream, ending = self.text_stream(params), frozenset(self._ending(params))
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
-        return _Answer(sequence, stream, frozenset(ending), arrived, ends)
+        return _Answer(sequence, stream, ending, arrived, ends)
 
 
 def _good(drawn: Items[Sampled]) -> Iterator[int]:

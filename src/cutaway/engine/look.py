@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -62,13 +63,15 @@ class Look:
         answer: AnswerRecord,
         *,
         messages: tuple[Message, ...] | None = None,
+        encode_seconds: float | None = None,
         max_bytes: int | None = None,
         max_flops: int | None = None,
     ) -> None:
         self._engine, self._answer = engine, answer
         self._bounds = (max_bytes, max_flops)
         self._taken: Taken | None = None
-        self.subject = _subject(engine, answer, self.take, messages)
+        subject = _subject(engine, answer, self.take, messages)
+        self.subject = replace(subject, encode_seconds=encode_seconds)
 
     def cost(self, wanted: Wanted) -> Cost:
         """Raises: ReplayError when the record of the answer is not whole."""
@@ -207,7 +210,7 @@ def _subject(
     take: Callable[[Wanted], Taken],
     messages: tuple[Message, ...] | None,
 ) -> Subject:
-    model, config = engine.model, engine.config
+    model, config, params = engine.model, engine.config, answer.request.params
     assert engine.ledger is not None, "an answer comes from the ledger"
     build = Build(
         model=model.name,
@@ -216,6 +219,7 @@ def _subject(
         device=str(model.device),
         page_size=config.page_size,
         prefill_chunk=config.prefill_chunk,
+        has_prefix_cache=config.prefix_cache,
     )
     return Subject(
         answer=answer,
@@ -225,5 +229,16 @@ def _subject(
         tokenizer=model.tokenizer,
         build=build,
         take=take,
+        grammar=lambda: engine.grammar_state(params),
+        stream=lambda: engine.text_stream(params),
+        kept=partial(_kept, engine, answer),
         messages=messages,
+        prompt=model.template.render(messages) if messages else None,
     )
+
+
+def _kept(engine: Engine, answer: AnswerRecord) -> tuple[tuple[bool, ...], ...]:
+    cache, token_ids = engine.cache, answer.token_ids[:-1]
+    num_full = len(token_ids) // cache.page_size
+    keys = cache.keys(answer.cache_root).between(0, num_full, token_ids)
+    return tuple(tuple(a.index.find(key) is not None for key in keys) for a in cache.allocators)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
+from cutaway.sampling.grammar import GrammarState
+from cutaway.stream.text import TextStream
 from cutaway.text.messages import Message
+from cutaway.text.prompt import Prompt
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
@@ -24,6 +27,7 @@ class Build:
     device: str
     page_size: int
     prefill_chunk: int
+    has_prefix_cache: bool
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,12 @@ class Subject:
     """One answer, opened.
 
     messages: the conversation behind the prompt, where it is known.
+    prompt:   what the model's template makes of it; None for a plain prompt.
+    grammar:  the request's grammar before the first token; None where it has none.
+    stream:   what made text of the tokens, before the first of them.
     take:     runs the answer again for inner values; what was taken before is not run twice.
+    kept:     for each cache group, which full pages of the answer the prefix index can find now.
+    encode_seconds: what template and tokenizer took before the request came, where it is known.
     """
 
     answer: AnswerRecord
@@ -41,7 +50,12 @@ class Subject:
     tokenizer: Tokenizer
     build: Build
     take: Callable[[Wanted], Taken]
+    grammar: Callable[[], GrammarState | None]
+    stream: Callable[[], TextStream]
+    kept: Callable[[], tuple[tuple[bool, ...], ...]]
     messages: tuple[Message, ...] | None = None
+    prompt: Prompt | None = None
+    encode_seconds: float | None = None
 
     @property
     def num_positions(self) -> int:
