@@ -37,6 +37,10 @@ class Linear(nn.Module):
             parts = [part + bias for part, bias in zip(parts, self.biases, strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
+    def dense(self) -> Tensor:
+        """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K]."""
+        return torch.cat([cast(Weight, segment).dense() for segment in self.segments])
+
     def record(
         self,
         tape: Tape,

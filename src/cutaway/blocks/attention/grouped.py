@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
@@ -14,7 +14,7 @@ from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import FULL, CacheField, CacheSpec, Extent, Window
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
-from cutaway.kernels.attention import attention, paged_attention
+from cutaway.kernels.attention import Scoring, attention, paged_attention
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
@@ -113,7 +113,7 @@ class GroupedAttention(nn.Module):
             )
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
         if gate is not None:
-            mixed = mixed * gate.sigmoid()
+            mixed = mixed * step.tap("blocks.attention.gate", gate.sigmoid(), layer)
         return self.output(mixed.flatten(1))
 
     def _query(self, heads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -122,6 +122,27 @@ class GroupedAttention(nn.Module):
             return heads[:, : self.num_heads], None, heads[:, self.num_heads :]
         pairs = heads[:, : 2 * self.num_heads]  # a head and its gate in turn
         return pairs[:, 0::2], pairs[:, 1::2], heads[:, 2 * self.num_heads :]
+
+    @property
+    def scoring(self) -> Scoring:
+        """How products become scores; see opened.py."""
+        return Scoring(self.softmax_scale, self.extent, self.cap, self.sinks)
+
+    def entries(self, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values of stored tokens. Shapes: [K, G, C] each."""
+        return stored["key"], stored["value"]
+
+    def turn_further(self, heads: Tensor, rotation: Cosines) -> Tensor:
+        """Queries or keys, turned further. Shapes: [T, H, C]."""
+        return rotate(heads, *rotation)
+
+    def updates(self, mixed: Tensor) -> Tensor:
+        """What each head adds to the layer's update, the output's bias left out.
+
+        Shapes: mixed [T, H, C], with gates applied -> [T, H, D].
+        """
+        output = self.output.dense().to(mixed.dtype)
+        return torch.einsum("thc,dhc->thd", mixed, output.view(-1, *mixed.shape[1:]))
 
     @property
     def can_record(self) -> bool:

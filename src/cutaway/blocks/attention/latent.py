@@ -16,9 +16,9 @@ from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
-from cutaway.core.layout import CacheField, CacheSpec
+from cutaway.core.layout import FULL, CacheField, CacheSpec
 from cutaway.core.step import LayerCache, Step
-from cutaway.kernels.attention import attention, paged_latent_attention
+from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
 from cutaway.kernels.rotary import rotate, rotate_neighbours
 from cutaway.kernels.store import store
 from cutaway.quantize.dense import DenseWeight
@@ -90,8 +90,7 @@ class LatentAttention(nn.Module):
         return latent_cache_spec(self.rank, self.rotary_size)
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
-        up = cast(Weight, self.up).dense().view(self.num_heads, -1, self.rank).to(hidden.dtype)
-        up_key, up_value = up[:, : self.plain_size], up[:, self.plain_size :]  # [H, A or W, R]
+        up_key, up_value = self._ups(hidden.dtype)
         plain, turned = self._query(hidden, rotation)
         absorbed = (plain.transpose(0, 1) @ up_key).transpose(0, 1)  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
@@ -105,6 +104,37 @@ class LatentAttention(nn.Module):
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, R]
         values = mixed.transpose(0, 1) @ up_value.transpose(1, 2)  # [H, T, W]
         return self.output(values.transpose(0, 1).flatten(1))
+
+    @property
+    def scoring(self) -> Scoring:
+        """How products become scores; see opened.py."""
+        return Scoring(self.softmax_scale, FULL, cap=None, sinks=None)
+
+    def entries(self, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values of stored tokens. Shapes: [K, 1, R + C'] and [K, 1, R]."""
+        latent = stored["latent"]
+        return torch.cat((latent, stored["rotary"]), dim=-1)[:, None], latent[:, None]
+
+    def turn_further(self, heads: Tensor, rotation: Cosines) -> Tensor:
+        """Queries or keys, turned further: their last entries alone. Shapes: [T, H, R + C']."""
+        # Whatever the order of stored pairs, turned ones lie in halves.
+        rotary = rotate(heads[..., self.rank :], *rotation)
+        return torch.cat((heads[..., : self.rank], rotary), dim=-1)
+
+    def updates(self, mixed: Tensor) -> Tensor:
+        """What each head adds to the layer's update, the output's bias left out.
+
+        Shapes: mixed [T, H, R] -> [T, H, D].
+        """
+        _, up_value = self._ups(mixed.dtype)
+        values = torch.einsum("thr,hwr->thw", mixed, up_value)
+        output = self.output.dense().to(mixed.dtype)
+        return torch.einsum("thw,dhw->thd", values, output.view(-1, *values.shape[1:]))
+
+    def _ups(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """From rows to keys and to values, head by head. Shapes: [H, A, R], [H, W, R]."""
+        up = cast(Weight, self.up).dense().view(self.num_heads, -1, self.rank).to(dtype)
+        return up[:, : self.plain_size], up[:, self.plain_size :]
 
     def _query(self, hidden: Tensor, rotation: Cosines | None) -> tuple[Tensor, Tensor]:
         """The plain and the rotary part of each head. Shapes: [T, H, A], [T, H, C']."""

@@ -2,9 +2,10 @@
 
 from cutaway.kernels.attention.plain import (
     SEGMENT,
+    Scoring,
     attention,
     paged_attention,
     paged_latent_attention,
 )
 
-__all__ = ["SEGMENT", "attention", "paged_attention", "paged_latent_attention"]
+__all__ = ["SEGMENT", "Scoring", "attention", "paged_attention", "paged_latent_attention"]

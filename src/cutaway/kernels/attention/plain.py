@@ -40,7 +40,7 @@ def attention(
     Source: Vaswani et al. 2017, arXiv 1706.03762; groups: Ainslie et al. 2023, arXiv 2305.13245.
     """
     lengths = list(plan.query_lengths)
-    scoring = _Scoring(softmax_scale, extent, cap, sinks)
+    scoring = Scoring(softmax_scale, extent, cap, sinks)
     parts = zip(
         torch.split(query_THC, lengths),
         torch.split(key_TGC, lengths),
@@ -73,7 +73,7 @@ def paged_attention(
             page_table [B, M]; context_lengths [B] -> [T, H, C].
     Units:  softmax_scale multiplies the dot products.
     """
-    scoring = _Scoring(softmax_scale, extent, cap, sinks)
+    scoring = Scoring(softmax_scale, extent, cap, sinks)
     wide = torch.promote_types(query_THC.dtype, torch.float32)
     keys, values = _Entries(key_pages, key_scales, wide), _Entries(value_pages, value_scales, wide)
     return _attend_pages(query_THC, keys, values, page_table, context_lengths, plan, scoring)
@@ -97,7 +97,7 @@ def paged_latent_attention(
             [N, P]; page_table [B, M]; context_lengths [B] -> [T, H, R].
     Source: DeepSeek-AI 2024, arXiv 2405.04434, section 2.1 (keys and values absorbed).
     """
-    scoring = _Scoring(softmax_scale, FULL, cap=None, sinks=None)
+    scoring = Scoring(softmax_scale, FULL, cap=None, sinks=None)
     wide = torch.promote_types(query_THC.dtype, torch.float32)
     latent, rotary = (
         _Entries(pages[:, :, None], None if scales is None else scales[:, :, None], wide)
@@ -114,7 +114,7 @@ def _attend_pages(
     page_table: Tensor,
     context_lengths: Tensor,
     plan: ShapePlan,
-    scoring: _Scoring,
+    scoring: Scoring,
 ) -> Tensor:
     if plan.is_decode:
         return _attend_decode(query_THC, keys, values, page_table, context_lengths, scoring)
@@ -161,7 +161,7 @@ class _SideBySide:
 
 
 @dataclass(frozen=True)
-class _Scoring:
+class Scoring:
     """How dot products become scores, and which of them count."""
 
     softmax_scale: float
@@ -169,11 +169,14 @@ class _Scoring:
     cap: float | None
     sinks: Tensor | None  # [H]
 
-    def scores(self, products: Tensor, visible: Tensor) -> Tensor:
+    def scaled(self, products: Tensor) -> Tensor:
+        """Times the scale, and then below the cap."""
         scores = products * self.softmax_scale
-        if self.cap is not None:
-            scores = self.cap * (scores / self.cap).tanh()
-        return scores.masked_fill(~visible, -torch.inf)
+        return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
+
+    def scores(self, products: Tensor, visible: Tensor) -> Tensor:
+        """What goes into the softmax: -inf where a key is not visible."""
+        return self.scaled(products).masked_fill(~visible, -torch.inf)
 
     def first_key(self, first_query: int) -> int:
         """First key that queries from a position on can see."""
@@ -191,7 +194,7 @@ class _Scoring:
 
 
 def _attend(
-    query_QHC: Tensor, key_KGC: Tensor, value_KGC: Tensor, first: int, scoring: _Scoring
+    query_QHC: Tensor, key_KGC: Tensor, value_KGC: Tensor, first: int, scoring: Scoring
 ) -> Tensor:
     """Attention of one sequence whose first query sits at position first."""
     num_queries, num_heads, head_size = query_QHC.shape
@@ -228,7 +231,7 @@ def _attend_decode(
     values: _Entries,
     page_table: Tensor,
     context_lengths: Tensor,
-    scoring: _Scoring,
+    scoring: Scoring,
 ) -> Tensor:
     """One query per sequence, by the page table's width alone: fit for a captured graph."""
     num_sequences, num_heads, head_size = query_BHC.shape
