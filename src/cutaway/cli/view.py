@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.looks import look_at, words_of
 from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
 from cutaway.cli.pictures import show
-from cutaway.cli.reading import text_of
 from cutaway.cli.terminal import print_json
 from cutaway.core.errors import RequestError
 
 if TYPE_CHECKING:
     from cutaway.cli.session import Session
-    from cutaway.engine.look import Look
     from cutaway.views.view import Shown
-
-VIEW_TOKENS = 32  # of an answer that is looked at, unless told otherwise
 
 
 def _place(help_text: str) -> typer.models.OptionInfo:
@@ -52,6 +49,12 @@ def view(
         str | None,
         typer.Option("--text", show_default=False, help="words for a view that takes some"),
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", show_default=False, help="what an hour of this machine costs, for cost"
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Answer a prompt and show each stage with the numbers of that run.
@@ -67,13 +70,12 @@ def view(
         "expert": expert,
         "top": top,
         "text": text,
+        "price": price,
     }
     asked = [field for field, value in places.items() if value is not None]
     if name is None and asked:
         raise RequestError(f"--{asked[0]} belongs to one view; name it with --view.", param="view")
-    if "system" in given and not chat:
-        raise RequestError("--system is for messages; add --chat.", param="system")
-    words = text_of(prompt, param="prompt")
+    words = words_of(prompt, given, is_chat=chat)
 
     from cutaway.cli.session import open_session
     from cutaway.views import VIEWS, view_of
@@ -82,7 +84,7 @@ def view(
     views = VIEWS if name is None else (view_of(name),)
     query = query_of(places)
     session = open_session(given, config=config)
-    look = _answered(session, words, is_chat=chat)
+    look = look_at(session, words, is_chat=chat)
     if name is None:
         look.prepare(views, query)
     for each in views:
@@ -91,34 +93,6 @@ def view(
             print_json(_object(session, shown))
         else:
             show(shown)
-
-
-def _answered(session: Session, words: str, *, is_chat: bool) -> Look:
-    """The prompt, answered, and its record opened."""
-    from cutaway.cli.session import bounded
-    from cutaway.engine.look import Look
-    from cutaway.text.messages import from_dicts
-
-    llm, messages = session.llm, None
-    if is_chat:
-        messages = from_dicts(session.messages(words))
-        token_ids = llm.encode_chat(session.messages(words))
-    else:
-        token_ids = llm.encode(words)
-    num_left = llm.engine.max_length - len(token_ids)
-    params = bounded(session.settings.sampling(), default=VIEW_TOKENS, num_left=num_left)
-    request = llm.request(token_ids, params)
-    for delta in session.stream(request):
-        if delta.error is not None:
-            raise delta.error
-    ledger = llm.engine.ledger
-    answer = None if ledger is None else ledger.find(request.request_id)
-    if answer is None:
-        raise RequestError(
-            "nothing was recorded: ledger_bytes is too small. Leave out --ledger-bytes.",
-            param="ledger_bytes",
-        )
-    return Look(llm.engine, answer, messages=messages)
 
 
 def _object(session: Session, shown: Shown) -> dict[str, object]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cutaway.core.errors import RequestError
-from cutaway.views import residual, tokens
+from cutaway.views import characters, lens, residual, timeline, tokens
 from cutaway.views.view import View
 
-VIEWS: tuple[View, ...] = (tokens.VIEW, residual.VIEW)
+VIEWS: tuple[View, ...] = (characters.VIEW, tokens.VIEW, residual.VIEW, lens.VIEW, timeline.VIEW)
 
 
 def view_of(name: str) -> View:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from types import UnionType
 
 from cutaway.core.errors import RequestError
 
@@ -15,6 +17,7 @@ class Query:
     position: of a token in prompt and answer together, from 0.
     token:    of a token in the answer alone, from 0.
     layer, head, expert: from 0.   top: how many of a ranking.   text: words that a view works on.
+    price: of this machine, per hour, in any currency.
     """
 
     position: int | None = None
@@ -24,6 +27,7 @@ class Query:
     expert: int | None = None
     top: int = 10
     text: str | None = None
+    price: float | None = None
 
     def check(self, takes: Collection[str], bounds: Mapping[str, int], *, view: str) -> None:
         """Hold every field that was set against what the view takes and what there is.
@@ -49,14 +53,28 @@ class Query:
                 )
 
 
+_KINDS: Mapping[str, tuple[type | UnionType, str]] = {
+    "text": (str, "text"),
+    "price": (float | int, "a number"),
+}
+
+
 def query_of(values: Mapping[str, object]) -> Query:
     """Raises: RequestError for a field that no view has, or a value of another type."""
-    types = {field.name: str if field.name == "text" else int for field in fields(Query)}
+    names = [field.name for field in fields(Query)]
     for name, value in values.items():
-        if name not in types:
-            raise RequestError(f"{name} is no field of a view: {', '.join(types)}.", param=name)
-        if value is not None and (not isinstance(value, types[name]) or isinstance(value, bool)):
-            kind = "text" if types[name] is str else "a whole number"
+        if name not in names:
+            raise RequestError(f"{name} is no field of a view: {', '.join(names)}.", param=name)
+        types, kind = _KINDS.get(name, (int, "a whole number"))
+        if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
             raise RequestError(f"{name} is {value!r}; it must be {kind}.", param=name)
+        if isinstance(value, str) and not _is_unicode(value):
+            raise RequestError(f"{name} holds a lone surrogate; use valid Unicode.", param=name)
+        if name == "price" and isinstance(value, float | int) and not 0 <= value < math.inf:
+            raise RequestError(f"price is {value}; it must be a number from 0 up.", param=name)
     given = {name: value for name, value in values.items() if value is not None}
     return Query(**given)  # pyright: ignore[reportArgumentType] types were checked above
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in text)

@@ -67,6 +67,14 @@ class Subject:
         """Tokens of the answer, each drawn from a row of logits."""
         return len(self.answer.tokens)
 
+    @property
+    def asked(self) -> str:
+        """What a person wrote: the last message of a user, or else the whole prompt."""
+        texts = [each.text for each in self.messages or () if each.role == "user"]
+        if texts and texts[-1] is not None:
+            return texts[-1]
+        return self.tokenizer.decode(self.answer.request.prompt_token_ids)
+
     def row_position(self, token: int) -> int:
         """The position whose logits gave a token of the answer."""
         return self.answer.num_prompt_tokens - 1 + token

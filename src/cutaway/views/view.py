@@ -25,6 +25,8 @@ class View:
     takes:       the fields of a query that mean something to it.
     probe:       reduces what was taken to a payload, near the model.
     wants:       the inner values that probe reads; what it costs is told from them.
+    is_content:  whether its numbers could tell something of the text; if not, a redacted trace
+                 may keep them.
     """
 
     name: str
@@ -33,6 +35,7 @@ class View:
     probe: Callable[[Subject, Query, Taken], Payload]
     takes: tuple[str, ...] = ()
     wants: Callable[[Subject, Query], Wanted] = _nothing
+    is_content: bool = True
 
     def check(self, subject: Subject, query: Query) -> None:
         """Raises: RequestError for a place that the view does not take or that there is not."""
