@@ -88,6 +88,22 @@ def test_every_answer_comes_again(folder: Path, dtype: str, seed: int) -> None:
         assert str(verdict).startswith("exact (shape-faithful")
 
 
+@pytest.mark.slow
+@NATIVE.marks[0]
+def test_200_answers_come_again(folder: Path) -> None:
+    """Greedy and sampled, with prefix hits, chunks, preemption and changing company, both ways."""
+    engine = opened(folder, "auto", **TIGHT)
+    answers = served(engine, seed=5, count=150)[:200]
+    assert len(answers) == 200, "some requests have three choices"
+    assert sum(len(answer.admissions) > 1 for answer in answers) >= 5, "preempted"
+    assert sum(answer.admissions[0].num_hit > 0 for answer in answers) >= 40, "found a prefix"
+    missed = [verdict for answer in answers if not (verdict := engine.verify(answer)).is_exact]
+    assert not missed, missed
+    again = (engine.verify(answer, level="invariant") for answer in answers)
+    missed = [verdict for verdict in again if not verdict.is_exact]
+    assert not missed, missed
+
+
 @NATIVE.marks[0]
 def test_native_answers_come_again_alone_and_in_other_chunks(folder: Path) -> None:
     engine = opened(folder, "auto", **TIGHT)
