@@ -33,10 +33,18 @@ class Unembedding(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         normed = self.norm(hidden[step.logit_rows])
-        logits = self.table.multiply(step.tap("logits.normed", normed))
-        if self.cap is not None:
-            logits = self.cap * (logits / self.cap).tanh()
-        return step.tap("logits", logits)
+        return step.tap("logits", self._logits(step.tap("logits.normed", normed)))
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """What any vector of the stream would say if the model ended there.
+
+        Shapes: [N, D] -> [N, V].
+        """
+        return self._logits(self.norm(hidden))
+
+    def _logits(self, normed: Tensor) -> Tensor:
+        logits = self.table.multiply(normed)
+        return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
     @property
     def can_record(self) -> bool:
