@@ -223,10 +223,14 @@ class Engine:
         return verify(
             self.replay(answer, level=level),
             vocab_size=self.model.facts.vocab_size,
-            end_ids=frozenset(self._ending(params)),
+            end_ids=self.end_ids(params),
             state=self.grammar_state(params),
             present=present,
         )
+
+    def end_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Ids that end an answer with these settings."""
+        return frozenset(self._ending(params))
 
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The grammar of an answer before its first token; compiled again where it is not kept."""
@@ -550,7 +554,7 @@ class Engine:
 
     def _answer(self, sequence: Sequence, arrived: float) -> _Answer:
         params = sequence.request.params
-        stream, ending = self.text_stream(params), frozenset(self._ending(params))
+        stream, ending = self.text_stream(params), self.end_ids(params)
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
         return _Answer(sequence, stream, ending, arrived, ends)

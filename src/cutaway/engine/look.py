@@ -6,7 +6,7 @@ before it is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,10 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
+from cutaway.engine.forced import forced
 from cutaway.engine.replay_plan import ReplayPlan, Run
+from cutaway.engine.verify import rows_of
+from cutaway.sampling.candidates import Row
 from cutaway.sampling.checksums import checksums
 from cutaway.text.messages import Message
 from cutaway.trace.records import AnswerRecord
@@ -90,10 +93,20 @@ class Look:
         """
         if wanted.is_empty:
             return Taken(wanted, Proof("record", 0, 0), {}, {}, {})
-        if self._taken is None or not self._taken.wanted.covers(wanted):
-            self._check(self.cost(wanted))
-            self._taken = self._replayed(wanted)
+        for _ in self.taking(wanted):
+            pass
+        assert self._taken is not None, "it was taken"
         return self._taken
+
+    def taking(self, wanted: Wanted) -> Iterator[None]:
+        """Take inner values step by step, for whoever has other things to do between two steps.
+
+        Raises: ReplayError as take does, before the first step.
+        """
+        if wanted.is_empty or (self._taken and self._taken.wanted.covers(wanted)):
+            return
+        self._check(self.cost(wanted))
+        yield from self._replaying(wanted)
 
     def prepare(self, views: Sequence[View], query: Query) -> None:
         """Take in one replay what several views want, so that they need no more."""
@@ -113,7 +126,7 @@ class Look:
                     "layers or positions, or raise the bound."
                 )
 
-    def _replayed(self, wanted: Wanted) -> Taken:
+    def _replaying(self, wanted: Wanted) -> Iterator[None]:
         size = self._engine.config.page_size
         reader = _Reader(wanted, size)
         replay = self._engine.replay(self._answer, sink_of=reader.sink_of)
@@ -126,10 +139,11 @@ class Look:
                 compared.append(told[drawn.row] == self._answer.tokens[drawn.index].checksum)
                 if drawn.index in wanted.rows:
                     rows[drawn.index] = logits[drawn.row].float().clone()
+            yield
         stored = {layer: replay.stored(plan.final, layer, wanted.end) for layer in wanted.stored}
         cause = plan.cause or "what serving computed was computed otherwise"
         proof = Proof(plan.level, len(compared), sum(compared), None if all(compared) else cause)
-        return Taken(wanted, proof, reader.values, stored, rows)
+        self._taken = Taken(wanted, proof, reader.values, stored, rows)
 
 
 @dataclass(eq=False)
@@ -232,9 +246,23 @@ def _subject(
         grammar=lambda: engine.grammar_state(params),
         stream=lambda: engine.text_stream(params),
         kept=partial(_kept, engine, answer),
+        row=partial(_row, engine, answer),
+        branch=partial(_branch, engine, answer),
         messages=messages,
         prompt=model.template.render(messages) if messages else None,
     )
+
+
+def _row(engine: Engine, answer: AnswerRecord, token: int) -> Row:
+    params = answer.request.params
+    state = engine.grammar_state(params)
+    return rows_of(answer, end_ids=engine.end_ids(params), state=state)[token]
+
+
+def _branch(engine: Engine, answer: AnswerRecord, token: int, token_ids: Sequence[int]) -> Tensor:
+    known = answer.token_ids[: answer.num_prompt_tokens + token]
+    rows = forced(engine, answer, prompt=known, output=token_ids)
+    return torch.stack([row.float().clone() for _, row in rows])
 
 
 def _kept(engine: Engine, answer: AnswerRecord) -> tuple[tuple[bool, ...], ...]:

@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from cutaway.core.errors import RequestError
-from cutaway.views import characters, lens, residual, timeline, tokens
+from cutaway.views import (
+    attention,
+    characters,
+    cost,
+    lens,
+    probabilities,
+    residual,
+    template,
+    timeline,
+    tokens,
+)
 from cutaway.views.view import View
 
-VIEWS: tuple[View, ...] = (characters.VIEW, tokens.VIEW, residual.VIEW, lens.VIEW, timeline.VIEW)
+VIEWS: tuple[View, ...] = (
+    characters.VIEW,
+    template.VIEW,
+    tokens.VIEW,
+    attention.VIEW,
+    residual.VIEW,
+    lens.VIEW,
+    probabilities.VIEW,
+    timeline.VIEW,
+    cost.VIEW,
+)
 
 
 def view_of(name: str) -> View:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
+from cutaway.sampling.candidates import Row
 from cutaway.sampling.grammar import GrammarState
 from cutaway.stream.text import TextStream
 from cutaway.text.messages import Message
@@ -39,6 +42,8 @@ class Subject:
     grammar:  the request's grammar before the first token; None where it has none.
     stream:   what made text of the tokens, before the first of them.
     take:     runs the answer again for inner values; what was taken before is not run twice.
+    row:      what decided a token of the answer besides its logits.
+    branch:   runs tokens that might have come after so many of the answer: their rows [N, V].
     kept:     for each cache group, which full pages of the answer the prefix index can find now.
     encode_seconds: what template and tokenizer took before the request came, where it is known.
     """
@@ -53,6 +58,8 @@ class Subject:
     grammar: Callable[[], GrammarState | None]
     stream: Callable[[], TextStream]
     kept: Callable[[], tuple[tuple[bool, ...], ...]]
+    row: Callable[[int], Row]
+    branch: Callable[[int, Sequence[int]], Tensor]
     messages: tuple[Message, ...] | None = None
     prompt: Prompt | None = None
     encode_seconds: float | None = None
