@@ -9,6 +9,7 @@
 #include "heads.h"
 #include "linear.h"
 #include "norm.h"
+#include "pages.h"
 #include "rows.h"
 #include "sample.h"
 

@@ -175,11 +175,17 @@ def test_rotation_is_bit_for_bit_that_of_the_plain_twin(isa: str, half: int) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("page_size", [5, 16, 48])
 @pytest.mark.parametrize("isa", ISAS)
-def test_store_writes_what_the_plain_twin_writes(isa: str, dtype: torch.dtype) -> None:
-    pages, twin = (pages_of(3, 20, dtype=dtype, num_pages=20) for _ in range(2))
-    step = random_step([3, 30, 1], [9, 30, 17], page_size=16, num_pages=20)
-    heads = random(34, 12, 20, seed=12) * 100
+def test_store_writes_what_the_plain_twin_writes(
+    isa: str, page_size: int, dtype: torch.dtype
+) -> None:
+    pages, twin = (
+        pages_of(3, 20, dtype=dtype, num_pages=60, page_size=page_size) for _ in range(2)
+    )
+    # The long one begins and ends within a page, and fills whole ones on both threads.
+    step = random_step([3, 90, 1], [9, 107, 17], page_size=page_size, num_pages=60)
+    heads = random(94, 12, 20, seed=12) * 100
     with running(isa, threads=2):
         native.run(native.store(heads[:, 6:9], heads[:, 9:], pages), native.NativeStep.of(step))
     write(twin, heads[:, 6:9], heads[:, 9:], step.groups[0].slots)

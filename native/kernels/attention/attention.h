@@ -220,21 +220,27 @@ void run_attention(const void* arguments, const cw_step& step, const cutaway::Wo
   Turning turn_query{a.query_norm, a.epsilon, &a.rotation, size};
   Turning turn_key{a.key_norm, a.epsilon, &a.rotation, size};
   const int64_t* slots = step.groups[a.pages.group].slots;
-  Range range = share(num_tokens * num_heads, worker);
+  // Blocks of tokens, so that keys of a page are turned into columns together.
+  int64_t num_blocks = ceil_div(num_tokens, kMostStretch);
+  Range range = share(num_blocks * num_heads, worker);
   with_entries(a.pages, [&](auto entry) {
     using T = decltype(entry);
     for (int64_t i = range.begin; i < range.end; i++) {
-      int64_t token = i / num_heads, head = i % num_heads;
-      const float* x = a.qkv + i * size;
-      if (head < a.num_heads) {
-        turn_query(x, token, step, turned + (token * a.num_heads + head) * size);
-      } else if (head < a.num_heads + groups) {
-        float key[kMostHeadSize];
-        turn_key(x, token, step, key);
-        write_key<T>(a.pages, place_of_slot(a.pages, slots[token], head - a.num_heads), key);
+      int64_t first = i / num_heads * kMostStretch, head = i % num_heads;
+      Range tokens{first, least(first + kMostStretch, num_tokens)};
+      auto x_of = [&](int64_t token) { return a.qkv + (token * num_heads + head) * size; };
+      int64_t key_group = head - a.num_heads, value_group = key_group - groups;
+      if (value_group >= 0) {
+        for (int64_t t = tokens.begin; t < tokens.end; t++)
+          write_value<T>(a.pages, slots[t], value_group, x_of(t));
+      } else if (key_group >= 0) {
+        write_keys<T>(a.pages, slots, tokens, key_group, [&](int64_t t, float* room) {
+          turn_key(x_of(t), t, step, room);
+          return room;
+        });
       } else {
-        write_value<T>(a.pages, place_of_slot(a.pages, slots[token], head - a.num_heads - groups),
-                       x);
+        for (int64_t t = tokens.begin; t < tokens.end; t++)
+          turn_query(x_of(t), t, step, turned + (t * a.num_heads + head) * size);
       }
     }
   });

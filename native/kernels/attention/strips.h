@@ -1,7 +1,7 @@
 // Keys and values where they lie in the pages, and laid out as strips of floats.
 #pragma once
 
-#include "../heads.h"
+#include "../pages.h"
 
 namespace {
 

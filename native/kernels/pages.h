@@ -1,0 +1,189 @@
+// Keys and values written into the pages of the cache, in the cache's dtype.
+#pragma once
+
+#include "../runtime/half.h"
+#include "../simd/transpose.h"
+#include "activations.h"
+#include "heads.h"
+#include "share.h"
+
+namespace {
+
+// Pages keep each head of a page apart, so that sixteen keys are read as columns without being
+// turned: keys as [N, G, C, P], values as [N, G, P, C], their scales as [N, G, P]. A row counts the
+// tokens of one head over all pages.
+struct Place {
+  int64_t row;
+  int64_t key;  // element at which a key's first entry lies; the others follow page_size apart
+};
+
+inline Place place_of(const cw_pages& pages, int64_t page, int64_t group, int64_t offset) {
+  int64_t first = (page * pages.num_groups + group) * pages.page_size;
+  return {first + offset, first * pages.head_size + offset};
+}
+
+struct Slot {
+  int64_t page;
+  int64_t offset;
+};
+
+inline Slot slot_of(const cw_pages& pages, int64_t slot) {
+  // Divisions of 64 bits take 90 cycles on many CPUs, those of 32 bits 26.
+  bool is_narrow = (slot | pages.page_size) >> 32 == 0;
+  int64_t page = is_narrow ? static_cast<uint32_t>(slot) / static_cast<uint32_t>(pages.page_size)
+                           : slot / pages.page_size;
+  return {page, slot - page * pages.page_size};
+}
+
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+
+// A head's numbers as the cache keeps them; out has room for whole registers.
+inline float to_entries(const float* x, int64_t count, float* out) {
+  __builtin_memcpy(out, x, static_cast<size_t>(count) * sizeof(float));
+  return 1.0f;
+}
+
+inline float to_entries(const float* x, int64_t count, Half* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_f16(&out[i].bits, load(x + i));
+  int rest = static_cast<int>(count - i);
+  if (rest) store_f16(&out[i].bits, load_first(x + i, rest));
+  return 1.0f;
+}
+
+inline float to_entries(const float* x, int64_t count, Brain* out) {
+  for (int64_t i = 0; i < count; i++) out[i].bits = to_bf16(x[i]);
+  return 1.0f;
+}
+
+// Returns the scale, largest / 127. As integers, so that NaN counts as the largest; NaN or infinity
+// makes the scale so.
+inline float to_entries(const float* x, int64_t count, int8_t* out) {
+  I32 magnitude = int_broadcast(0x7fffffff);
+  I32 most[4] = {int_zeros(), int_zeros(), int_zeros(), int_zeros()};
+  int32_t bits[4];
+  for (int64_t i = 0; i < count; i += kLanes) {
+    int here = static_cast<int>(least(kLanes, count - i));
+    most[0] = int_max(most[0], int_and(bits_of(load_first(x + i, here)), magnitude));
+  }
+  int_max_four(most, bits);
+  float largest;
+  __builtin_memcpy(&largest, bits, sizeof largest);
+  bool is_small = largest < kSmallestScaled;
+  if (is_small || !(largest <= kLargestFinite)) {
+    for (int64_t i = 0; i < count; i++) out[i] = 0;
+    return is_small ? 0.0f : largest / 127.0f;
+  }
+  F32 inverse = broadcast(127.0f / largest);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    int here = static_cast<int>(least(kLanes, count - i));
+    store_int8(out + i, to_int(mul(load_first(x + i, here), inverse)));
+  }
+  return largest / 127.0f;
+}
+
+// Tokens whose keys lie side by side in one page.
+struct Stretch {
+  Place place;  // of the first
+  int64_t count;
+};
+
+constexpr int64_t kMostStretch = 16;  // tokens that are turned into columns together
+
+inline Stretch stretch_at(const cw_pages& pages, const int64_t* slots, Range tokens,
+                          int64_t group) {
+  const int64_t* first = slots + tokens.begin;
+  Slot slot = slot_of(pages, *first);
+  int64_t most_count = least(least(kMostStretch, tokens.end - tokens.begin),
+                             pages.page_size - slot.offset);
+  int64_t count = 1;
+  while (count < most_count && first[count] == *first + count) count++;
+  return {place_of(pages, slot.page, group, slot.offset), count};
+}
+
+// Rows of count entries become columns: entry c of row i goes to out[c * out_stride + i].
+template <class T>
+inline void to_columns(const T* rows, int64_t stride, int64_t count, int64_t size, T* out,
+                       int64_t out_stride) {
+  constexpr int64_t kTile = kTileSize<T>;
+  int64_t i = 0, whole = size / kTile * kTile;
+  for (; i + kTile <= count; i += kTile) {
+    const T* from = rows + i * stride;
+    for (int64_t c = 0; c < whole; c += kTile)
+      transpose_tile(from + c, stride, out + c * out_stride + i, out_stride);
+    for (int64_t j = 0; j < kTile; j++)
+      for (int64_t c = whole; c < size; c++) out[c * out_stride + i + j] = from[j * stride + c];
+  }
+  for (; i < count; i++)
+    for (int64_t c = 0; c < size; c++) out[c * out_stride + i] = rows[i * stride + c];
+}
+
+// One head's keys of some tokens, whole columns of a page at a time: token by token, every entry
+// would be a store of its own. key_of(token, room) gives a key, perhaps in room.
+template <class T, class KeyOf>
+void write_keys(const cw_pages& pages, const int64_t* slots, Range tokens, int64_t group,
+                const KeyOf& key_of) {
+  int64_t size = pages.head_size, stride = ceil_div(size, kLanes) * kLanes;
+  T entries[kMostStretch * kMostHeadSize];
+  float room[kMostHeadSize];
+  while (tokens.begin < tokens.end) {
+    Stretch stretch = stretch_at(pages, slots, tokens, group);
+    for (int64_t i = 0; i < stretch.count; i++) {
+      float scale = to_entries(key_of(tokens.begin + i, room), size, entries + i * stride);
+      if (pages.key_scales) pages.key_scales[stretch.place.row + i] = scale;
+    }
+    to_columns(entries, stride, stretch.count, size,
+               static_cast<T*>(pages.keys) + stretch.place.key, pages.page_size);
+    tokens.begin += stretch.count;
+  }
+}
+
+template <class T>
+void write_value(const cw_pages& pages, int64_t slot, int64_t group, const float* x) {
+  Slot at = slot_of(pages, slot);
+  Place place = place_of(pages, at.page, group, at.offset);
+  T entries[kMostHeadSize];
+  float scale = to_entries(x, pages.head_size, entries);
+  __builtin_memcpy(static_cast<T*>(pages.values) + place.row * pages.head_size, entries,
+                   static_cast<size_t>(pages.head_size) * sizeof(T));
+  if (pages.value_scales) pages.value_scales[place.row] = scale;
+}
+
+// Calls body with an entry of the type in which pages keep keys and values.
+template <class Body>
+inline void with_entries(const cw_pages& pages, const Body& body) {
+  switch (pages.kind) {
+    case CW_F32:
+      return body(float{});
+    case CW_F16:
+      return body(Half{});
+    case CW_BF16:
+      return body(Brain{});
+    default:
+      return body(int8_t{});
+  }
+}
+
+void run_store(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+  const cw_store& a = *static_cast<const cw_store*>(arguments);
+  const int64_t* slots = step.groups[a.pages.group].slots;
+  int64_t size = a.pages.head_size;
+  Range tokens = share(rows_of(a.rows, step), worker);
+  with_entries(a.pages, [&](auto entry) {
+    using T = decltype(entry);
+    for (int64_t g = 0; g < a.pages.num_groups; g++) {
+      write_keys<T>(a.pages, slots, tokens, g, [&](int64_t t, float*) {
+        return a.key + t * a.key_stride + g * size;
+      });
+      for (int64_t t = tokens.begin; t < tokens.end; t++)
+        write_value<T>(a.pages, slots[t], g, a.value + t * a.value_stride + g * size);
+    }
+  });
+}
+
+}  // namespace
