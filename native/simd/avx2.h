@@ -17,8 +17,8 @@ using Bytes = I32;
 constexpr int kLanes = 16;
 constexpr int kDirectRows = 3;
 constexpr int kTileRows = 3;
-constexpr int kFloatTileRows = 2;
-constexpr int kFloatTilePanels = 2;
+constexpr int kFloatTileRows = 6;  // sums, one panel and a broadcast fill 15 of 16 registers
+constexpr int kFloatTilePanels = 1;
 constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
 constexpr int kByteOffset = 128;
 
