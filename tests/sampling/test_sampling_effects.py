@@ -23,6 +23,7 @@ def test_trace_gives_the_very_token_of_the_sampler() -> None:
         assert traced is not None
         assert (traced.token_id, traced.u) == (sampled.token_id, sampled.u)
         assert traced.target == traced.u * traced.total >> 32 < traced.cumulative
+        assert traced.cumulative - traced.weight <= traced.target
 
 
 def test_l6_each_stage_reports_what_it_left() -> None:
@@ -36,6 +37,21 @@ def test_l6_each_stage_reports_what_it_left() -> None:
     tops = [effect.top_probability for effect in effects]
     assert tops == pytest.approx([0.4, 0.4 / 0.95, 0.4 / 0.85, 0.4 / 0.7], abs=1e-6)
     assert effects[0].total == pytest.approx(2**30 / 0.4, rel=1e-6)
+
+
+def test_l6_a_watched_token_is_followed_through_every_stage() -> None:
+    logits = torch.tensor([math.log(p) for p in (0.4, 0.3, 0.15, 0.1, 0.05)])
+    params = SamplingParams(min_p=0.2, top_k=3, top_p=0.8)
+    effects = trace(logits, Row(params=params, seed=1, position=1), watched=(1, 2)).effects
+    assert [effect.watched for effect in effects] == [
+        pytest.approx(shares, abs=1e-6)
+        for shares in (
+            (0.3, 0.15),
+            (0.3 / 0.95, 0.15 / 0.95),
+            (0.3 / 0.85, 0.15 / 0.85),
+            (3 / 7, 0),
+        )
+    ]
 
 
 def test_temperature_and_bias_appear_as_edits() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ class StageEffect:
     total:     sum of their weights, where the likeliest weighs 2^30.
     kept_mass: share of the mass that this stage left; 1 for an edit, which gives new logits.
     top:       the likeliest token and its probability now.
+    watched:   probabilities of the tokens that were asked for; 0 where one was dropped.
     """
 
     name: str
@@ -32,6 +35,7 @@ class StageEffect:
     kept_mass: float
     top_token_id: int
     top_probability: float
+    watched: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,14 @@ class DrawEffect:
     """The draw: the first token whose cumulative weight exceeds target.
 
     target: floor(u * total / 2^32).
+    weight: the token's own, so that it has the targets from cumulative - weight up to cumulative.
     """
 
     u: int
     total: int
     target: int
     cumulative: int
+    weight: int
     token_id: int
 
 
@@ -58,33 +64,39 @@ class SamplingTrace:
 
 @one_thread()
 @torch.no_grad()
-def trace(logits: Tensor, row: Row) -> SamplingTrace:
+def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingTrace:
     """Sample one row again and report every stage that acts on it.
 
+    watched: tokens whose probability is reported after each.
     Shapes: logits [V] of any float type; not a row that the sampler calls bad.
     """
     candidates = Candidates(logits.to(torch.float32)[None])
     assert bool(candidates.peak.isfinite()), "a bad row has nothing to trace"
-    effects = [_effect("logits", candidates, before=None)]
+    ids = torch.tensor(list(watched), dtype=torch.int64, device=logits.device)
+    effects = [_effect("logits", candidates, ids, before=None)]
     for stage in stages_of(row):
         candidates = stage(candidates, [row])
         before = effects[-1].total if candidates.cut is not None else None
-        effects.append(_effect(stage.name, candidates, before=before))
+        effects.append(_effect(stage.name, candidates, ids, before=before))
     if row.params.is_greedy:
         return SamplingTrace(tuple(effects), None)
     u = uniforms([row])
     drawn = draw(candidates.weights, upload.integers(u, logits))
+    token_id = int(drawn.token_ids)
     effect = DrawEffect(
         u=u[0],
         total=int(drawn.total),
         target=int(drawn.target),
         cumulative=int(drawn.cumulative),
-        token_id=int(drawn.token_ids),
+        weight=int(candidates.weights[0, token_id]),
+        token_id=token_id,
     )
     return SamplingTrace(tuple(effects), effect)
 
 
-def _effect(name: str, candidates: Candidates, *, before: int | None) -> StageEffect:
+def _effect(
+    name: str, candidates: Candidates, watched: Tensor, *, before: int | None
+) -> StageEffect:
     weights = candidates.weights
     total = int(exact_sum(weights))
     top = first_largest(candidates.logits)
@@ -95,4 +107,5 @@ def _effect(name: str, candidates: Candidates, *, before: int | None) -> StageEf
         kept_mass=1.0 if before is None else total / before,
         top_token_id=int(top),
         top_probability=float(weights[0, top]) / total,
+        watched=tuple(cast("list[float]", (weights[0, watched].double() / total).tolist())),
     )
