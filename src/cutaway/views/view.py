@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from cutaway.views.payload import Payload
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
@@ -52,7 +54,8 @@ class View:
         """Look. Raises: RequestError as check does; ReplayError where it cannot be run again."""
         self.check(subject, query)
         taken = subject.take(self.wants(subject, query))
-        payload = self.probe(subject, query, taken)
+        with torch.inference_mode():
+            payload = self.probe(subject, query, taken)
         is_run = not self.wants(subject, query).is_empty
         return Shown(self, payload, taken.proof if is_run else None)
 

@@ -1,0 +1,39 @@
+"""Attention: what each head looks at; with a layer and a head, the weights themselves."""
+
+from __future__ import annotations
+
+from cutaway.core.errors import RequestError
+from cutaway.views import head, head_grid
+from cutaway.views.head import Head
+from cutaway.views.head_grid import HeadGrid
+from cutaway.views.query import Query
+from cutaway.views.subject import Subject
+from cutaway.views.taken import Taken, Wanted
+from cutaway.views.view import View
+
+
+def wants(subject: Subject, query: Query) -> Wanted:
+    if query.head is None:
+        return head_grid.wants(subject, query)
+    if query.layer is None:
+        last = subject.facts.num_layers - 1
+        raise RequestError(
+            f"head is {query.head}, of no layer; give layer, from 0 to {last}, as well.",
+            param="layer",
+        )
+    return head.wants(subject, query)
+
+
+def probe(subject: Subject, query: Query, taken: Taken) -> Head | HeadGrid:
+    kind = head_grid if query.head is None else head
+    return kind.probe(subject, query, taken)
+
+
+VIEW = View(
+    "attention",
+    "blocks",
+    "Which earlier tokens does each head look at?",
+    probe,
+    takes=("position", "layer", "head", "top"),
+    wants=wants,
+)
