@@ -13,6 +13,8 @@ from hypothesis import settings
 # Workers of xdist share the cores; torch and OpenMP read this when they are first imported.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+# A single text that is handed to another thread and back waits for that thread to get a core.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A test never reaches the internet by accident: the hub answers from its local cache or not at all.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -23,8 +25,17 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, so that most faults show in the first minute."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Quick tests first, so that most faults show early; then the longest, so that none is last.
+
+    A test that needs a timeout of its own is one of the longest.
+    """
+
+    def order(item: pytest.Item) -> tuple[bool, float]:
+        timeout = item.get_closest_marker("timeout")
+        is_slow = item.get_closest_marker("slow") is not None
+        return is_slow, -float(timeout.args[0]) if is_slow and timeout else 0.0
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(wrapper=True)

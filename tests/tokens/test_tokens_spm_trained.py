@@ -181,6 +181,20 @@ def test_pieces_and_merges_tell_how_the_ids_came_about(tmp_path):
     assert list(ours("unigram", "llama", tmp_path).merges("\u2581the")) == []
 
 
+def test_the_best_cut_is_the_ids_with_the_references_scores(tmp_path):
+    tokenizer, reference = ours("unigram", "defaults", tmp_path), theirs("unigram", "defaults")
+    (piece,) = tokenizer.encode_pieces("the model \u6f22 of attention")
+    cut = tokenizer.best_cut(piece.text)
+    assert b"".join(each.part for each in cut) == piece.text.replace("\u2581", " ").encode()
+    known = [each for each in cut if each.token_id is not None]
+    assert [each.token_id for each in known] == [i for i in piece.token_ids if i]
+    for each in known:
+        assert each.score == pytest.approx(reference.GetScore(each.token_id))
+    (unknown,) = [each.score for each in cut if each.token_id is None]
+    assert unknown < min(each.score for each in known)
+    assert ours("bpe", "llama", tmp_path).best_cut("\u2581the") == ()
+
+
 def test_the_fingerprint_tells_vocabularies_and_rules_apart(tmp_path_factory):
     prints = [
         ours(kind, name, _folder(tmp_path_factory, kind, name)).fingerprint for kind, name in MODELS

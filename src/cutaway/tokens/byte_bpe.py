@@ -16,7 +16,7 @@ from cutaway.tokens.added import AddedToken, AddedTokenFinder
 from cutaway.tokens.merging import NO_MERGE, MergeTable, merge
 from cutaway.tokens.piece_cache import PieceCache
 from cutaway.tokens.splitting import Splitter
-from cutaway.tokens.tokenizer import Merge, Piece, PieceSink
+from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, Scored
 from cutaway.tokens.unicode import NormalForm, normalize, repair_surrogates
 
 
@@ -105,6 +105,10 @@ class ByteBPE:
             token_id = table.merged_ids[rank]
             parts[at : at + 2] = [token_id]
             yield Merge(rank, left, right, token_id, tuple(map(self.token_bytes, parts)))
+
+    def best_cut(self, piece: str) -> tuple[Scored, ...]:
+        del piece
+        return ()
 
     def decode(self, token_ids: Iterable[int], *, skip_control: bool = True) -> str:
         if skip_control:

@@ -17,7 +17,7 @@ from cutaway.tokens.added import AddedToken, AddedTokenFinder
 from cutaway.tokens.normalizing import Normalizer, Splitting
 from cutaway.tokens.piece_cache import PieceCache
 from cutaway.tokens.subword import SPACE, Subword
-from cutaway.tokens.tokenizer import Merge, Piece, PieceSink
+from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, Scored
 from cutaway.tokens.unicode import repair_surrogates
 
 
@@ -98,6 +98,9 @@ class SentencePiece:
     def merges(self, piece: str) -> Iterator[Merge]:
         """The merges of one piece as encode_pieces gives it; none in a unigram vocabulary."""
         return self.vocabulary.subword.merges(repair_surrogates(piece))
+
+    def best_cut(self, piece: str) -> tuple[Scored, ...]:
+        return tuple(self.vocabulary.subword.best_cut(repair_surrogates(piece)))
 
     def decode(self, token_ids: Iterable[int], *, skip_control: bool = True) -> str:
         if skip_control:

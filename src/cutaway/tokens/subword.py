@@ -11,7 +11,7 @@ from typing import Protocol
 
 import regex
 
-from cutaway.tokens.tokenizer import Merge
+from cutaway.tokens.tokenizer import Merge, Scored
 
 SPACE = "\u2581"  # stands for a blank in a vocabulary: LOWER ONE EIGHTH BLOCK
 
@@ -36,6 +36,10 @@ class Subword(Protocol):
 
     def merges(self, piece: str) -> Iterator[Merge]:
         """How the ids came about, where they came about by merges."""
+        ...
+
+    def best_cut(self, piece: str) -> Iterable[Scored]:
+        """The parts with their scores, where the ids came about by a sum of scores."""
         ...
 
     def describe(self) -> Iterable[str]:
@@ -66,6 +70,11 @@ class Fallback:
     def is_total(self) -> bool:
         """Whether every text has bytes to fall back on."""
         return bool(self.byte_ids) and None not in self.byte_ids
+
+
+def spelled(text: str) -> bytes:
+    """What a part of a piece stands for."""
+    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 
 
 def byte_ids_of(ids: Mapping[str, int]) -> ByteIds:

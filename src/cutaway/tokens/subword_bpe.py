@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from cutaway.tokens.merging import NO_MERGE, PairMerges, merge
-from cutaway.tokens.subword import SPACE, Fallback, WordCutter
-from cutaway.tokens.tokenizer import Merge
+from cutaway.tokens.subword import SPACE, Fallback, WordCutter, spelled
+from cutaway.tokens.tokenizer import Merge, Scored
 
 
 class ScoreBPE:
@@ -51,8 +51,12 @@ class ScoreBPE:
     def merges(self, piece: str) -> Iterator[Merge]:
         for rank, left, right, parts in self._steps(piece):
             token_id = self._ids[left + right]
-            spelled = tuple(map(_spelled, parts))
-            yield Merge(rank, _spelled(left), _spelled(right), token_id, spelled)
+            after = tuple(map(spelled, parts))
+            yield Merge(rank, spelled(left), spelled(right), token_id, after)
+
+    def best_cut(self, piece: str) -> Iterable[Scored]:
+        del piece
+        return ()
 
     def describe(self) -> Iterable[str]:
         yield f"scores {self.fallback} {sorted(self._unused)} {sorted(self._ranks.items())}"
@@ -123,6 +127,10 @@ class ListedBPE:
             parts[at : at + 2] = [token_id]
             yield Merge(rank, left, right, token_id, tuple(map(self._part, parts)))
 
+    def best_cut(self, piece: str) -> Iterable[Scored]:
+        del piece
+        return ()
+
     def describe(self) -> Iterable[str]:
         yield f"{self.fallback} {self._fuses_unknown} {bool(self._whole_pieces)}"
         yield self._merges.describe()
@@ -141,7 +149,7 @@ class ListedBPE:
         return symbols
 
     def _part(self, token_id: int) -> bytes:
-        return _spelled(self._texts[token_id])
+        return spelled(self._texts[token_id])
 
 
 def merge_texts(parts: list[str], ranks: Mapping[str, int]) -> list[str]:
@@ -178,7 +186,3 @@ def merge_texts(parts: list[str], ranks: Mapping[str, int]) -> list[str]:
             if waiting[before] != NO_MERGE:
                 heappush(heap, (waiting[before], before))
     return [part for part in parts if part]
-
-
-def _spelled(text: str) -> bytes:
-    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")

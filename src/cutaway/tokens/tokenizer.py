@@ -31,6 +31,18 @@ class Merge:
     parts: tuple[bytes, ...]  # the whole piece after this merge
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A part of the best cut of a text by a unigram vocabulary; the sum of scores is the highest.
+
+    token_id: None for a character that no piece has.   score: a log-probability.
+    """
+
+    part: bytes
+    token_id: int | None
+    score: float
+
+
 # Called with the pieces of every text that is encoded.
 PieceSink = Callable[[Sequence[Piece]], None]
 
@@ -93,6 +105,10 @@ class Tokenizer(Protocol):
 
         Every merge copies the whole piece, so all of them take time quadratic in its length.
         """
+        ...
+
+    def best_cut(self, piece: str) -> Sequence[Scored]:
+        """The parts of one piece where a vocabulary cuts by scores; none where it merges."""
         ...
 
     def decode(self, token_ids: Iterable[int], *, skip_control: bool = True) -> str:

@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from cutaway.tokens.subword import Fallback
-from cutaway.tokens.tokenizer import Merge
+from cutaway.tokens.subword import Fallback, spelled
+from cutaway.tokens.tokenizer import Merge, Scored
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece. Source: sentencepiece unigram_model.h
 
@@ -76,6 +76,13 @@ class Unigram:
         """None: nothing is merged here."""
         del piece
         return iter(())
+
+    def best_cut(self, piece: str) -> Iterable[Scored]:
+        for text, token_id in self._best(piece):
+            if token_id < 0:
+                yield Scored(spelled(text), None, self._unknown_score)
+            else:
+                yield Scored(spelled(text), token_id, self._scores[text])
 
     def describe(self) -> Iterable[str]:
         yield f"unigram {self._precision} {self._unknown_score} {self.fallback}"
