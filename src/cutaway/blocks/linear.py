@@ -25,7 +25,7 @@ class Linear(nn.Module):
 
     def __init__(self, in_features: int, rows: Sequence[int], *, has_bias: bool = False) -> None:
         super().__init__()
-        self.rows = tuple(rows)
+        self.in_features, self.rows = in_features, tuple(rows)
         self.segments = nn.ModuleList(DenseWeight(count, in_features) for count in rows)
         self.biases = nn.ParameterList(torch.zeros(count) for count in rows) if has_bias else None
 

@@ -53,7 +53,7 @@ class Experts(nn.Module):
         has_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.num_experts = num_experts
+        self.num_experts, self.width, self.inner = num_experts, width, inner
         self.gate_up = DenseStack(num_experts, 2 * inner, width)
         self.down = DenseStack(num_experts, width, inner)
         self.gate, self.split = gate, split

@@ -24,6 +24,11 @@ class Rule(Protocol):
     Shapes: scores [T, E] -> expert ids [T, K], the best first, and weights [T, K].
     """
 
+    @property
+    def num_chosen(self) -> int:
+        """K."""
+        ...
+
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
@@ -35,6 +40,7 @@ class Router(nn.Module):
 
     def __init__(self, width: int, num_experts: int, rule: Rule, *, has_bias: bool = False) -> None:
         super().__init__()
+        self.num_experts, self.width = num_experts, width
         self.scores = DenseWeight(num_experts, width)
         self.bias = nn.Parameter(torch.zeros(num_experts)) if has_bias else None
         self.rule = rule

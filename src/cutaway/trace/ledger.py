@@ -36,6 +36,11 @@ class Ledger:
         """All that are kept, the oldest first."""
         return iter(tuple(self._answers.values()))
 
+    @property
+    def steps(self) -> Iterator[StepRecord]:
+        """All that are kept, the oldest first."""
+        return iter(tuple(self._steps))
+
     def find(self, request_id: str, choice: int = 0, *, owner: str = "") -> AnswerRecord | None:
         """The latest answer of that id, if it is the owner's."""
         for answer in reversed(self._answers.values()):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from cutaway.core.errors import RequestError
 from cutaway.views import (
+    arithmetic,
     attention,
     characters,
     cost,
+    detokenization,
+    embeddings,
+    grammar,
     lens,
     merges,
+    pages,
     probabilities,
     residual,
     sampling,
@@ -23,11 +28,16 @@ VIEWS: tuple[View, ...] = (
     template.VIEW,
     tokens.VIEW,
     merges.VIEW,
+    embeddings.VIEW,
     attention.VIEW,
+    arithmetic.VIEW,
     residual.VIEW,
     lens.VIEW,
     probabilities.VIEW,
+    grammar.VIEW,
     sampling.VIEW,
+    detokenization.VIEW,
+    pages.VIEW,
     timeline.VIEW,
     cost.VIEW,
 )
