@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -73,6 +73,11 @@ class Met:
         positions = torch.arange(start, end, device=self.query.device)
         rows = self.query[start - self.start : end - self.start]
         return attention_weights(self.attention, rows, self.keys, positions=positions, head=head)
+
+    def wide(self) -> Met:
+        """The same in float64, so that what differs from the engine is the engine's rounding."""
+        query, keys, values = (each.double() for each in (self.query, self.keys, self.values))
+        return replace(self, query=query, keys=keys, values=values)
 
     def spans(self, start: int, end: int, *, num_heads: int) -> list[tuple[int, int]]:
         """Positions in parts of which all weights can be held at once."""
