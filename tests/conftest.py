@@ -13,8 +13,9 @@ from hypothesis import settings
 # Workers of xdist share the cores; torch and OpenMP read this when they are first imported.
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
-# A single text that is handed to another thread and back waits for that thread to get a core.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Processes that tests start would each compile torch anew, seconds of computing.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # A test never reaches the internet by accident: the hub answers from its local cache or not at all.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
