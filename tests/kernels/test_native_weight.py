@@ -108,6 +108,7 @@ def test_rows_of_a_table_are_those_of_the_matrix(kind: native.Kind) -> None:
         assert torch.equal(out, weight.dense()[ids])
         native.run(native.gather(weight, out=out, multiplier=25.25), step)
     assert torch.equal(out, weight.dense()[ids] * 25.25)
+    assert torch.equal(weight.rows(ids), weight.dense()[ids])
 
 
 @pytest.mark.parametrize("kind", INTEGER_KINDS, ids=lambda kind: kind.name)

@@ -7,7 +7,6 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from cutaway.kernels.linear import linear
 from cutaway.kernels.native import Kind, PackedWeight
@@ -44,7 +43,7 @@ class Packed(nn.Module):
         return linear(x, self.dense().to(x.dtype))
 
     def rows(self, token_ids: Tensor) -> Tensor:
-        return functional.embedding(token_ids, self.dense())
+        return self.packed.rows(token_ids)
 
     def dense(self) -> Tensor:
         return self.packed.dense()

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, cast
 
 import numpy
 import torch
@@ -186,6 +186,15 @@ class PackedWeight:
         out = torch.empty(self.num_rows, self.num_columns)
         check(library().cw_unpack(ctypes.byref(self.struct()), out.data_ptr()))
         return out
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """Some rows in float32, unpacking no panel but theirs. Shapes: [T] -> [T, K]."""
+        panel_of = indices // _PANEL_ROWS
+        panels = torch.tensor(sorted(set(cast("list[int]", panel_of.tolist()))))
+        data = self.data.view(-1, self.data.numel() // -(-self.num_rows // _PANEL_ROWS))[panels]
+        part = PackedWeight(data, len(panels) * _PANEL_ROWS, self.num_columns, self.kind)
+        at = torch.searchsorted(panels, panel_of)
+        return part.dense()[at * _PANEL_ROWS + indices % _PANEL_ROWS]
 
     @property
     def num_bytes(self) -> int:
