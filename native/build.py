@@ -1,6 +1,6 @@
 """Builds the native CPU kernels with the compiler at hand: native/ to one shared library.
 
-    python native/build.py [--output FILE] [--sanitize]
+    python native/build.py [--output FILE] [--sanitize avx2,portable]
     python native/build.py --program FILE [--machine aarch64]
 
 Each file of isa/ is compiled for its own instruction set; which one runs is chosen when the library
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,7 +38,8 @@ FLAGS = (
         "-pthread",
     ),
 )
-SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+SANITIZERS = "-fsanitize=address,undefined"
+SANITIZE = (SANITIZERS, "-fno-sanitize-recover=all", "-g", "-O1")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 ISAS = {
@@ -70,33 +71,50 @@ def sources(machine: str) -> dict[Path, tuple[str, ...]]:
     return files | {path: () for path in sorted((NATIVE / "runtime").glob("*.cpp"))}
 
 
-def compiled(
-    cxx: str, files: Mapping[Path, tuple[str, ...]], folder: Path, *, extra: tuple[str, ...] = ()
-) -> list[str]:
+def sanitized(
+    files: Mapping[Path, tuple[str, ...]], isas: Collection[str]
+) -> dict[Path, tuple[str, ...]]:
+    """The same with sanitizers, except for instruction sets that are not named: with sanitizers one
+    takes minutes to compile, and where the CPU lacks it not one line of it runs."""
+
+    def is_plain(path: Path) -> bool:
+        return path.parent.name == "isa" and path.stem not in isas
+
+    return {
+        path: (*own, *(("-O0",) if is_plain(path) else SANITIZE)) for path, own in files.items()
+    }
+
+
+def compiled(cxx: str, files: Mapping[Path, tuple[str, ...]], folder: Path) -> list[str]:
     """Object files of all sources, compiled in parallel."""
 
     def compile_one(item: tuple[Path, tuple[str, ...]]) -> str:
         path, flags = item
         made = str(folder / f"{path.parent.name}_{path.stem}.o")
-        subprocess.run([cxx, *FLAGS, *extra, *flags, "-c", str(path), "-o", made], check=True)
+        subprocess.run([cxx, *FLAGS, *flags, "-c", str(path), "-o", made], check=True)
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compile_one, files.items()))
 
 
-def build(output: Path, *, extra: tuple[str, ...] = (), machine: str = platform.machine()) -> None:
-    """Put the library in place, in one move once all is well.
+def build(
+    output: Path, *, machine: str = platform.machine(), sanitized_isas: Collection[str] = ()
+) -> None:
+    """Put the library in place, in one move once all is well; with sanitizers where sets are named.
 
     Raises: FileNotFoundError without a compiler, CalledProcessError if it fails.
     """
-    cxx = compiler()
+    cxx, files = compiler(), sources(machine)
+    if sanitized_isas:
+        files = sanitized(files, sanitized_isas)
     with tempfile.TemporaryDirectory(dir=output.parent) as name:
-        objects = compiled(cxx, sources(machine), Path(name), extra=extra)
+        objects = compiled(cxx, files, Path(name))
         library = Path(name) / output.name
         # libstdc++ goes inside: the library runs where another one, or none, is installed.
-        static = () if extra or "clang" in cxx else ("-static-libstdc++", "-static-libgcc")
-        linked = [cxx, "-shared", "-pthread", *extra, *static, *objects, "-o", str(library)]
+        own = () if "clang" in cxx else ("-static-libstdc++", "-static-libgcc")
+        extra = (SANITIZERS,) if sanitized_isas else own
+        linked = [cxx, "-shared", "-pthread", *extra, *objects, "-o", str(library)]
         subprocess.run(linked, check=True)
         os.replace(library, output)
 
@@ -113,7 +131,7 @@ def build_program(output: Path, *, machine: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build Cutaway's native CPU kernels.")
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--sanitize", action="store_true", help="address and undefined behaviour")
+    parser.add_argument("--sanitize", default="", help="instruction sets to build with sanitizers")
     parser.add_argument("--program", type=Path, help="build the comparison program instead")
     parser.add_argument("--machine", default=platform.machine(), help="x86_64 or aarch64")
     options = parser.parse_args()
@@ -121,8 +139,8 @@ def main() -> int:
         if options.program:
             build_program(options.program, machine=options.machine)
         else:
-            extra = SANITIZE if options.sanitize else ()
-            build(options.output, extra=extra, machine=options.machine)
+            isas = options.sanitize.split(",") if options.sanitize else ()
+            build(options.output, machine=options.machine, sanitized_isas=isas)
     except FileNotFoundError as error:
         print(error, file=sys.stderr)
         return NO_COMPILER

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from native_cases import needs_native
+
+from cutaway.kernels.native import library
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SANITIZERS = ("libasan.so", "libubsan.so")
@@ -34,6 +37,7 @@ native.run(operation, native.NativeStep.of_rows(9))
 """
 
 
+@needs_native  # it knows which instruction sets can run here
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(
@@ -43,12 +47,12 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None or not os.path.isabs(library_of(compiler, SANITIZERS[0])):
         pytest.skip("needs g++ with its sanitizers")
-    library = tmp_path / "_native.so"
-    build = [sys.executable, ROOT / "native" / "build.py", "--sanitize", "--output", library]
+    built, isas = tmp_path / "_native.so", ",".join(library.isas())
+    build = [sys.executable, ROOT / "native" / "build.py", "--sanitize", isas, "--output", built]
     subprocess.run(build, check=True, env={**os.environ, "CXX": compiler})
     environment = {
         **os.environ,
-        "CUTAWAY_NATIVE": str(library),
+        "CUTAWAY_NATIVE": str(built),
         "LD_PRELOAD": " ".join(library_of(compiler, name) for name in SANITIZERS),
         # Python itself leaks by design; the kernels' own memory lives as long as the process.
         "ASAN_OPTIONS": "detect_leaks=0",
