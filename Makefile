@@ -14,7 +14,7 @@ DEV := .venv/dev-$(KEY)
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 NATIVE := src/cutaway/kernels/_native.so
 WEB := src/cutaway/_web/index.html
-# Where this is set, every process compiles torch anew: 8 s of computing for an import of 2.
+# Where this is set, every process compiles torch anew: 8 s of computing for an import of 4.
 unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1

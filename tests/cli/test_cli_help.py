@@ -61,7 +61,7 @@ def test_help_of_every_command_brings_nothing_heavy() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_the_pages_say_what_the_program_says() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,7 +21,7 @@ def shell(line: str, *arguments: str, **more: str) -> subprocess.CompletedProces
         ["sh", "-c", line, "sh", *command(*arguments)],
         env=environment(**more),
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -117,7 +117,7 @@ def test_tokenizers_are_read_without_torch(tiny_model: str) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

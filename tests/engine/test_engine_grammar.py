@@ -120,7 +120,7 @@ def test_e08_preemption_keeps_the_place_in_the_grammar(model: LoadedModel, draft
     for target in (large, small):
         for request in requests:
             if request.params.grammar is not None:
-                target._grammars().compile(request.params.grammar).result(timeout=60)
+                target._grammars().compile(request.params.grammar).result(timeout=300)
     assert essences(run(small, requests)) == essences(run(large, requests))
     assert small.scheduler.num_preemptions > 0
     close(large)
@@ -261,7 +261,7 @@ def test_nobody_waits_for_a_grammar_that_is_being_compiled(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = engine(model)
-    compiled = target._grammars().compile(_POINT).result(timeout=60)
+    compiled = target._grammars().compile(_POINT).result(timeout=300)
     slow: Future[CompiledGrammar] = Future()
     monkeypatch.setattr(target._grammars(), "compile", lambda _: slow)
     target.add(ask(_POINT, "slow", n=2))

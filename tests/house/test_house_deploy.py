@@ -63,7 +63,7 @@ def test_dockerfiles_are_sane(name: str) -> None:
 
 def lint(*command: str) -> None:
     """Run a linter of the development tools; it must find nothing."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -157,7 +157,7 @@ def explored(
 
     spoilt: what it is told that the server declares, made of what the server does declare.
     """
-    with httpx2.Client(base_url=url) as http:
+    with httpx2.Client(base_url=url, timeout=300) as http:
 
         def golden_now() -> Any:
             answer = http.post("/v1/completions", json=GOLDEN)

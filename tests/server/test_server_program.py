@@ -160,10 +160,10 @@ def test_keys_of_a_file_are_asked_for(folder: Path, tmp_path: Path) -> None:
     file.write_text(f"alice {KEY}\n", encoding="utf-8")
     with served(folder, "--api-key-file", str(file), "--host", "0.0.0.0") as (_, url, _):
         url = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{url}/v1/models").status_code == 401
-        answer = httpx2.get(f"{url}/v1/models", headers={"x-api-key": KEY})
+        assert httpx2.get(f"{url}/v1/models", timeout=300).status_code == 401
+        answer = httpx2.get(f"{url}/v1/models", headers={"x-api-key": KEY}, timeout=300)
         assert answer.status_code == 200
-        assert httpx2.get(f"{url}/ready").status_code == 200
+        assert httpx2.get(f"{url}/ready", timeout=300).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -167,18 +167,18 @@ def test_every_prompt_has_a_span_and_faults_are_told(folder: Path) -> None:
 def test_the_program_sends_them_before_it_ends(folder: Path) -> None:
     with receiving() as receiver:
         with served(folder, "--otlp-endpoint", receiver.url) as (process, url, _):
-            assert httpx2.post(f"{url}{URL}", json=chat(), timeout=60).status_code == 200
+            assert httpx2.post(f"{url}{URL}", json=chat(), timeout=300).status_code == 200
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         assert [span.name for span in receiver.spans()][-1] == "chat tiny"
 
 
 def test_a_receiver_that_is_not_there_harms_nobody(folder: Path) -> None:
     with served(folder, "--otlp-endpoint", "http://127.0.0.1:9") as (process, url, _):
-        assert httpx2.post(f"{url}{URL}", json=chat(), timeout=60).status_code == 200
+        assert httpx2.post(f"{url}{URL}", json=chat(), timeout=300).status_code == 200
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert process.returncode == 0 and "Traceback" not in err, err
 
 

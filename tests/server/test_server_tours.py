@@ -45,7 +45,7 @@ def toured(name: str, *arguments: str) -> list[str]:
         [client_python(name), str(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

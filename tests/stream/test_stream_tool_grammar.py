@@ -44,7 +44,7 @@ def compiler() -> Any:
 def drawn(compiler: GrammarCompiler, grammar: Any, seed: int) -> str:
     """A text of the grammar, or its first 4000 bytes."""
     chance = random.Random(seed)
-    state = GrammarState(compiler.compile(grammar).result(timeout=60))
+    state = GrammarState(compiler.compile(grammar).result(timeout=300))
     written = bytearray()
     while len(written) < 4000:
         (mask,) = state.masks([])

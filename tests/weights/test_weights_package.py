@@ -222,7 +222,7 @@ def test_a_process_that_waited_for_another_takes_its_file(registry: Registry) ->
         path = package.cached_path(MODEL)
         path.parent.mkdir(parents=True)
         path.write_bytes(CONTENT)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert rest.strip() == str(path)
 
