@@ -8,10 +8,12 @@ process: it reads one JSON array [kind, text] a line and answers one JSON string
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import cast
@@ -20,10 +22,13 @@ from cutaway.core.errors import GrammarError
 from cutaway.core.grammar import Grammar
 from cutaway.sampling.grammar_text import compiler_limits, compiler_text, refusal
 
-SECONDS = 2.0  # by the clock; the largest grammars that people write take a fifth of a second
-_START_SECONDS = 20.0  # to import the compiler, on a machine that is busy
+SECONDS = 2.0  # of computing; the largest grammars that people write take a fifth of a second
+# By the clock: on a machine that is busy, what computes for a moment may take long.
+_START_SECONDS = 60.0  # to import the compiler
+_ANSWER_SECONDS = 30.0
 _MAX_BYTES = 2**30  # of the process's memory
 _STACK_BYTES = 4 * 2**20  # half of what a thread has that compiles in earnest, or less
+_HAS_TIMERS = hasattr(signal, "setitimer")  # where not, the clock has to do
 
 
 class TrialCompiler:
@@ -41,7 +46,7 @@ class TrialCompiler:
         try:
             process.stdin.write(json.dumps([grammar.kind, grammar.text]) + "\n")
             process.stdin.flush()
-            answer = self._answers.get(timeout=self._seconds)
+            answer = self._answers.get(timeout=_ANSWER_SECONDS if _HAS_TIMERS else self._seconds)
         except (Empty, BrokenPipeError):
             answer = ""
         if not answer:
@@ -66,7 +71,7 @@ class TrialCompiler:
 
     def _start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, str(self._seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,12 +132,25 @@ def complaint(grammar: Grammar) -> str:
     return ""
 
 
-def _serve() -> None:
+def _serve(seconds: float) -> None:
     _bound_memory()
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         kind, text = json.loads(line)
-        print(json.dumps(complaint(Grammar(kind, text))), flush=True)
+        with _bounded_time(seconds):
+            said = complaint(Grammar(kind, text))
+        print(json.dumps(said), flush=True)
+
+
+@contextmanager
+def _bounded_time(seconds: float) -> Iterator[None]:
+    """Who computes for longer is ended by a signal that nobody handles, wherever it is."""
+    if not _HAS_TIMERS:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _bound_memory() -> None:
@@ -146,6 +164,6 @@ def _bound_memory() -> None:
 
 if __name__ == "__main__":
     threading.stack_size(_STACK_BYTES)
-    server = threading.Thread(target=_serve, daemon=True)
+    server = threading.Thread(target=_serve, args=(float(sys.argv[1]),), daemon=True)
     server.start()
     server.join()
