@@ -19,6 +19,7 @@ from cutaway.engine.messages import Add, Beat, Counted, Frames, News, Refused, w
 from cutaway.engine.service import EngineStats
 
 MADE = {
+    errors.TraceFileError: errors.TraceFileError("is cut.", file="a.cutaway"),
     errors.ModelFormatError: errors.ModelFormatError("is cut.", file="m.gguf", field="header"),
     errors.OverloadedError: errors.OverloadedError("too much.", retry_after=7),
     errors.RequestError: errors.RequestError("is wrong.", param="top_p"),

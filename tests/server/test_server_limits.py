@@ -21,6 +21,7 @@ from cutaway.server.openai_chat import ChatBody
 from cutaway.server.openai_completions import CompletionBody
 from cutaway.server.openai_responses import ResponsesBody
 from cutaway.server.tokens import DetokenizeBody, TokenizeBody
+from cutaway.server.views import ViewBody
 
 MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 # Every route that reads a body, what it reads, and a body that it takes.
@@ -32,6 +33,7 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/messages/count_tokens": (CountBody, {n: MESSAGES[n] for n in ("model", "messages")}),
     "/tokenize": (TokenizeBody, {"prompt": "hello"}),
     "/detokenize": (DetokenizeBody, {"tokens": [104, 105]}),
+    "/cutaway/v1/traces/{trace_id}/views": (ViewBody, {"view": "tokens"}),
 }
 
 # What a field needs beside it to be taken at all.
@@ -99,6 +101,7 @@ BAD |= {name: [1, "x", {"a": 1}] for name in REFUSED}
 # Fields whose name means something else for one route.
 OTHERS: dict[tuple[type[Body], str], list[Any]] = {
     (TokenizeBody, "prompt"): WRONG["str"],
+    (ViewBody, "text"): WRONG["str"],
 }
 
 
@@ -187,17 +190,19 @@ def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
 
     async def walk() -> None:
         async with serving(folder) as (app, context), client(app) as http:
+            trace = (await http.post("/v1/completions", json=completion(max_tokens=1))).json()
+            place = path.format(trace_id=trace["id"])
             for name in (name for at, name in CELLS if at == path):
                 for value in wrong_values(kind, name):
                     body = {**base, **company(kind, name), name: value}
-                    answer = await http.post(path, json=body)
+                    answer = await http.post(place, json=body)
                     told = f"{path} {name} {value!r:.60}: {answer.text:.200}"
                     expected = 404 if name == "model" and isinstance(value, str) else 400
                     assert answer.status_code == expected, told
                     assert param_of(answer).startswith(name), told
                     assert "Traceback" not in answer.text, told
             assert (await context.service.stats()).pages_used == 0
-            assert (await http.post(path, json=base)).status_code == 200
+            assert (await http.post(place, json=base)).status_code == 200
 
     asyncio.run(walk())
 

@@ -99,6 +99,14 @@ def serve(
             metavar="X", help="time for answers to finish after SIGTERM", rich_help_panel=_TIME
         ),
     ] = 30,
+    views: Annotated[
+        Literal["off", "local", "full"],
+        typer.Option(
+            help="whether answers can be looked into: never, where this machine alone reaches the "
+            "server, or always; each key sees its own alone",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = "local",
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(
@@ -127,6 +135,7 @@ def serve(
         max_body_bytes=max_body_bytes,
         request_seconds=request_seconds,
         drain_seconds=drain_seconds,
+        views=views,
     )
     keys = keys_of(server, api_key_file, allow_unauthenticated=allow_unauthenticated)
     settings = dict(given) if name is None else {**given, "model": name}

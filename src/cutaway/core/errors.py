@@ -14,6 +14,7 @@ CutawayError
   NumericsError             the model produced NaN or infinity for one request
   DeadlineError             an answer took longer than it was given
   ReplayError               an answer cannot be run again
+  TraceFileError            a trace file lies, is cut or is malformed
   EngineClosedError         the engine ended before the answer did
   OverloadedError           too much waits already; says when another try may succeed
 
@@ -118,6 +119,19 @@ class DeadlineError(CutawayError):
 
 class ReplayError(CutawayError):
     """An answer cannot be run again, for what was recorded of it is not there any more."""
+
+
+class TraceFileError(CutawayError):
+    """A trace file cannot be used, or holds no such thing.
+
+    file: its name as the user gave it.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, file: str) -> None:
+        super().__init__(f"{file}: {message}")
+        self.file = file
 
 
 class EngineClosedError(CutawayError):

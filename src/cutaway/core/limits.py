@@ -56,6 +56,11 @@ LIMITS: Mapping[str, Limit] = {
     "logprobs": Limit("int", None, 0, 20, meaning="alternatives reported per token"),
     "prompt_logprobs": Limit("int", None, 0, 20, meaning="alternatives per prompt token"),
     "timeout": Limit("float", None, 0, 604_800, least_open=True, meaning="seconds it may take"),
+    # Views: what there is decides further, and is told by the view.
+    "place": Limit("int", None, 0, 2**31 - 1, meaning="counted from 0"),
+    "top": Limit("int", None, 1, 2**31 - 1, meaning="how many of a ranking"),
+    "view_bytes": Limit("int", None, 1, 256 * 2**20, meaning="of inner values that it may take"),
+    "view_flops": Limit("int", None, 1, 20 * 10**12, meaning="that running again may take"),
     "ignore_eos": Limit("bool", False),
     "include_stop": Limit("bool", False),
     "skip_special_tokens": Limit("bool", True),

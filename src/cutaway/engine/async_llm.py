@@ -9,12 +9,14 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from cutaway.core.errors import EngineClosedError
+from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import loop
 from cutaway.engine.engine import Engine
+from cutaway.engine.lane import Lane
 from cutaway.engine.llm import LLM, Generation, Messages, Prompt, generation_of
+from cutaway.engine.service import Asked
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class AsyncLLM:
 
     def __init__(self, model: str = "smollm2", **settings: object) -> None:
         self._llm = LLM(model, **settings)
+        self._lane = Lane(self._llm.engine)
         self._commands: loop.Commands = SimpleQueue()
         self._open: dict[str, _Deliver] = {}
         self._lock = threading.Lock()  # between submitting and closing
@@ -91,6 +94,28 @@ class AsyncLLM:
         self._submit(ask)
         return await answer
 
+    async def view(self, asked: Asked) -> bytes:
+        """What a view of an answer gives, as views/frame.py writes it, in a moment without work.
+
+        Raises: ReplayError, RequestError.
+        """
+        ours = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = ours.create_future()
+
+        def put(found: bytes | CutawayError) -> None:
+            if answer.done():  # whoever asked may have left
+                return
+            if isinstance(found, bytes):
+                answer.set_result(found)
+            else:
+                answer.set_exception(found)
+
+        def tell(found: bytes | CutawayError) -> None:
+            ours.call_soon_threadsafe(put, found)
+
+        self._submit(lambda: self._lane.add(asked, tell))
+        return await answer
+
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """News of a request that is made already, as stream does."""
         ours = asyncio.get_running_loop()
@@ -123,7 +148,7 @@ class AsyncLLM:
     def _run(self) -> None:
         ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
         try:
-            loop.run(self._llm.engine, self._commands, self._tell)
+            loop.run(self._llm.engine, self._lane, self._commands, self._tell)
         except BaseException as fault:
             ended = fault  # nobody may wait for ever, whatever went wrong
             raise

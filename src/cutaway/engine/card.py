@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cutaway.engine.engine import Engine
-from cutaway.engine.service import EngineStats, ModelCard
+from cutaway.engine.service import EngineStats, ModelCard, ViewCard
+from cutaway.views import VIEWS
 
 
 def card_of(engine: Engine) -> ModelCard:
@@ -18,6 +19,10 @@ def card_of(engine: Engine) -> ModelCard:
         vocab_size=model.facts.vocab_size,
         max_length=engine.max_length,
         num_parameters=model.facts.num_parameters,
+        views=tuple(
+            ViewCard(name=each.name, stage=each.stage, question=each.question, takes=each.takes)
+            for each in VIEWS
+        ),
     )
 
 

@@ -35,13 +35,17 @@ from cutaway.engine.messages import (
     News,
     Refused,
     Report,
+    See,
+    Seen,
     Unloadable,
+    Unseen,
     command,
     written,
 )
 
 if TYPE_CHECKING:
     from cutaway.engine.engine import Engine
+    from cutaway.engine.lane import Lane
 
 BEAT_SECONDS = 0.5  # of silence while steps come back
 _CHUNK = 1 << 18
@@ -55,6 +59,7 @@ class Child:
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._loads: SimpleQueue[Load] = SimpleQueue()
         self._engine: Engine | None = None
+        self._lane: Lane | None = None
         self._said = monotonic()
 
     def run(self) -> None:
@@ -67,14 +72,16 @@ class Child:
             return
         from cutaway.engine import loop
 
-        loop.run(engine, self._commands, self._tell)
+        assert self._lane is not None, "it comes with the engine"
+        loop.run(engine, self._lane, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
         from cutaway.engine.build import build_engine
         from cutaway.engine.card import cache_tokens_of, card_of
+        from cutaway.engine.lane import Lane
 
         engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
-        self._engine = engine
+        self._engine, self._lane = engine, Lane(engine)
         self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
         return engine
 
@@ -97,11 +104,11 @@ class Child:
         else:
             self._commands.put(lambda: self._obey(told))
 
-    def _obey(self, told: Add | Abort | Count) -> None:
+    def _obey(self, told: Add | Abort | Count | See) -> None:
         from cutaway.engine import loop
         from cutaway.engine.card import stats_of
 
-        assert self._engine is not None, "commands come after the model is loaded"
+        assert self._engine and self._lane, "commands come after the model is loaded"
         match told:
             case Add(request):
                 error = loop.take_in(self._engine, request)
@@ -111,6 +118,8 @@ class Child:
                 self._engine.abort(request_id, choice=choice)
             case Count(number):
                 self._say(Counted(number, stats_of(self._engine)))
+            case See(number, asked):
+                self._lane.add(asked, lambda found: self._say(_seen(number, found)))
 
     def _tell(self, deltas: list[Delta]) -> None:
         if deltas:
@@ -121,6 +130,10 @@ class Child:
     def _say(self, said: Report) -> None:
         self._said = monotonic()
         self._link.sendall(written(said))
+
+
+def _seen(number: int, found: bytes | CutawayError) -> Seen | Unseen:
+    return Seen(number, found) if isinstance(found, bytes) else Unseen(number, found)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from cutaway.engine.async_llm import AsyncLLM
 from cutaway.engine.bounds import TrafficConfig
 from cutaway.engine.card import cache_tokens_of, card_of, stats_of
 from cutaway.engine.door import check_request
-from cutaway.engine.service import EngineStats, ModelCard, State
+from cutaway.engine.service import Asked, EngineStats, ModelCard, State
 from cutaway.engine.traffic import Traffic
 
 
@@ -74,6 +74,12 @@ class LocalService:
         if self._llm is None:
             raise EngineClosedError("the engine has not started.")
         return await self._llm.ask(stats_of)
+
+    async def view(self, asked: Asked) -> bytes:
+        """What a view of an answer gives, in a moment without other work."""
+        if self._llm is None:
+            raise EngineClosedError("the engine has not started.")
+        return await self._llm.view(asked)
 
     async def gone(self) -> str:
         """Not found out: a thread that hangs cannot be ended."""

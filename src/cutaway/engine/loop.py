@@ -15,21 +15,30 @@ from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
+from cutaway.engine.lane import Lane
 
 # Called on the engine's thread, between two steps. None ends the loop.
 Commands = SimpleQueue[Callable[[], None] | None]
 
 
-def run(engine: Engine, commands: Commands, tell: Callable[[list[Delta]], None]) -> None:
-    """Obey and step until told to end. tell: takes what each step says, be it nothing.
+def run(
+    engine: Engine, lane: Lane, commands: Commands, tell: Callable[[list[Delta]], None]
+) -> None:
+    """Obey and step until told to end; looks have the moments without work.
+
+    tell: takes what each step says, be it nothing.
 
     Raises: what a step raises; the engine is of no use after that.
     """
     while True:
         try:
-            command = commands.get(block=not engine.has_work)
+            command = commands.get(block=not engine.has_work and not lane.has_work)
         except Empty:
-            tell(engine.step())
+            if engine.has_work:
+                tell(engine.step())
+            else:
+                lane.step()
+                tell([])
             continue
         if command is None:
             return

@@ -16,7 +16,7 @@ from cutaway.core import errors
 from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
-from cutaway.engine.service import EngineStats, ModelCard
+from cutaway.engine.service import Asked, EngineStats, ModelCard
 
 # Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
 DUMP_SIGNAL = signal.SIGUSR1
@@ -50,7 +50,14 @@ class Count(msgspec.Struct, tag=True, array_like=True):
     number: int
 
 
-Command: TypeAlias = Load | Add | Abort | Count
+class See(msgspec.Struct, tag=True, array_like=True):
+    """Show a view of an answer. number: comes back with it."""
+
+    number: int
+    asked: Asked
+
+
+Command: TypeAlias = Load | Add | Abort | Count | See
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):
@@ -87,11 +94,25 @@ class Counted(msgspec.Struct, tag=True, array_like=True):
     stats: EngineStats
 
 
+class Seen(msgspec.Struct, tag=True, array_like=True):
+    """What a view gave, as views/frame.py writes it."""
+
+    number: int
+    frame: bytes
+
+
+class Unseen(msgspec.Struct, tag=True, array_like=True):
+    """A view that cannot be shown."""
+
+    number: int
+    error: CutawayError
+
+
 class Beat(msgspec.Struct, tag=True, array_like=True):
     """Steps come back, although none has said anything for a while."""
 
 
-Report: TypeAlias = Loaded | Unloadable | News | Refused | Counted | Beat
+Report: TypeAlias = Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Beat
 
 
 def written(message: Command | Report) -> bytes:

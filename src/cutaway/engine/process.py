@@ -30,9 +30,12 @@ from cutaway.engine.messages import (
     News,
     Refused,
     Report,
+    See,
+    Seen,
     Unloadable,
+    Unseen,
 )
-from cutaway.engine.service import EngineStats, ModelCard, State
+from cutaway.engine.service import Asked, EngineStats, ModelCard, State
 from cutaway.engine.spawn import EngineProcess
 from cutaway.engine.traffic import Traffic
 
@@ -60,6 +63,7 @@ class ProcessService:
         self._keeper: asyncio.Task[None] | None = None
         self._open: dict[str, _Inbox] = {}
         self._counts: dict[int, asyncio.Future[EngineStats]] = {}
+        self._looks: dict[int, asyncio.Future[bytes]] = {}
         self._numbers = count()
         self._restarts = 0
         self._has_answered = False
@@ -145,6 +149,17 @@ class ProcessService:
             return replace(await told, restarts=self._restarts)
         finally:
             del self._counts[number]
+
+    async def view(self, asked: Asked) -> bytes:
+        """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
+        life = self._alive()
+        number = next(self._numbers)
+        told = self._looks[number] = asyncio.get_running_loop().create_future()
+        try:
+            life.say(See(number, asked))
+            return await told
+        finally:
+            del self._looks[number]
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""
@@ -292,6 +307,14 @@ class ProcessService:
                 told = self._counts.get(number)
                 if told is not None and not told.done():
                     told.set_result(stats)
+            case Seen(number, frame):
+                look = self._looks.get(number)
+                if look is not None and not look.done():
+                    look.set_result(frame)
+            case Unseen(number, error):
+                look = self._looks.get(number)
+                if look is not None and not look.done():
+                    look.set_exception(error)
             case Loaded():
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_result(said)
@@ -305,7 +328,7 @@ class ProcessService:
         """The engine is gone: everybody who waits for it hears so."""
         for inbox in self._open.values():
             inbox.put_nowait(EngineClosedError(why))
-        for told in self._counts.values():
+        for told in (*self._counts.values(), *self._looks.values()):
             if not told.done():
                 told.set_exception(EngineClosedError(why))
 

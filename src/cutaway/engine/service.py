@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -10,6 +10,16 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request
 
 State = Literal["starting", "ready", "draining", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewCard:
+    """A view that there is. takes: the places that mean something to it."""
+
+    name: str
+    stage: str
+    question: str
+    takes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +37,7 @@ class ModelCard:
     vocab_size: int
     max_length: int
     num_parameters: int
+    views: tuple[ViewCard, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,31 @@ class EngineStats:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     restarts: int = 0  # of the engine's process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A view of an answer that somebody wants to see.
+
+    owner:  who had the answer made; nobody else finds it.
+    places: fields of views/query.py.
+    is_json: whether as JSON instead of the layout of safetensors.
+    max_bytes, max_flops: what running the answer again may take.
+    """
+
+    request_id: str
+    choice: int
+    owner: str
+    view: str
+    places: Mapping[str, int | str | None]
+    is_json: bool
+    max_bytes: int
+    max_flops: int
+
+    def is_of_same(self, other: Asked) -> bool:
+        """Whether both look at one answer within the same bounds."""
+        names = ("request_id", "choice", "owner", "max_bytes", "max_flops")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 class Service(Protocol):
@@ -77,6 +113,14 @@ class Service(Protocol):
         ...
 
     async def stats(self) -> EngineStats: ...
+
+    async def view(self, asked: Asked) -> bytes:
+        """What a view gives, as views/frame.py writes it, once the engine has a moment for it.
+
+        Raises: ReplayError where there is nothing to look at or it costs too much; RequestError
+        for a view or place that there is not; EngineClosedError.
+        """
+        ...
 
     async def start(self) -> None:
         """Load the model; returns when requests are taken in."""

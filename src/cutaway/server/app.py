@@ -23,6 +23,7 @@ from cutaway.server import (
     openai_responses,
     page,
     tokens,
+    views,
 )
 from cutaway.server.auth import Keys
 from cutaway.server.context import Context
@@ -37,6 +38,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     anthropic.router,
     models.router,
     tokens.router,
+    views.router,
     health.router,
 )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from cutaway.core.errors import ConfigError
+
+Views = Literal["off", "local", "full"]
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -24,6 +27,8 @@ class ServerConfig:
     allowed_hosts:   names that may stand in Host; the loopback's own are always among them. Empty
                      on a public address allows all, since a key is asked for there.
     allowed_origins: web pages that may ask from a browser, besides the server's own.
+    views:           whether answers can be looked into: never (off), where this machine alone
+                     reaches the server (local), or always (full). Each key sees its own alone.
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
@@ -40,6 +45,7 @@ class ServerConfig:
     keep_alive_seconds: float = 15  # between comments in a silent stream; proxies cut at 30 to 60
     request_seconds: float = 600
     drain_seconds: float = 30  # what orchestrators grant by default
+    views: Views = "local"  # answers are private: who reaches the server is not who asked
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -54,8 +60,15 @@ class ServerConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be a number above 0.")
         if not self.drain_seconds >= 0:
             raise ConfigError(f"drain_seconds is {self.drain_seconds}; it must be at least 0.")
+        if self.views not in get_args(Views):
+            raise ConfigError(f"views is {self.views!r}; it must be off, local or full.")
         for origin in self.allowed_origins:
             _check_origin(origin)
+
+    @property
+    def has_views(self) -> bool:
+        """Whether answers can be looked into."""
+        return self.views == "full" or (self.views == "local" and not self.is_public)
 
     @property
     def is_public(self) -> bool:

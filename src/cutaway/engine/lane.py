@@ -1,0 +1,113 @@
+"""Looks into answers, for moments without other work: one step of a replay at a time.
+
+Answers never wait for a look longer than one step takes; looks wait for all answers.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cutaway.core.errors import CutawayError, ReplayError
+from cutaway.engine.engine import Engine
+from cutaway.engine.look import Look
+from cutaway.engine.service import Asked
+from cutaway.trace.ledger import Ledger
+from cutaway.trace.records import AnswerRecord
+from cutaway.views import view_of
+from cutaway.views.frame import framed, plain
+from cutaway.views.query import query_of
+
+MOST_WAITING = 64  # a page asks for a handful at a time
+
+Tell = Callable[[bytes | CutawayError], None]
+
+
+@dataclass(eq=False)
+class _Job:
+    asked: Asked
+    steps: Iterator[None]
+    tell: Tell
+
+
+class Lane:
+    """Views that were asked for, in order; each is told to whoever asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._jobs: deque[_Job] = deque()
+        self._look: tuple[Asked, Look] | None = None  # the latest: views of one answer share it
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._jobs)
+
+    def add(self, asked: Asked, tell: Tell) -> None:
+        """Queue a look. What it gives, or why nothing, is told later; at once if refused."""
+        if len(self._jobs) >= MOST_WAITING:
+            tell(ReplayError(f"{MOST_WAITING} looks wait already. Try again in a few seconds."))
+            return
+        self._jobs.append(_Job(asked, self._steps(asked, tell), tell))
+
+    def step(self) -> None:
+        """One step of the first look. A fault ends that look alone."""
+        job = self._jobs[0]
+        try:
+            next(job.steps)
+        except StopIteration:
+            self._jobs.popleft()
+        except CutawayError as error:
+            self._end(job, error)
+        except Exception:
+            print("a look raised; it ends alone.", file=sys.stderr)
+            traceback.print_exc()
+            words = "this view cannot be shown because of a fault of Cutaway itself."
+            self._end(job, CutawayError(words))
+
+    def _end(self, job: _Job, error: CutawayError) -> None:
+        self._jobs.popleft()
+        self._look = None
+        job.tell(error)
+
+    def _steps(self, asked: Asked, tell: Tell) -> Iterator[None]:
+        look = self._look_of(asked)
+        view, query = view_of(asked.view), query_of(asked.places)
+        view.check(look.subject, query)
+        yield from look.taking(view.wants(look.subject, query))
+        shown = view.show(look.subject, query)
+        tell(plain(shown) if asked.is_json else framed(shown))
+
+    def _look_of(self, asked: Asked) -> Look:
+        if self._look is not None and self._look[0].is_of_same(asked):
+            return self._look[1]
+        ledger = self._engine.ledger
+        answer = None if ledger is None else _recorded(ledger, asked)
+        if answer is None:
+            raise ReplayError(
+                f"there is no record of answer {asked.request_id!r}, choice {asked.choice}. The "
+                "ledger keeps recent answers alone; raise ledger_bytes for more."
+            )
+        if answer.finish_reason is None:
+            raise ReplayError(f"answer {asked.request_id!r} has not ended yet. Ask when it has.")
+        look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
+        self._look = (asked, look)
+        return look
+
+
+def _recorded(ledger: Ledger, asked: Asked) -> AnswerRecord | None:
+    """The answer of that id; or one of several prompts' answers, whose ids end in their numbers."""
+    found = ledger.find(asked.request_id, asked.choice, owner=asked.owner)
+    if found is not None:
+        return found
+    several: dict[tuple[int, int], AnswerRecord] = {}
+    for answer in ledger.answers:
+        request = answer.request
+        of, _, number = request.request_id.rpartition("-")
+        if (of, request.owner) == (asked.request_id, asked.owner) and number.isdecimal():
+            several[int(number), answer.choice] = answer
+    if asked.choice >= len(several):
+        return None
+    return several[sorted(several)[asked.choice]]

@@ -1,0 +1,102 @@
+"""Views of answers by HTTP: an answer's own id opens it, for the key that had it made.
+
+What a view computes it computes in the engine's idle moments, within bounds of bytes and FLOPs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core.errors import ReplayError
+from cutaway.core.limits import LIMITS
+from cutaway.engine.service import Asked
+from cutaway.server.body import read
+from cutaway.server.context import Context
+from cutaway.server.door import Call, call_of
+from cutaway.server.errors import HttpError
+from cutaway.server.events import until_gone
+from cutaway.server.fields import Body, Limited
+from cutaway.server.routes import described, json_answer
+
+_FRAME = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_JSON = {"application/json": {"schema": {"type": "object"}}}
+
+
+class ViewBody(Body):
+    """A view of an answer, and places in it: each view takes some of them.
+
+    choice:    which of several answers to one request, from 0.
+    position:  a token of prompt and answer together, from 0.   token: one of the answer alone.
+    max_bytes, max_flops: what running the answer again may take at most.
+    """
+
+    view: str
+    choice: Annotated[int | None, Limited("place")] = None
+    position: Annotated[int | None, Limited("place")] = None
+    token: Annotated[int | None, Limited("place")] = None
+    layer: Annotated[int | None, Limited("place")] = None
+    head: Annotated[int | None, Limited("place")] = None
+    expert: Annotated[int | None, Limited("place")] = None
+    top: Annotated[int | None, Limited("top")] = None
+    text: str | None = None
+    max_bytes: Annotated[int | None, Limited("view_bytes")] = None
+    max_flops: Annotated[int | None, Limited("view_flops")] = None
+
+
+def router(context: Context) -> APIRouter:
+    """The routes of this API; they refuse where views are off."""
+    routes = APIRouter()
+
+    @routes.get("/cutaway/v1/views", **described())
+    async def views() -> Response:
+        _check_on(context)
+        return json_answer({"views": context.service.model.views})
+
+    @routes.post(
+        "/cutaway/v1/traces/{trace_id}/views", **described(ViewBody, answer=_JSON | _FRAME)
+    )
+    async def view(http: HttpRequest) -> Response:
+        _check_on(context)
+        call, trace_id = call_of(http.scope), http.path_params["trace_id"]
+        is_json = "application/json" in http.headers.get("accept", "")
+        body = await http.body()
+        asked = await context.worker.take_in(_asked, body, trace_id, call, is_json=is_json)
+        try:
+            frame = await until_gone(http.receive, context.service.view(asked))
+        except ReplayError as error:
+            raise HttpError(status=404, message=str(error), code="no_trace") from None
+        kind = "application/json" if is_json else "application/octet-stream"
+        return Response(frame, media_type=kind)
+
+    return routes
+
+
+def _check_on(context: Context) -> None:
+    if not context.config.has_views:
+        raise HttpError(
+            status=403,
+            message="this server shows no views. It was started with --views off, or on a public "
+            "address without --views full.",
+            code="views_off",
+        )
+
+
+def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
+    body = read(data, ViewBody)
+    places: dict[str, Any] = body.model_dump(
+        exclude={"view", "choice", "max_bytes", "max_flops"}, exclude_none=True
+    )
+    return Asked(
+        request_id=trace_id,
+        choice=body.choice or 0,
+        owner=call.owner.name,
+        view=body.view,
+        places=places,
+        is_json=is_json,
+        max_bytes=body.max_bytes or int(LIMITS["view_bytes"].most),
+        max_flops=body.max_flops or int(LIMITS["view_flops"].most),
+    )

@@ -1,0 +1,154 @@
+"""Views by HTTP: an answer's id opens it, for its owner, in idle moments, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from safetensors.numpy import load
+from server_app import chat, client, completion, serving
+
+from cutaway.core.limits import LIMITS
+from cutaway.server.auth import Keys
+
+JSON = {"accept": "application/json"}
+
+
+async def answered(http: httpx2.AsyncClient, **more: Any) -> str:
+    response = await http.post("/v1/chat/completions", json=chat(max_tokens=4, **more))
+    assert response.status_code == 200, response.text
+    return response.json()["id"]
+
+
+async def viewed(http: httpx2.AsyncClient, trace: str, **body: Any) -> httpx2.Response:
+    path = f"/cutaway/v1/traces/{trace}/views"
+    return await http.post(path, json=body, headers=JSON)
+
+
+def test_an_answers_id_opens_it_as_json_and_as_arrays(folder: Path) -> None:
+    async def body() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            listed = (await http.get("/cutaway/v1/views")).json()["views"]
+            assert {"name", "stage", "question", "takes"} == set(listed[0])
+            trace = await answered(http)
+            plain = (await viewed(http, trace, view="residual", position=2)).json()
+            assert plain["is_exact"] is True and plain["values"]["position"] == 2
+            path = f"/cutaway/v1/traces/{trace}/views"
+            framed = await http.post(path, json={"view": "residual", "position": 2})
+            arrays = load(framed.content)
+            np.testing.assert_array_equal(arrays["stream"], np.float32(plain["values"]["stream"]))
+            header = json.loads(
+                framed.content[8 : 8 + int.from_bytes(framed.content[:8], "little")]
+            )
+            told = json.loads(header["__metadata__"]["cutaway"])
+            assert told["proof"] == plain["proof"] and told["values"]["stream"] == {
+                "array": "stream"
+            }
+
+    asyncio.run(body())
+
+
+def test_choices_of_several_prompts_are_opened_by_their_numbers(folder: Path) -> None:
+    async def body() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            sent = completion(prompt=["one", "three"], n=2, max_tokens=2, temperature=1, seed=1)
+            answer = (await http.post("/v1/completions", json=sent)).json()
+            for choice, words in enumerate(["one", "one", "three", "three"]):
+                shown = (await viewed(http, answer["id"], view="tokens", choice=choice)).json()
+                values = shown["values"]
+                assert "".join(values["texts"][: values["num_prompt"]]) == words
+            assert (await viewed(http, answer["id"], view="tokens", choice=4)).status_code == 404
+
+    asyncio.run(body())
+
+
+def test_what_there_is_not_is_one_clear_error(folder: Path) -> None:
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({"view": "x"}, 400, "view is 'x'; there are: "),
+        ({"view": "residual", "position": 10**6}, 400, "position is 1000000; it must be from 0"),
+        ({"view": "residual", "layer": 0}, 400, "the view residual takes position"),
+        ({"view": "tokens", "choice": 7}, 404, "no record of answer"),
+        ({"view": "tokens", "choice": -1}, 400, "choice is -1"),
+        ({"view": "residual", "max_bytes": 1}, 404, "allowed are 1"),
+        ({"view": "residual", "max_flops": 1}, 404, "allowed are 1"),
+        ({"view": "residual", "max_bytes": 0}, 400, "max_bytes"),
+        ({"view": "residual", "max_bytes": int(LIMITS["view_bytes"].most) + 1}, 400, "max_bytes"),
+        ({"view": 3}, 400, "view"),
+        ({"view": "residual", "position": "2"}, 400, "position"),
+        ({"view": "residual", "depth": 2}, 400, "depth"),
+        ({}, 400, "view"),
+    ]
+
+    async def body() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            trace = await answered(http)
+            for sent, status, words in cases:
+                response = await viewed(http, trace, **sent)
+                assert response.status_code == status, (sent, response.text)
+                assert words in response.json()["error"]["message"]
+            assert (await viewed(http, "chatcmpl-none", view="tokens")).status_code == 404
+
+    asyncio.run(body())
+
+
+def test_an_answer_belongs_to_the_key_that_had_it_made(folder: Path) -> None:
+    keys = Keys([("ann", "a" * 20), ("ben", "b" * 20)])
+
+    async def body() -> None:
+        async with serving(folder, keys=keys) as (app, _), client(app) as http:
+            http.headers["authorization"] = f"Bearer {'a' * 20}"
+            trace = await answered(http)
+            assert (await viewed(http, trace, view="tokens")).status_code == 200
+            http.headers["authorization"] = f"Bearer {'b' * 20}"
+            refused = await viewed(http, trace, view="tokens")
+            assert refused.status_code == 404 and "no record" in refused.text
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("views", ["off", "local"])
+def test_views_that_are_off_are_refused(folder: Path, views: str) -> None:
+    changes: dict[str, Any] = {"views": views}
+    if views == "local":
+        changes |= {"host": "0.0.0.0", "allowed_hosts": ("test",)}
+
+    async def body() -> None:
+        async with serving(folder, **changes) as (app, _), client(app) as http:
+            for response in (
+                await http.get("/cutaway/v1/views"),
+                await viewed(http, "chatcmpl-none", view="tokens"),
+            ):
+                assert response.status_code == 403 and "views" in response.text
+
+    asyncio.run(body())
+
+
+def test_looks_yield_to_answers(folder: Path) -> None:
+    """A look that was asked for first is told after the answers that were asked for later."""
+
+    async def body() -> None:
+        async with serving(folder) as (app, context), client(app) as http:
+            trace = await answered(http)
+            order: list[str] = []
+
+            async def note(name: str, work: Any) -> None:
+                await work
+                order.append(name)
+
+            long = chat(max_tokens=64, ignore_eos=True)
+            answers = [
+                asyncio.create_task(note("answer", http.post("/v1/chat/completions", json=long)))
+                for _ in range(3)
+            ]
+            while not (await context.service.stats()).running:
+                await asyncio.sleep(0)
+            look = asyncio.create_task(note("look", viewed(http, trace, view="residual")))
+            await asyncio.gather(look, *answers)
+            assert order == ["answer", "answer", "answer", "look"]
+
+    asyncio.run(body())
