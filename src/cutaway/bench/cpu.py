@@ -64,7 +64,9 @@ MODELS: dict[str, Callable[[], Path]] = {
     "q4_0": lambda: files.converted("Q4_0"),
     "q8_0": lambda: files.converted("Q8_0"),
     "1b": files.random_1b,
+    "gemma": lambda: files.gemma3(),
 }
+DEFAULT_MODELS = tuple(name for name in MODELS if name != "gemma")  # its terms are to be accepted
 
 _L, _O, _T = LLAMA.name, OPENVINO.name, TRANSFORMERS.name
 CASES = (
@@ -78,6 +80,9 @@ CASES = (
     Case("decode, SmolLM2 Q8_0", "q8_0", {_L: None}),
     Case("decode, 1B shape Q4_0", "1b", {_L: 1.3}, limit=0.8),
     Case("prefill 128, 1B shape Q4_0", "1b", {_L: 1.8}, "prefill", 128),
+    Case("decode, Gemma 3 270M", "gemma", {_L: 1.3}),
+    Case("decode at 1,024, Gemma 3 270M", "gemma", {_L: 1.3}, context=1024),
+    Case("prefill 512, Gemma 3 270M", "gemma", {_L: 1.3}, "prefill", 512),
 )
 
 
@@ -115,7 +120,7 @@ def run(
     rounds: int,
     threads: int,
     python: str,
-    models: Sequence[str] = tuple(MODELS),
+    models: Sequence[str] = DEFAULT_MODELS,
     only: str = "",
     steps: int = 16,
     say: Say = lambda _: None,
@@ -231,10 +236,13 @@ def _bytes_read(path: Path, case: Case) -> int:
     """What one step must read: all weights once, and each sequence's keys and values in float16."""
     file = gguf.read(path)
     weights = sum(tensor.num_bytes for tensor in file.tensors.values())
-    layers = file.integer("llama.block_count")
-    groups = file.integer("llama.attention.head_count_kv")
-    heads = file.integer("llama.attention.head_count")
-    head_size = file.integer("llama.embedding_length") // heads
+    word = file.text("general.architecture")
+    layers = file.integer(f"{word}.block_count")
+    groups = file.integer(f"{word}.attention.head_count_kv")
+    heads = file.integer(f"{word}.attention.head_count")
+    head_size = file.integer(f"{word}.embedding_length") // heads
+    if f"{word}.attention.key_length" in file.metadata:
+        head_size = file.integer(f"{word}.attention.key_length")
     return weights + case.sequences * case.context * layers * groups * head_size * 2 * 2
 
 

@@ -26,6 +26,11 @@ def smollm2() -> Path:
     return find("smollm2").path
 
 
+def gemma3() -> Path:
+    """Gemma 3 270M as its package has it; its terms are accepted by `cutaway models pull`."""
+    return find("gemma3-270m").path
+
+
 def converted(kind: str) -> Path:
     """SmolLM2 with the matrices of its layers as Q4_0 or Q8_0; the table stays Q8_0."""
     return _made(f"smollm2-{kind}.gguf", lambda path: _convert(path, kind))
