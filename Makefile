@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test quick check types rules native web oracles bench tree clean
+.PHONY: help chat run serve test quick again check types rules native web oracles bench tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -39,6 +39,9 @@ test: $(DEV) native web oracles  ## every test that needs neither GPU nor intern
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
 	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)
+
+again: $(DEV) native  ## the tests that failed last, one after the other
+	@$(BIN)/python -m pytest -m "not gpu and not network" --last-failed --last-failed-no-failures none
 
 check: $(DEV)  ## lint, format, types, import contracts, docs
 	@$(MAKE) --no-print-directory -j 2 -O types rules
