@@ -6,6 +6,7 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from cutaway.core.step import Step
 from cutaway.kernels import native
@@ -39,6 +40,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self.table: DenseWeight | Packed = DenseWeight(vocab_size, width)
+        self.num_rows = vocab_size
         self.multiplier = multiplier
         self.positions = positions
 
@@ -49,6 +51,19 @@ class Embedding(nn.Module):
         if self.positions is not None:
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)
+
+    def cosines(self, vectors: Tensor, *, rows_at_once: int = 4096) -> Tensor:
+        """Cosines of some vectors with every row of the table, so many rows at a time.
+
+        Shapes: vectors [n, D] -> [n, V] float32.
+        """
+        directions = functional.normalize(vectors.float(), dim=-1)
+        tiles: list[Tensor] = []
+        for start in range(0, self.num_rows, rows_at_once):
+            end = min(self.num_rows, start + rows_at_once)
+            rows = self.table.rows(torch.arange(start, end, device=vectors.device)).float()
+            tiles.append(directions @ functional.normalize(rows, dim=-1).T)
+        return torch.cat(tiles, dim=1)
 
     @property
     def can_record(self) -> bool:

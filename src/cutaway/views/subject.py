@@ -82,6 +82,17 @@ class Subject:
             return texts[-1]
         return self.tokenizer.decode(self.answer.request.prompt_token_ids)
 
+    @property
+    def asked_positions(self) -> range:
+        """Where what a person wrote stands in the prompt; all of it where that is not found."""
+        prompt = self.answer.request.prompt_token_ids
+        ids = tuple(self.tokenizer.encode(self.asked, is_start=False))
+        last = len(prompt) - len(ids)
+        for start in range(last, -1, -1) if ids else ():
+            if prompt[start] == ids[0] and prompt[start : start + len(ids)] == ids:
+                return range(start, start + len(ids))
+        return range(len(prompt))
+
     def row_position(self, token: int) -> int:
         """The position whose logits gave a token of the answer."""
         return self.answer.num_prompt_tokens - 1 + token
