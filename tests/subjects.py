@@ -6,7 +6,7 @@ The recomputation shares no code with the engine: it is what views are held agai
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,8 +71,18 @@ class Inner:
     logits: Numbers = field(default_factory=lambda: np.zeros(0))
 
 
-def recomputed(engine: Engine, token_ids: Sequence[int]) -> Inner:
-    """The forward of tiny.BASE's kind of model: RMS norms, rotary halves, grouped heads, SwiGLU."""
+def recomputed(
+    engine: Engine,
+    token_ids: Sequence[int],
+    *,
+    silent: Collection[tuple[int, int | str]] = (),
+    is_turned: bool = True,
+    window: int | None = None,
+) -> Inner:
+    """The forward of tiny.BASE's kind of model: RMS norms, rotary halves, grouped heads, SwiGLU.
+
+    silent: what adds nothing: (layer, head), (layer, "attention") or (layer, "mlp").
+    """
     facts, stored, inner = engine.model.facts, weights(engine), Inner()
     heads, groups, size = facts.num_heads, facts.num_groups, facts.head_size
     hidden = stored["embedding.table.weight"][list(token_ids)]
@@ -87,19 +97,26 @@ def recomputed(engine: Engine, token_ids: Sequence[int]) -> Inner:
         normed = rms_norm(hidden, part["attention_norm.weight"])
         qkv = (normed @ part["attention.qkv.segments.0.weight"].T).reshape(count, -1, size)
         query, key, value = np.split(qkv, [heads, heads + groups], axis=1)
-        query, key = rotated(query), rotated(key)
+        query, key = (rotated(query), rotated(key)) if is_turned else (query, key)
         shared = heads // groups
         keys, values = np.repeat(key, shared, axis=1), np.repeat(value, shared, axis=1)
         scores = np.einsum("qhc,khc->hqk", query, keys) / math.sqrt(size)
-        masked = np.where(np.tril(np.ones((count, count), bool)), scores, -np.inf)
+        seen = np.tril(np.ones((count, count), bool))
+        if window is not None:
+            seen &= ~np.tril(np.ones((count, count), bool), -window)
+        masked = np.where(seen, scores, -np.inf)
         shares = softmax(masked)
         mixed = np.einsum("hqk,khc->qhc", shares, values)
+        for head in range(heads):
+            mixed[:, head] *= (layer, head) not in silent
         attention = mixed.reshape(count, -1) @ part["attention.output.segments.0.weight"].T
+        attention *= (layer, "attention") not in silent
         hidden = hidden + attention
         normed = rms_norm(hidden, part["mlp_norm.weight"])
         gate, up = np.split(normed @ part["mlp.gate_up.segments.0.weight"].T, 2, axis=1)
         product = gate / (1 + np.exp(-gate)) * up
         mlp = product @ part["mlp.down.segments.0.weight"].T
+        mlp *= (layer, "mlp") not in silent
         hidden = hidden + mlp
         for name, each in (
             *(("query", query), ("key", key), ("value", value), ("scores", scores)),

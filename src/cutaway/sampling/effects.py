@@ -94,6 +94,24 @@ def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingT
     return SamplingTrace(tuple(effects), effect)
 
 
+@one_thread()
+@torch.no_grad()
+def shares(logits: Tensor, row: Row) -> Tensor:
+    """What each token's chance is to be drawn from a row, after all that its settings ask for.
+
+    Shapes: logits [V] -> [V] float64; a greedy row gives 1 to one token.
+    """
+    candidates = Candidates(logits.to(torch.float32)[None])
+    for stage in stages_of(row):
+        candidates = stage(candidates, [row])
+    if row.params.is_greedy:
+        chances = torch.zeros_like(logits, dtype=torch.float64)
+        chances[int(first_largest(candidates.logits))] = 1
+        return chances
+    weights = candidates.weights[0].double()
+    return weights / exact_sum(candidates.weights)
+
+
 def _effect(
     name: str, candidates: Candidates, watched: Tensor, *, before: int | None
 ) -> StageEffect:

@@ -1,0 +1,223 @@
+"""One way of giving an answer: an engine, a prompt, settings, and what is done to the model.
+
+A comparison has two of them, and runs each several times.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from time import perf_counter
+
+from torch import Tensor
+
+from cutaway.blocks.weighed import model_work
+from cutaway.core.arithmetic import Work
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.core.step import Sink
+from cutaway.engine.engine import Engine
+from cutaway.engine.forced import forced
+from cutaway.trace.ledger import part_of
+from cutaway.trace.records import AnswerRecord
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One answer and what it took. Units: seconds; tokens that went through the model.
+
+    first_text: until a reader saw something.
+    rate:       tokens a second, of all copies together.
+    checksums:  of the rows of logits, by the index of the token that each gave.
+    """
+
+    token_ids: tuple[int, ...]
+    first_text: float
+    seconds: float
+    per_token: float
+    rate: float
+    num_computed: int
+    work: Work
+    checksums: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Side:
+    """How to answer. The seed is in params, so that only what is changed differs.
+
+    lead:      tokens of the answer that are not drawn but given.
+    sink_of:   makes what changes values on their way, anew for each run; None for nobody.
+    batch:     copies that are answered at once, with other seeds.
+    is_warm:   whether the prompt was answered before, so that its pages may be found.
+    has_cache: without it every token computes all before it again.
+    is_streamed: whether words are seen as they come.
+    """
+
+    engine: Engine
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    lead: tuple[int, ...] = ()
+    sink_of: Callable[[], Sink] | None = None
+    batch: int = 1
+    is_warm: bool = False
+    has_cache: bool = True
+    is_streamed: bool = True
+
+    def run(self) -> Ran:
+        """Answer once. Pages of earlier runs are not found, unless it is to be warm."""
+        salt = os.urandom(8)
+        if self.is_warm:
+            self._answer(self._requests(salt, self.lead)[:1])
+        before = self.engine.sink
+        self.engine.sink = before if self.sink_of is None else self.sink_of()
+        try:
+            return self._cached(salt) if self.has_cache else self._recomputed()
+        finally:
+            self.engine.sink = before
+
+    def rows(self, like: AnswerRecord, output: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+        """The rows from which given tokens would have been drawn; see engine/forced.py."""
+        if self.sink_of is None:
+            return forced(self.engine, like, prompt=self.prompt, output=output)
+        sink = self.sink_of()
+        return forced(
+            self.engine,
+            like,
+            prompt=self.prompt,
+            output=output,
+            sink_of=lambda run: sink,
+            intervenes=True,
+        )
+
+    def _cached(self, salt: bytes) -> Ran:
+        requests, began = self._requests(salt, self.lead), perf_counter()
+        deltas, ended, num_drawn = self._answer(requests)
+        all_seconds = perf_counter() - began
+        seconds, timings = ended - began, deltas[-1].timings
+        assert timings is not None, "the last delta tells times"
+        drawn = tuple(token_id for delta in deltas for token_id in delta.token_ids)
+        record = self._record(requests[0])
+        return Ran(
+            token_ids=(*self.lead, *drawn),
+            first_text=timings.first_token if self.is_streamed else seconds,
+            seconds=seconds,
+            per_token=timings.decode / max(1, len(drawn) - 1),
+            rate=num_drawn / all_seconds,
+            num_computed=_num_computed(self.engine, record),
+            work=work_of(self.engine, record),
+            checksums={
+                len(self.lead) + index: token.checksum for index, token in enumerate(record.tokens)
+            },
+        )
+
+    def _recomputed(self) -> Ran:
+        """Each token as the first of an answer to everything before it."""
+        stream = self.engine.text_stream(self.params)
+        known: list[int] = []
+        records: list[AnswerRecord] = []
+        times = [perf_counter()]
+        is_stopped = False
+        while not is_stopped and len(known) < (self.params.max_tokens or 1):
+            (request,) = self._requests(os.urandom(8), known)[:1]
+            request = replace(request, params=replace(request.params, max_tokens=1, min_tokens=0))
+            deltas, ended, _ = self._answer([request])
+            drawn = [token_id for delta in deltas for token_id in delta.token_ids]
+            times.append(ended)
+            records.append(self._record(request))
+            for token_id in drawn:
+                known.append(token_id)
+                is_stopped = stream.push(token_id).stopped_by is not None
+        work = Work()
+        for record in records:
+            work += work_of(self.engine, record)
+        return Ran(
+            token_ids=tuple(known),
+            first_text=times[1] - times[0],
+            seconds=times[-1] - times[0],
+            per_token=(times[-1] - times[1]) / max(1, len(known) - 1),
+            rate=len(known) / (times[-1] - times[0]),
+            num_computed=sum(_num_computed(self.engine, record) for record in records),
+            work=work,
+            checksums={index: each.tokens[0].checksum for index, each in enumerate(records)},
+        )
+
+    def _requests(self, salt: bytes, known: Sequence[int]) -> list[Request]:
+        """Ours first, then its copies; known tokens of the answer stand behind the prompt."""
+        seed, max_tokens = self.params.seed, self.params.max_tokens
+        assert seed is not None and max_tokens is not None, "a comparison fixes both"
+        params = replace(
+            self.params,
+            max_tokens=max(1, max_tokens - len(known)),
+            min_tokens=max(0, self.params.min_tokens - len(known)),
+        )
+        return [
+            Request(
+                request_id=f"side-{next(_numbers)}",
+                prompt_token_ids=(*self.prompt, *known),
+                params=params if copy == 0 else replace(params, seed=(seed + copy) % 2**62),
+                cache_salt=salt,
+            )
+            for copy in range(self.batch)
+        ]
+
+    def _answer(self, requests: Sequence[Request]) -> tuple[list[Delta], float, int]:
+        """News of the first request, when it ended, and how many tokens all of them drew."""
+        engine, ours = self.engine, requests[0].request_id
+        deltas: list[Delta] = []
+        ended, num_drawn = 0.0, 0
+        for request in requests:
+            engine.add(request)
+        open_ids = {request.request_id for request in requests}
+        try:
+            while open_ids:
+                for delta in engine.step():
+                    if delta.error is not None and delta.request_id in open_ids:
+                        raise delta.error
+                    num_drawn += len(delta.token_ids)
+                    if delta.request_id == ours:
+                        deltas.append(delta)
+                    if delta.finish_reason is not None:
+                        open_ids.discard(delta.request_id)
+                        ended = perf_counter() if delta.request_id == ours else ended
+        finally:
+            for request_id in open_ids:
+                engine.abort(request_id)
+        return deltas, ended, num_drawn
+
+    def _record(self, request: Request) -> AnswerRecord:
+        ledger = self.engine.ledger
+        record = None if ledger is None else ledger.find(request.request_id)
+        assert record is not None, "an engine that is compared records its answers"
+        return record
+
+
+def work_of(engine: Engine, record: AnswerRecord) -> Work:
+    """An answer's share of what its steps read and multiplied."""
+    model, ledger = engine.model, engine.ledger
+    assert ledger is not None, "a record comes from a ledger"
+    kept = str(model.cache_dtype).removeprefix("torch.")
+    whole, total = model_work(model.transformer, model.facts, kept), Work()
+    for number in record.steps:
+        step = ledger.step(number)
+        assert step is not None, "an answer that has just ended has its steps"
+        part = part_of(step, record.number)
+        stages = whole.part(
+            part.start,
+            part.end,
+            part.num_rows,
+            num_tokens=sum(each.count for each in step.parts),
+            all_rows=sum(each.num_rows for each in step.parts),
+        )
+        for stage in stages:
+            total += stage
+    return total
+
+
+def _num_computed(engine: Engine, record: AnswerRecord) -> int:
+    assert engine.ledger is not None, "a record comes from a ledger"
+    steps = (engine.ledger.step(number) for number in record.steps)
+    return sum(part_of(step, record.number).count for step in steps if step is not None)

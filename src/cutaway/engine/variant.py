@@ -1,0 +1,115 @@
+"""The same weights in another shape: without positions, with a window, or with fewer experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import is_dataclass, replace
+from typing import Any, cast
+
+from torch import nn
+
+from cutaway.blocks.block import Block
+from cutaway.blocks.moe import MixtureOfExperts
+from cutaway.blocks.transformer import Transformer
+from cutaway.core.errors import RequestError
+from cutaway.core.layout import FULL, Extent, Window
+from cutaway.engine.model import LoadedModel
+
+Edit = Callable[[nn.Module], nn.Module]
+
+
+def without_positions(model: LoadedModel) -> LoadedModel:
+    """No head is turned, and nothing by position is added to the embedding.
+
+    Raises: RequestError for a model that marks positions in neither way.
+    """
+    transformer = model.transformer
+    embedding = transformer.embedding
+    if not transformer.frequencies and embedding.positions is None:
+        raise RequestError(
+            f"positions is 'off', but {model.name} marks none that could be left out.",
+            param="change",
+        )
+    if embedding.positions is not None:
+        embedding = _changed(embedding, positions=None)
+    return _variant(model, attention=lambda part: _changed(part, frequencies=None), first=embedding)
+
+
+def with_window(model: LoadedModel, width: int) -> LoadedModel:
+    """Every layer that sees more than the last width tokens sees no more than those."""
+
+    def narrowed(part: nn.Module) -> nn.Module:
+        extent = cast("Extent | None", getattr(part, "extent", None))
+        if extent is None:
+            raise RequestError(
+                f"window is {width}, but {model.name} has layers whose attention takes none.",
+                param="change",
+            )
+        is_wider = extent == FULL or (isinstance(extent, Window) and extent.width > width)
+        sinks = extent.sinks if isinstance(extent, Window) else 0
+        return _changed(part, extent=Window(width, sinks)) if is_wider else part
+
+    return _variant(model, attention=narrowed)
+
+
+def with_experts(model: LoadedModel, count: int) -> LoadedModel:
+    """Every token goes through so many experts of a layer that has some."""
+
+    def routed(part: nn.Module) -> nn.Module:
+        if not isinstance(part, MixtureOfExperts):
+            return part
+        if not 1 <= count <= part.experts.num_experts:
+            raise RequestError(
+                f"experts_per_token is {count}; it must be from 1 to {part.experts.num_experts}.",
+                param="change",
+            )
+        rule = cast(Any, part.router.rule)
+        if is_dataclass(rule):
+            rule = replace(cast(Any, rule), num_chosen=count)
+        else:
+            rule = _changed(rule, num_chosen=count)
+        return _changed(part, router=_changed(part.router, rule=rule))
+
+    blocks = [cast(Block, block) for block in model.transformer.blocks]
+    if not any(isinstance(block.mlp, MixtureOfExperts) for block in blocks):
+        raise RequestError(
+            f"experts_per_token is {count}, but {model.name} has no experts.", param="change"
+        )
+    return _variant(model, mlp=routed)
+
+
+def _variant(
+    model: LoadedModel,
+    *,
+    attention: Edit = lambda part: part,
+    mlp: Edit = lambda part: part,
+    first: nn.Module | None = None,
+) -> LoadedModel:
+    """A model of edited blocks over the very same matrices."""
+    was = model.transformer
+    blocks = [
+        _changed(
+            block,
+            attention=attention(cast(nn.Module, block.attention)),
+            mlp=mlp(cast(nn.Module, block.mlp)),
+        )
+        for block in (cast(Block, each) for each in was.blocks)
+    ]
+    transformer = Transformer(
+        embedding=cast(Any, first or was.embedding), blocks=blocks, unembedding=was.unembedding
+    ).eval()
+    facts = replace(model.facts, cache_specs=transformer.cache_specs)
+    return replace(model, transformer=transformer, facts=facts)
+
+
+def _changed(part: Any, **values: object) -> Any:
+    """A shallow copy of a module with other attributes; what it holds is shared."""
+    made = copy(part)
+    # A copy shares these with the original, and setting one would change both.
+    for name in ("_modules", "_parameters", "_buffers"):
+        made.__dict__[name] = copy(part.__dict__[name])
+    for name, value in values.items():
+        made.__dict__.pop(name, None)
+        setattr(made, name, value)
+    return made
