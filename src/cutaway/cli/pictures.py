@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cutaway.cli.terminal import is_seen, print_data
@@ -11,6 +12,8 @@ from cutaway.cli.terminal import is_seen, print_data
 if TYPE_CHECKING:
     from cutaway.views.drawing import Drawing
     from cutaway.views.view import Shown
+
+Lines = Sequence[Sequence[tuple[str, str]]]  # words and their style
 
 # Readable on dark and light grounds; neighbours in the row of token colours differ.
 _STYLES = {
@@ -29,32 +32,34 @@ _STYLES = {
 
 def show(shown: Shown) -> None:
     """A view to stdout: its question, its picture, and how far it is proven."""
-    from cutaway.views.drawing import Drawing, Span
-
-    head = Drawing()
-    proof = "from the record" if shown.proof is None else str(shown.proof)
-    head.line(
-        Span(f"{shown.view.name}: {shown.view.question}", "strong"), Span(f"  [{proof}]", "dim")
-    )
-    picture = shown.payload.draw()
-    picture.line()
-    print_data(_rendered(head))
-    print_data(_rendered(picture))
+    proof = None if shown.proof is None else str(shown.proof)
+    print_title(shown.view.name, shown.view.question, proof)
+    print_drawing(shown.payload.draw())
 
 
-def _rendered(drawing: Drawing) -> str:
+def print_title(name: str, question: str, proof: str | None) -> None:
+    """What stands above a view's picture."""
+    proven = f"  [{'from the record' if proof is None else proof}]"
+    print_lines([[(f"{name}: {question}", "strong"), (proven, "dim")]])
+
+
+def print_drawing(drawing: Drawing) -> None:
+    """A picture to stdout, and an empty line behind it."""
+    print_lines([[(span.text, span.style) for span in line] for line in drawing.lines])
+    print_data("")
+
+
+def print_lines(lines: Lines) -> None:
+    """Lines of styled words to stdout."""
     if not is_seen(sys.stdout) or os.environ.get("NO_COLOR"):
-        return drawing.text()
+        print_data("\n".join("".join(text for text, _ in line).rstrip() for line in lines))
+        return
     from rich.color import ColorSystem
     from rich.style import Style
 
-    lines: list[str] = []
-    for line in drawing.lines:
+    for line in lines:
         spans = (
-            Style.parse(_STYLES.get(span.style, "")).render(
-                span.text, color_system=ColorSystem.STANDARD
-            )
-            for span in line
+            Style.parse(_STYLES.get(style, "")).render(text, color_system=ColorSystem.STANDARD)
+            for text, style in line
         )
-        lines.append("".join(spans).rstrip())
-    return "\n".join(lines)
+        print_data("".join(spans).rstrip())
