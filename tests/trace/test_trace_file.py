@@ -1,0 +1,189 @@
+"""Trace files: what is written comes back, and a file that lies is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutaway.core.errors import TraceFileError
+from cutaway.trace import file as trace_file
+from cutaway.trace.file import SavedView, TraceFile, read, write
+from cutaway.trace.tensors import packed, unpacked
+
+MANIFEST = {"format": "cutaway trace", "schema": 1}
+
+
+def some(**manifest: object) -> TraceFile:
+    arrays = {
+        "rows": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "parts.0.ids": np.array([-1, 2**40], np.int64),
+    }
+    lines = ((("a <b>", "plain"), ("c", "strong")), ())
+    view = SavedView("some", "What?", None, lines, {"rows": {"array": "rows"}}, arrays)
+    events = ({"type": "step", "number": 3, "count": 1}, {"type": "end", "reason": "stop"})
+    return TraceFile(manifest, events, (view,))
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.cutaway"
+    write(path, some(model={"name": "m"}))
+    again = read(path)
+    assert again.manifest == {**MANIFEST, "model": {"name": "m"}}
+    assert again.events == some().events and again.of_kind("step")[0]["number"] == 3
+    (view,) = again.views
+    assert (view.name, view.question, view.lines) == ("some", "What?", some().views[0].lines)
+    for name, array in some().views[0].arrays.items():
+        np.testing.assert_array_equal(view.arrays[name], array)
+        assert view.arrays[name].dtype == array.dtype
+    twin = tmp_path / "b.cutaway"
+    write(twin, some(model={"name": "m"}))
+    assert twin.read_bytes() == path.read_bytes(), "equal traces are equal files"
+
+
+def entries(**changed: Any) -> dict[str, bytes]:
+    view = {"question": "q", "proof": None, "lines": [[["x", "plain"]]], "values": {}}
+    found: dict[str, bytes | None] = {
+        "manifest.json": json.dumps(MANIFEST).encode(),
+        "events.ndjson": b'{"type":"end"}\n',
+        "views/some.json": json.dumps(view).encode(),
+        "tensors/some.safetensors": packed({"a": np.ones(3, np.float32)}),
+        **changed,
+    }
+    return {name: data for name, data in found.items() if data is not None}
+
+
+def made(path: Path, found: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, data in found.items():
+            out.writestr(name, data)
+    return path
+
+
+def test_a_sound_zip_made_elsewhere_is_read(tmp_path: Path) -> None:
+    found = read(made(tmp_path / "a.cutaway", entries()))
+    assert [view.name for view in found.views] == ["some"]
+
+
+BAD: dict[str, dict[str, bytes | None]] = {
+    "belongs in no trace file": {"../../etc/passwd": b"x"},
+    "'/etc/passwd' belongs in no trace file": {"/etc/passwd": b"x"},
+    "'views/../x.json' belongs": {"views/../x.json": b"{}"},
+    "'views/some.safetensors' belongs": {"views/some.safetensors": b""},
+    "'c:\\\\\\\\x' belongs": {"c:\\x": b""},
+    "is missing": {"events.ndjson": None},
+    "manifest.json is no JSON object": {"manifest.json": b"[]"},
+    "names no format": {"manifest.json": b'{"format":"zip","schema":1}'},
+    "schema 2 is newer than 1": {"manifest.json": b'{"format":"cutaway trace","schema":2}'},
+    "an event is no JSON object": {"events.ndjson": b"{}\n3\n"},
+    "Expecting value": {"events.ndjson": b"{}\n\x00\n"},
+    "has no question": {"views/some.json": b'{"question":1,"proof":null,"lines":[],"values":{}}'},
+    "'lines'": {"views/some.json": b'{"question":"q","proof":null,"values":{}}'},
+    "not words and styles": {
+        "views/some.json": b'{"question":"q","proof":null,"lines":[[["x",1]]],"values":{}}'
+    },
+    "does not fit": {"tensors/some.safetensors": b"\xff" * 40},
+    "does not lie where": {"tensors/some.safetensors": packed({"a": np.ones(3, np.float32)})[:-4]},
+    "belong to no array": {
+        "tensors/some.safetensors": packed({"a": np.ones(3, np.float32)}) + b"more"
+    },
+    "recursion": {"events.ndjson": b'{"a":' + b"[" * 100_000 + b"\n"},
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_file_that_lies_is_one_line(words: str, tmp_path: Path) -> None:
+    path = made(tmp_path / "bad.cutaway", entries(**BAD[words]))
+    with pytest.raises(TraceFileError, match=words) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: is no trace file of Cutaway, or damaged: ")
+    assert "\n" not in message and len(message) < 500
+
+
+def test_more_than_the_bounds_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path / "a.cutaway", entries(**{"events.ndjson": b"{}\n" * 50_000}))
+    for name, bound, words in (
+        ("MAX_ENTRY_BYTES", 100_000, "events.ndjson unpacks to more than 100,000 bytes"),
+        ("MAX_TOTAL_BYTES", 100_000, "events.ndjson unpacks to more than 99,9"),
+        ("MAX_EVENTS", 49_999, "50,000 events; at most 49,999"),
+        ("MAX_ENTRIES", 3, "4 entries; at most 3"),
+        ("MAX_FILE_BYTES", 100, "at most 100 are read"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(trace_file, name, bound)
+            with pytest.raises(TraceFileError, match=words):
+                read(path)
+    read(path)
+
+
+def test_an_entry_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path / "a.cutaway", entries())
+    with (
+        zipfile.ZipFile(path, "a") as out,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        out.writestr("manifest.json", b"{}")
+    with pytest.raises(TraceFileError, match="there twice"):
+        read(path)
+
+
+def test_damage_anywhere_is_told_or_harmless(tmp_path: Path) -> None:
+    sound = tmp_path / "sound.cutaway"
+    write(sound, some())
+    data, chance = sound.read_bytes(), random.Random(0)
+    path = tmp_path / "damaged.cutaway"
+    num_refused = 0
+    for _ in range(300):
+        changed = bytearray(data)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(bytes(changed[: chance.choice([len(data), chance.randrange(len(data))])]))
+        try:
+            read(path)
+        except TraceFileError:
+            num_refused += 1
+    assert num_refused > 200
+
+
+def test_an_older_schema_is_brought_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.cutaway"
+    write(path, some(answer={"count": 3}))
+    monkeypatch.setattr(trace_file, "SCHEMA", 2)
+    renamed = lambda manifest, events: ({**manifest, "schema": 2}, [*events, {"type": "new"}])  # noqa: E731
+    monkeypatch.setattr(trace_file, "UPGRADES", (renamed,))
+    again = read(path)
+    assert again.manifest["schema"] == 2 and again.events[-1] == {"type": "new"}
+    write(path, some())
+    assert read(path).events == some().events, "a file of our own schema is left as it is"
+
+
+def test_arrays_pack_as_safetensors_do() -> None:
+    from safetensors.numpy import load, save
+
+    arrays = some().views[0].arrays
+    for name, array in load(packed(arrays)).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for name, array in unpacked(save(dict(arrays))).items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_reading_needs_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "a.cutaway"
+    write(path, some())
+    code = (
+        "import sys; from pathlib import Path; from cutaway.trace.file import read; "
+        f"read(Path({str(path)!r})); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
