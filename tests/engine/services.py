@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,37 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def num_files() -> int:
-    """Files and sockets that this process holds open."""
-    return len(os.listdir("/proc/self/fd"))
+def held() -> dict[str, int]:
+    """What this process has open: files and sockets, threads, and processes that it started.
+
+    Other tests of the same process may have left some: compare with what was there before, and
+    only for more. What is left to be collected goes first, or it would go in the midst of a test.
+    """
+    gc.collect()
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "processes": len(children()),
+    }
+
+
+def children() -> list[str]:
+    """Processes that any thread of this one started and that have not been waited for."""
+    found: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has just ended
+            found += (thread / "children").read_text().split()
+    return found
+
+
+def more_than(before: dict[str, int]) -> dict[str, int]:
+    """What of held() is more than it was."""
+    return {kind: count for kind, count in held().items() if count > before[kind]}
+
+
+def assert_no_more_than(before: dict[str, int]) -> None:
+    """The same outside an event loop; the thread that waited for a process ends a moment later."""
+    deadline = time.monotonic() + 300
+    while more := more_than(before):
+        assert time.monotonic() < deadline, f"{more} are more than {before}"
+        time.sleep(0.005)

@@ -17,9 +17,10 @@ import pytest
 from services import (
     GOLDEN,
     SETTINGS,
+    assert_no_more_than,
     heard,
+    held,
     make_model,
-    num_files,
     request,
     running,
     token_ids,
@@ -267,7 +268,6 @@ def test_what_still_runs_when_it_is_closed_hears_so(model: str) -> None:
 
 def test_a_model_that_cannot_be_loaded_says_what_it_says_here(tmp_path: Path) -> None:
     async def body() -> None:
-        files = num_files()
         with pytest.raises(ModelNotFoundError, match="there is no model") as fault:
             async with running(str(tmp_path / "absent.gguf")):
                 pass
@@ -275,9 +275,10 @@ def test_a_model_that_cannot_be_loaded_says_what_it_says_here(tmp_path: Path) ->
         with pytest.raises(ModelNotFoundError) as here:
             await own.start()
         assert str(fault.value) == str(here.value)
-        assert num_files() == files
 
+    before = held()
     asyncio.run(body())
+    assert_no_more_than(before)
 
 
 def test_an_unknown_setting_is_refused_before_anything_starts() -> None:

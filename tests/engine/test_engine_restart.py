@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
@@ -21,10 +20,12 @@ from services import (
     HANG,
     RAISE,
     RAISE_WHEN_ADDED,
+    assert_no_more_than,
     heard,
+    held,
     make_faults,
     make_model,
-    num_files,
+    more_than,
     request,
     token_ids,
     until,
@@ -35,7 +36,9 @@ from cutaway.core.output import Delta
 from cutaway.engine.bounds import ProcessConfig
 from cutaway.engine.process import ProcessService
 
-IMPATIENT = ProcessConfig(stall_seconds=4, restart_seconds=1)
+# Longer than a busy machine keeps a step waiting that is about to come back.
+STALL = 10
+IMPATIENT = ProcessConfig(stall_seconds=STALL, restart_seconds=1)
 # An answer of that length outlasts what a busy machine takes to end the engine in its midst.
 LENGTH, NUM_STREAMS = 4096, 8
 # A new engine takes seconds of computing; what a kill leaves behind shows at the second one.
@@ -49,7 +52,9 @@ def model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's process can be made to fail by a token of a prompt."""
+    """The engine's process can be made to fail by a token of a prompt, and tells where it stood."""
+    # On a busy machine it may not come to that at once.
+    monkeypatch.setattr("cutaway.engine.spawn._DUMP_SECONDS", 5.0)
     monkeypatch.setenv("PYTHONPATH", make_faults(tmp_path))
 
 
@@ -121,19 +126,22 @@ def test_kills_leave_no_file_task_thread_or_process(model: str) -> None:
     async def body() -> None:
         async with running(model) as service:
             before = await golden(service)
-            counts = None
+            left: list[dict[str, int]] = []
+            num_tasks: list[int] = []
             for number in range(1, NUM_KILLS + 1):
                 async with streaming(service) as tasks:
                     await kill(service)
                     await ended(tasks)
                 await back(service, number)
                 assert await golden(service) == before
-                left = (num_files(), len(asyncio.all_tasks()), threading.active_count())
-                counts = counts or left
-                assert left == counts
-        assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+                left.append(held())
+                num_tasks.append(len(asyncio.all_tasks()))
+                await until(lambda: not more_than(left[0]))
+                await until(lambda: len(asyncio.all_tasks()) <= num_tasks[0])
 
+    before = held()
     asyncio.run(body())
+    assert_no_more_than(before)
 
 
 @pytest.mark.usefixtures("faults")
@@ -147,7 +155,7 @@ def test_a_step_that_does_not_come_back_is_ended(
             await until(lambda: service.silent_seconds > 0)
             tasks.append(asyncio.create_task(heard(service, request("behind"))))
             done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all("did not come back in 4 seconds" in str(each) for each in done)
+            assert all(f"did not come back in {STALL} seconds" in str(each) for each in done)
             await back(service, 1)
             assert service.silent_seconds == 0
             assert await golden(service) == before
@@ -305,23 +313,21 @@ def test_a_process_that_hangs_while_it_loads_is_ended(
         with pytest.raises(EngineClosedError, match=f"not loaded in load_seconds, {seconds}"):
             await service.start()
 
-    files, said = num_files(), ""
+    before, said = held(), ""
     for seconds in (2, 8, 60):  # until it came to where it hangs
         if "in build_engine" not in said:
             asyncio.run(body(seconds))
             said = capfd.readouterr().err
-    assert num_files() == files
-    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert_no_more_than(before)
     assert "in build_engine" in said
 
 
 def test_closing_in_the_middle_of_a_restart_ends_both(model: str) -> None:
     async def body() -> None:
-        files = num_files()
         async with running(model) as service:
             await kill(service)
             await until(lambda: service.state == "starting")
-        assert num_files() == files
 
+    before = held()
     asyncio.run(body())
-    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert_no_more_than(before)
