@@ -50,3 +50,11 @@ def test_what_cannot_be_shown_is_one_line(model: tuple[str, ...]) -> None:
         ended = spawn("view", "hello there", *model, "--max-tokens", "2", *options)
         assert ended.code == 2 and words in ended.err, ended.err
         assert "Traceback" not in ended.err
+
+
+def test_an_answer_of_a_form_shows_its_masks(model: tuple[str, ...]) -> None:
+    pytest.importorskip("llguidance")
+    ended = spawn("view", "yes or no?", *model, "--choice", "no", "--view", "grammar", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["kind"] == "choice" and ended.json["num_allowed"] == [1, 1]
+    assert ended.json["row"]["allowed"][0]["text"] == "n" and ended.json["is_exact"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from cutaway.core.errors import RequestError
 
 if TYPE_CHECKING:
     from cutaway.cli.session import Session
+    from cutaway.core.grammar import Grammar
     from cutaway.engine.look import Look
     from cutaway.text.messages import Message
 
@@ -24,8 +26,8 @@ def words_of(prompt: str | None, given: Mapping[str, object], *, is_chat: bool) 
     return text_of(prompt, param="prompt")
 
 
-def look_at(session: Session, words: str, *, is_chat: bool) -> Look:
-    """The prompt, answered, and its record opened."""
+def look_at(session: Session, words: str, *, is_chat: bool, grammar: Grammar | None = None) -> Look:
+    """The prompt, answered in the form that was asked for, and its record opened."""
     from cutaway.cli.session import bounded
     from cutaway.text.messages import from_dicts
 
@@ -38,7 +40,7 @@ def look_at(session: Session, words: str, *, is_chat: bool) -> Look:
     encode_seconds = perf_counter() - began
     num_left = llm.engine.max_length - len(token_ids)
     params = bounded(session.settings.sampling(), default=VIEW_TOKENS, num_left=num_left)
-    request = llm.request(token_ids, params)
+    request = llm.request(token_ids, replace(params, grammar=grammar))
     for delta in session.stream(request):
         if delta.error is not None:
             raise delta.error

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cutaway.cli.forms import Choice, GrammarFile, JsonObject, JsonSchema, Regex, form_of
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.looks import look_at, words_of
 from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
@@ -55,6 +56,11 @@ def view(
             metavar="X", show_default=False, help="what an hour of this machine costs, for cost"
         ),
     ] = None,
+    json_schema: JsonSchema = None,
+    json_object: JsonObject = False,
+    regex: Regex = None,
+    choice: Choice = None,
+    grammar: GrammarFile = None,
     json: AsJson = False,
 ) -> None:
     """Answer a prompt and show each stage with the numbers of that run.
@@ -76,6 +82,13 @@ def view(
     if name is None and asked:
         raise RequestError(f"--{asked[0]} belongs to one view; name it with --view.", param="view")
     words = words_of(prompt, given, is_chat=chat)
+    form = form_of(
+        json_schema=json_schema,
+        json_object=json_object,
+        regex=regex,
+        choice=choice,
+        grammar=grammar,
+    )
 
     from cutaway.cli.session import open_session
     from cutaway.views import VIEWS, view_of
@@ -84,7 +97,7 @@ def view(
     views = VIEWS if name is None else (view_of(name),)
     query = query_of(places)
     session = open_session(given, config=config)
-    look = look_at(session, words, is_chat=chat)
+    look = look_at(session, words, is_chat=chat, grammar=form)
     if name is None:
         look.prepare(views, query)
     for each in views:
