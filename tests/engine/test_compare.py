@@ -199,7 +199,9 @@ def test_n11_weights_in_fewer_bits_take_less_and_move_little(tmp_path: Path) -> 
     answer, told = answered(engine, PROMPT), list[str]()
     change = change_of("quant=int8")
     found = compare(engine, answer, change, name=name, num_runs=1, tell=told.append)
-    assert found.changed.weight_bytes < found.recorded.weight_bytes / 2
+    tables = 2 * 320 * 64 * 4  # embedding and unembedding stay as they are
+    rounded, whole = found.changed.weight_bytes - tables, found.recorded.weight_bytes - tables
+    assert whole / 4 < rounded < whole / 3  # 8 bits for 32, and scales
     assert 0 < moved(found).distance.max() < 0.2
     assert told[0].startswith("a second model beside: about ") and "second pool" in told[1]
 
@@ -243,6 +245,15 @@ def test_m5_how_it_is_run_changes_what_it_costs_and_no_bit(engine: Engine, chang
         assert found.changed.num_computed == 25
     if change == "batch=3":
         assert found.changed.num_bytes < found.recorded.num_bytes
+
+
+def test_without_a_cache_an_answer_ends_where_it_ended(engine: Engine) -> None:
+    given = {"temperature": 5.0, "ignore_eos": False, "min_tokens": 4, "max_tokens": 30}
+    ends = {"logit_bias": {engines.END: 25.0}, "stop": ("zz",)}
+    for seed in range(3):
+        found = compared(engine, "kv_cache=off", seed=seed, **given, **ends)
+        assert found.first_difference is None and found.is_as_served
+        assert 4 < len(found.recorded_token_ids) < 30
 
 
 def test_keys_in_fewer_bits_take_less_and_move_little(engine: Engine) -> None:

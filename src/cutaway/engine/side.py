@@ -123,7 +123,9 @@ class Side:
         is_stopped = False
         while not is_stopped and len(known) < (self.params.max_tokens or 1):
             (request,) = self._requests(os.urandom(8), known)[:1]
-            request = replace(request, params=replace(request.params, max_tokens=1, min_tokens=0))
+            is_early = len(known) < self.params.min_tokens
+            params = replace(request.params, max_tokens=1, min_tokens=int(is_early))
+            request = replace(request, params=params)
             deltas, ended, _ = self._answer([request])
             drawn = [token_id for delta in deltas for token_id in delta.token_ids]
             times.append(ended)

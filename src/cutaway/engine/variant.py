@@ -33,7 +33,12 @@ def without_positions(model: LoadedModel) -> LoadedModel:
         )
     if embedding.positions is not None:
         embedding = _changed(embedding, positions=None)
-    return _variant(model, attention=lambda part: _changed(part, frequencies=None), first=embedding)
+
+    def unturned(part: nn.Module) -> nn.Module:
+        turns = getattr(part, "frequencies", None) is not None
+        return _changed(part, frequencies=None) if turns else part
+
+    return _variant(model, attention=unturned, first=embedding)
 
 
 def with_window(model: LoadedModel, width: int) -> LoadedModel:
