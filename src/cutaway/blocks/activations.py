@@ -40,3 +40,11 @@ GATES: Mapping[str, Gate] = {
 def clamped(*, alpha: float, limit: float) -> Gate:
     """The gate of gpt-oss: both sides bounded by limit, and a value around one."""
     return partial(clamped_gate, alpha=alpha, limit=limit)
+
+
+def name_of(function: Activation | Gate) -> str:
+    """An activation's or a gate's name in the tables; a clamped one has none there."""
+    for name in ACTIVATIONS:
+        if function in (ACTIVATIONS[name], GATES[name]):
+            return name
+    return "clamped"

@@ -37,9 +37,17 @@ class GatedMLP(nn.Module):
         self.gate = gate
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)  # [T, F] each
-        product = step.tap("blocks.mlp.product", self.gate(gate, up), layer)
+        product = step.tap("blocks.mlp.product", self.gate(*self.sides(hidden)), layer)
         return self.down(product)
+
+    def sides(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the activation gets, and what it is multiplied with. Shapes: [T, F] each."""
+        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
+        return gate, up
+
+    def columns(self, units: Tensor) -> Tensor:
+        """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
+        return self.down.dense().T[units]
 
     @property
     def can_record(self) -> bool:
@@ -91,3 +99,7 @@ class PlainMLP(nn.Module):
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         product = step.tap("blocks.mlp.product", self.activation(self.up(hidden)), layer)
         return self.down(product)
+
+    def columns(self, units: Tensor) -> Tensor:
+        """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
+        return self.down.dense().T[units]

@@ -76,6 +76,20 @@ class Experts(nn.Module):
             bias_EN=down_bias,
         )
 
+    def sides(self, rows: Tensor, expert: int) -> tuple[Tensor, Tensor]:
+        """What one expert's activation gets, and what it is multiplied with.
+
+        Shapes: rows [M, D] -> [M, F] each.
+        """
+        joined = rows @ cast(Stack, self.gate_up).matrix(expert, rows.dtype).T
+        if self.biases:
+            joined = joined + self.biases[0][expert]
+        return self.split(joined)
+
+    def columns(self, units: Tensor, expert: int) -> Tensor:
+        """What each of some units of an expert adds for a product of 1. Shapes: [M] -> [M, D]."""
+        return cast(Stack, self.down).matrix(expert, torch.float32).T[units]
+
 
 class MixtureOfExperts(nn.Module):
     """Weighted sum of the chosen experts' results, and the shared layer's for every token.

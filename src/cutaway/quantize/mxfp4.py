@@ -44,5 +44,9 @@ class Mxfp4Stack(nn.Module):
         return unpack_mxfp4(self.blocks[index], self.scales[index], dtype)
 
     @property
+    def num_matrices(self) -> int:
+        return len(self.blocks)
+
+    @property
     def num_bytes(self) -> int:
         return self.blocks.nbytes + self.scales.nbytes

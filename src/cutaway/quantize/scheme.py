@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from cutaway.quantize.packed import Packed
 
 
+@runtime_checkable
 class Weight(Protocol):
     """A matrix of N rows and K columns in some storage scheme."""
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 
+@runtime_checkable
 class Stack(Protocol):
     """E matrices of N rows and K columns in some storage scheme."""
 
     def matrix(self, index: int, dtype: torch.dtype) -> Tensor:
         """One of them as numbers. Shapes: [N, K]."""
+        ...
+
+    @property
+    def num_matrices(self) -> int:
+        """How many there are, E."""
         ...
 
     @property
@@ -33,6 +39,10 @@ class DenseStack(nn.Module):
 
     def matrix(self, index: int, dtype: torch.dtype) -> Tensor:
         return self.weight[index].to(dtype)
+
+    @property
+    def num_matrices(self) -> int:
+        return len(self.weight)
 
     @property
     def num_bytes(self) -> int:
