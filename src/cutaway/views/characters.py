@@ -76,7 +76,7 @@ class Characters:
     def _cell(self, index: int) -> tuple[str, str, str]:
         """Glyph, number and bytes of a character, padded to one width."""
         character = self.text[index]
-        rows = (glyph(character), str(ord(character)), character.encode().hex())
+        rows = (_glyph(character), str(ord(character)), character.encode().hex())
         width = max(map(columns, rows)) + 1
         first, second, third = (row + " " * (width - columns(row)) for row in rows)
         return first, second, third
@@ -84,14 +84,14 @@ class Characters:
     def _draw_named(self, drawing: Drawing) -> None:
         """Names of what a reader may not see or know: all but printable ASCII."""
         odd = {c: name for c, name in zip(self.text, self.names, strict=True) if not _is_plain(c)}
-        rows = [(glyph(c), f"U+{ord(c):04X}", name) for c, name in islice(odd.items(), _NAMED)]
+        rows = [(_glyph(c), f"U+{ord(c):04X}", name) for c, name in islice(odd.items(), _NAMED)]
         if rows:
             drawing.table(("sign", "code point", "name"), rows, sides="lll")
         if len(odd) > _NAMED:
             drawing.line(Span(f"{len(odd) - _NAMED} more are not named here", "dim"))
 
 
-def glyph(character: str) -> str:
+def _glyph(character: str) -> str:
     """A character so that it shows and takes a width that can be told."""
     if unicodedata.combining(character):
         return "\u25cc" + character
