@@ -78,7 +78,7 @@ class FeedForward:
         )
         formula = "activation(up)" if self.kind == "plain" else "activation(gate) * up"
         drawing.line(
-            Span(f"product = {formula}; the activation, {self.activation}, from -4 to 4: ", "dim"),
+            Span(f"product = {formula}; {self.activation} from -4 to 4: ", "dim"),
             _marks(self.curve.tolist()),
         )
         has_gate = self.kind != "plain"
