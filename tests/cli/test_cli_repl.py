@@ -31,6 +31,7 @@ def around(tmp_path: Path) -> Around:
         defaults=SamplingParams(temperature=0.2),
         memory=Memory(tmp_path / "memory.sqlite3"),
         about_model=lambda: ["a model"],
+        about_answer=lambda: ["why slow?"],
     )
 
 
@@ -344,3 +345,8 @@ def test_an_error_ends_the_answer() -> None:
     with pytest.raises(NumericsError, match="NaN"):
         answered(script, ASKED)
     assert script.shown == "so"
+
+
+def test_why_tells_of_the_last_answer(around: Around) -> None:
+    outcome = said("/why", Conversation(), around)
+    assert outcome.lines == ("why slow?",) and not outcome.is_end

@@ -99,6 +99,7 @@ class Talk:
             defaults=replace(session.settings.sampling(), grammar=form),
             memory=memory,
             about_model=self.about,
+            about_answer=self.diagnosis,
         )
         self._request: Request | None = None
         self._tokenize_seconds = 0.0
@@ -204,3 +205,14 @@ class Talk:
             f"cache: {stats.used} pages used, {stats.cached} kept, {stats.free} free; "
             f"{stats.hit_tokens} of {stats.query_tokens} prompt tokens were found in it",
         )
+
+    def diagnosis(self) -> Sequence[str]:
+        """What /why says of the last answer. Some of it is run again, which takes its time."""
+        from cutaway.cli.looks import opened
+        from cutaway.engine.why import why
+
+        if self._request is None:
+            raise RequestError("there is no answer yet; ask something first.", param="why")
+        request_id, encode = self._request.request_id, self._tokenize_seconds
+        look = opened(self._session, request_id, messages=None, encode_seconds=encode)
+        return why(self._session.llm.engine, look).draw().text().splitlines()

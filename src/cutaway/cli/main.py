@@ -26,7 +26,9 @@ from cutaway.cli import (
     models,
     serve,
     tokenize,
+    trace,
     view,
+    why,
 )
 from cutaway.cli import run as run_page
 from cutaway.cli.terminal import is_seen, note
@@ -43,6 +45,7 @@ COMMANDS: tuple[Callable[..., object], ...] = (
     chat.chat,
     complete.complete,
     view.view,
+    why.why,
     compare.compare,
     run_page.run,
     serve.serve,
@@ -54,6 +57,7 @@ for _command in COMMANDS:
     app.command()(_command)
 app.add_typer(models.app)
 app.add_typer(config.app)
+app.add_typer(trace.app)
 bench.app.command()(bench_serve.serve)
 bench.app.command()(bench_paper.paper)
 app.add_typer(bench.app)

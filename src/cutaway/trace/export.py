@@ -81,7 +81,7 @@ def as_otlp(trace: TraceFile) -> str:
     ends = trace.of_kind("end")
     end = _number(ends[-1], "at") if ends else 0.0
     queue, first = (_number(trace.section("timings"), n) for n in ("queue", "first_token"))
-    spans = [
+    spans: list[tuple[str, float, float, Values]] = [
         ("chat", 0.0, end, {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": "cutaway",

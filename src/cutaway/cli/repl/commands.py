@@ -40,6 +40,7 @@ class Around:
     defaults: SamplingParams
     memory: Memory
     about_model: Callable[[], Sequence[str]]
+    about_answer: Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ def _show(argument: str, conversation: Conversation, around: Around) -> Outcome:
     return Outcome(conversation, tuple(lines))
 
 
+def _why(argument: str, conversation: Conversation, around: Around) -> Outcome:
+    return Outcome(conversation, tuple(around.about_answer()))
+
+
 def _system(argument: str, conversation: Conversation, around: Around) -> Outcome:
     if argument:
         text = None if argument == "none" else argument
@@ -256,6 +261,7 @@ VERBS: tuple[Verb, ...] = (
     Verb(("help", "?"), "/help", "lists the commands", _help),
     Verb(("set",), "/set NAME VALUE", "sets sampling; without a value back to the default", _set),
     Verb(("show",), "/show", "shows model, settings and counts", _show),
+    Verb(("why",), "/why", "says what made the last answer slow, expensive or wrong", _why),
     Verb(("system",), "/system TEXT", "sets the system message; none removes it", _system),
     Verb(("save",), "/save FILE", "writes the conversation as JSON", _save),
     Verb(("load",), "/load FILE", "goes on with a saved conversation", _load),

@@ -1,0 +1,201 @@
+"""`cutaway trace`: an answer with its views in one file: write, open without the model, compare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from cutaway.cli.integers import show_bytes
+from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.looks import look_at, words_of
+from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.pictures import print_lines, print_title
+from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.core.errors import RequestError, TraceFileError
+
+if TYPE_CHECKING:
+    from cutaway.trace.file import SavedView, TraceFile
+
+app = typer.Typer(name="trace", help="Keep answers as files: write, open, compare, export them.")
+
+TraceName = Annotated[Path, typer.Argument(metavar="FILE", help="a trace, as in name.cutaway")]
+
+
+@app.command()
+@with_settings(MODEL, ENGINE, SAMPLING, CHAT)
+def save(
+    *,
+    prompt: Annotated[str, typer.Argument(help="the prompt; - reads stdin")],
+    file: TraceName,
+    given: Given,
+    config: ConfigFile = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="send the prompt as a message, through the template")
+    ] = False,
+    views: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", show_default=False, help="views, as in tokens,cost; all otherwise"
+        ),
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="leave out ids, texts and all that tells them")
+    ] = False,
+) -> None:
+    """Answer a prompt and write the answer, its steps and what views show of it into a file."""
+    words = words_of(prompt, given, is_chat=chat)
+
+    from cutaway.cli.session import open_session
+    from cutaway.engine.saved import save_trace
+    from cutaway.views import VIEWS, view_of
+
+    chosen = VIEWS if views is None else tuple(view_of(name) for name in _names(views))
+    session = open_session(given, config=config)
+    trace = save_trace(look_at(session, words, is_chat=chat), file, chosen, redact=redact)
+    note(
+        f"{file}: {show_bytes(file.stat().st_size)}, {trace.section('answer')['num_tokens']} "
+        f"tokens, {len(trace.views)} views."
+    )
+
+
+@app.command(name="open")
+def open_(
+    file: TraceName,
+    *,
+    view: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=False, help="show a view of it")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a trace holds. The model is not needed."""
+    from cutaway.trace.file import read
+
+    trace = read(file)
+    if view is not None:
+        saved = _saved_view(trace, view, file=file)
+        if json:
+            print_json(_numbers(saved))
+        else:
+            _show(saved)
+        return
+    if json:
+        print_json({"manifest": trace.manifest, "events": list(trace.events)})
+        return
+    _summary(trace)
+
+
+@app.command()
+def diff(left: TraceName, right: TraceName, *, json: AsJson = False) -> None:
+    """Compare two traces: settings, the first token that differs, times."""
+    from dataclasses import asdict
+
+    from cutaway.trace.difference import difference
+    from cutaway.trace.file import read
+
+    found = difference(read(left), read(right))
+    if json:
+        print_json(asdict(found))
+        return
+    prompts = {True: "the same prompt", False: "different prompts", None: "prompts not told"}
+    print_data(prompts[found.same_prompt])
+    if found.settings:
+        rows = [(name, _cell(one), _cell(other)) for name, one, other in found.settings]
+        print_data(table(("DIFFERS", "LEFT", "RIGHT"), rows))
+    if found.texts is not None:
+        one, other = found.texts
+        print_data(f"answers part at token {found.first_token}: {one} here, {other} there")
+    elif found.logprob is not None:
+        print_data("the same tokens")
+    if found.logprob is not None:
+        print_data(f"log-probabilities until then differ by at most {found.logprob:.5f}")
+    rows = [(name, _ms(one), _ms(other)) for name, one, other in found.timings]
+    print_data(table(("TIME", "LEFT", "RIGHT"), rows, right="LEFT RIGHT"))
+
+
+@app.command()
+def export(
+    file: TraceName,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="chrome, csv, otlp or html")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", show_default=False, help="stdout otherwise")
+    ] = None,
+) -> None:
+    """Write a trace for another tool: Perfetto, a spreadsheet, OpenTelemetry, a browser."""
+    from cutaway.trace.export import FORMATS
+    from cutaway.trace.file import read
+
+    if to not in FORMATS:
+        raise RequestError(f"to is {to!r}; it must be one of {', '.join(FORMATS)}.", param="to")
+    text = FORMATS[to](read(file))
+    if output is None:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    else:
+        output.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def _names(views: str) -> list[str]:
+    return [name.strip() for name in views.split(",") if name.strip()]
+
+
+def _saved_view(trace: TraceFile, name: str, *, file: Path) -> SavedView:
+    for saved in trace.views:
+        if saved.name == name:
+            return saved
+    held = ", ".join(saved.name for saved in trace.views) or "none"
+    raise TraceFileError(f"has no view {name!r}; it has: {held}.", file=str(file))
+
+
+def _numbers(saved: SavedView) -> dict[str, object]:
+    """A saved view as `cutaway view --json` prints it: arrays stand where values name them."""
+
+    def put(value: object) -> object:
+        if isinstance(value, dict):
+            items = cast("dict[str, object]", value)
+            path = items.get("array")
+            if len(items) == 1 and isinstance(path, str) and path in saved.arrays:
+                return saved.arrays[path].tolist()
+            return {key: put(each) for key, each in items.items()}
+        if isinstance(value, list):
+            return [put(each) for each in cast("list[object]", value)]
+        return value
+
+    values = put(dict(saved.values))
+    numbers = cast("dict[str, object]", values)
+    return {"view": saved.name, "proof": saved.proof, **numbers}
+
+
+def _show(saved: SavedView) -> None:
+    print_title(saved.name, saved.question, saved.proof)
+    print_lines(saved.lines)
+
+
+def _summary(trace: TraceFile) -> None:
+    model, answer = trace.section("model"), trace.section("answer")
+    privacy = trace.section("privacy")
+    print_data(
+        f"{model.get('name')}: {answer.get('num_prompt_tokens')} tokens of prompt "
+        f"({answer.get('num_cached')} found in the cache), {answer.get('num_tokens')} of the "
+        f"answer, ended by {answer.get('finish_reason')}"
+    )
+    for event in trace.of_kind("end"):
+        if isinstance(event.get("text"), str):
+            print_data(str(event["text"]))
+    rows = [(name, _ms(value)) for name, value in trace.section("timings").items()]
+    print_data(table(("TIME", "TOOK"), rows, right="TOOK"))
+    if privacy.get("redacted"):
+        print_data("redacted: ids and texts were left out")
+    held = [(saved.name, saved.question, saved.proof or "from the record") for saved in trace.views]
+    print_data(table(("VIEW", "ANSWERS", "PROOF"), held))
+
+
+def _cell(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= 40 else text[:39] + "\u2026"
+
+
+def _ms(value: object) -> str:
+    return f"{value * 1e3:.2f} ms" if isinstance(value, int | float) else "-"

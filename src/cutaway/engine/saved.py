@@ -1,0 +1,240 @@
+"""An answer on its way into a trace file: what ran, what happened, and what views show of it.
+
+Redacted, a trace keeps counts and times alone. Ids and texts go, and with them all that would
+tell a guesser with the same model that he guessed right: checksums, logits, random numbers, the
+length of each token, settings made of words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from cutaway import __version__
+from cutaway.blocks.weighed import model_work
+from cutaway.core.errors import CutawayError, ReplayError, RequestError
+from cutaway.engine.look import Look
+from cutaway.trace.cost import StepCost, charged, fitted
+from cutaway.trace.file import SavedView, TraceFile, Values, write
+from cutaway.trace.ledger import part_of
+from cutaway.trace.records import StepRecord
+from cutaway.views.payload import split
+from cutaway.views.query import Query
+from cutaway.views.subject import Subject
+from cutaway.views.taken import Wanted
+from cutaway.views.view import Shown, View
+
+# Settings that are made of words or ids, or that with the model would tell what was drawn.
+_TELLING = ("seed", "stop", "stop_token_ids", "logit_bias", "grammar")
+_MOST_BYTES = 256 * 2**20  # that one replay for several views may hold
+
+
+def save_trace(
+    look: Look,
+    path: Path,
+    views: Sequence[View],
+    *,
+    query: Query | None = None,
+    redact: bool = False,
+) -> TraceFile:
+    """Write an answer with what some views show of it; returns what was written.
+
+    redact: views whose numbers could tell something of the text are left out.
+    Raises: ReplayError when the record of the answer is not whole; OSError.
+    """
+    subject, given = look.subject, query or Query()
+    if not subject.answer.tokens or subject.answer.timings is None:
+        raise ReplayError(
+            f"request {subject.answer.request.request_id!r} has not ended; save it then."
+        )
+    chosen = [view for view in views if not (redact and view.is_content)]
+    left_out = [{"view": view.name, "reason": "redacted"} for view in views if view not in chosen]
+    _prepare(look, chosen, given)
+    saved: list[SavedView] = []
+    for view in chosen:
+        try:
+            saved.append(_saved(view.show(subject, given)))
+        except (RequestError, ReplayError) as error:
+            left_out.append({"view": view.name, "reason": "" if redact else str(error)})
+    manifest = {**_manifest(subject, redact=redact), "left_out": left_out}
+    events = tuple(_redacted(each) if redact else each for each in _events(subject))
+    trace = TraceFile(manifest, events, tuple(saved))
+    write(path, trace)
+    return trace
+
+
+def _prepare(look: Look, views: Sequence[View], query: Query) -> None:
+    """One replay for all views, where what they want fits into memory together."""
+    wanted = Wanted()
+    for view in views:
+        try:
+            view.check(look.subject, query)
+            wanted |= view.wants(look.subject, query)
+        except CutawayError:
+            continue  # it says so again when it is shown
+    if look.cost(wanted).num_bytes <= _MOST_BYTES:
+        look.take(wanted)
+
+
+def _saved(shown: Shown) -> SavedView:
+    values, arrays = split(shown.payload)
+    lines = tuple(
+        tuple((span.text, span.style) for span in line) for line in shown.payload.draw().lines
+    )
+    proof = None if shown.proof is None else str(shown.proof)
+    return SavedView(shown.view.name, shown.view.question, proof, lines, values, arrays)
+
+
+def _manifest(subject: Subject, *, redact: bool) -> dict[str, object]:
+    answer, build = subject.answer, subject.build
+    facts = {n: v for n, v in asdict(subject.facts).items() if n != "cache_specs"}
+    params = {name: _plain(value) for name, value in vars(answer.request.params).items()}
+    for name in _TELLING if redact else ():
+        params.pop(name)
+    assert answer.timings is not None, "an answer that has ended has timings"
+    return {
+        "cutaway": __version__,
+        "model": {
+            "name": Path(build.model).name if redact else build.model,
+            **facts,
+            "facts_sha256": hashlib.sha256(repr(subject.facts).encode()).hexdigest(),
+            "tokenizer_sha256": _tokenizer_hash(subject),
+        },
+        "engine": {n: v for n, v in asdict(build).items() if n != "model"},
+        "machine": {"system": platform.system(), "processor": platform.machine()},
+        "sampling": params,
+        "answer": {
+            "num_prompt_tokens": answer.num_prompt_tokens,
+            "num_tokens": len(answer.tokens),
+            "num_cached": answer.admissions[0].num_hit,
+            "num_preemptions": len(answer.admissions) - 1,
+            "finish_reason": answer.finish_reason,
+        },
+        "timings": {
+            "encode": subject.encode_seconds,
+            **{name: round(value, 7) for name, value in asdict(answer.timings).items()},
+        },
+        "privacy": {"redacted": redact},
+    }
+
+
+def _plain(value: object) -> object:
+    """A setting as JSON; bias by token id, a grammar by its class and text."""
+    if isinstance(value, tuple):
+        return list(cast("tuple[object, ...]", value))
+    if isinstance(value, str | int | float | None):
+        return value
+    return str(value)
+
+
+def _tokenizer_hash(subject: Subject) -> str:
+    digest = hashlib.sha256()
+    for token_id in range(subject.tokenizer.vocab_size):
+        data = subject.tokenizer.token_bytes(token_id)
+        digest.update(len(data).to_bytes(4, "little") + data)
+    return digest.hexdigest()
+
+
+def _events(subject: Subject) -> Iterator[Values]:
+    """What happened, in order. Units: seconds since the request came."""
+    answer = subject.answer
+    steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]
+    assert answer.timings is not None and steps, "asked before"
+    zero = steps[0].began - answer.timings.queue
+    for message in subject.messages or ():
+        yield {"type": "message", "role": message.role, "content": str(message.content)}
+    texts = subject.texts()
+    yield {
+        "type": "prompt",
+        "count": answer.num_prompt_tokens,
+        "ids": answer.request.prompt_token_ids,
+        "texts": texts[: answer.num_prompt_tokens],
+    }
+    costs = _costs(subject)
+    given: dict[int, list[int]] = {}
+    for index, token in enumerate(answer.tokens):
+        given.setdefault(token.step, []).append(index)
+    for step in steps:
+        yield _step_event(subject, step, zero, costs.get(step.number))
+        for index in given.get(step.number, ()):
+            yield _token_event(subject, index, texts, at=step.ended - zero)
+    yield {
+        "type": "end",
+        "at": round(steps[-1].ended - zero, 7),
+        "reason": answer.finish_reason,
+        "text": _text(subject),
+    }
+
+
+def _costs(subject: Subject) -> dict[int, StepCost]:
+    is_device = subject.build.device != "cpu"
+    model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
+    rates = fitted(subject.ledger, model, is_device=is_device)
+    costs = charged(subject.ledger, subject.answer, model, rates, is_device=is_device)
+    return {cost.number: cost for cost in costs}
+
+
+def _step_event(subject: Subject, step: StepRecord, zero: float, cost: StepCost | None) -> Values:
+    part = part_of(step, subject.answer.number)
+    event: dict[str, object] = {
+        "type": "step",
+        "number": step.number,
+        "kernel": step.kernel,
+        "began": round(step.began - zero, 7),
+        "computed": round(step.computed - zero, 7),
+        "ended": round(step.ended - zero, 7),
+        "start": part.start,
+        "count": part.count,
+        "rows": part.num_rows,
+        "drafts": len(part.draft_token_ids),
+        "others": len(step.parts) - 1,
+        "other_tokens": sum(p.count for p in step.parts) - part.count,
+    }
+    if cost is not None:
+        event |= {
+            "seconds": round(cost.seconds, 8),
+            "bytes": round(cost.num_bytes),
+            "flops": round(cost.flops),
+        }
+    return event
+
+
+def _token_event(subject: Subject, index: int, texts: Sequence[str], *, at: float) -> Values:
+    token = subject.answer.tokens[index]
+    return {
+        "type": "token",
+        "index": index,
+        "step": token.step,
+        "at": round(at, 7),
+        "id": token.token_id,
+        "text": texts[subject.answer.num_prompt_tokens + index],
+        "u": token.u,
+        "logit": round(token.logit, 5),
+        "logsumexp": round(token.logsumexp, 5),
+        "logprob": round(token.logit - token.logsumexp, 5),
+        "checksum": f"{token.checksum % 2**64:016x}",
+    }
+
+
+def _text(subject: Subject) -> str:
+    stream = subject.stream()
+    pieces = [stream.push(token.token_id) for token in subject.answer.tokens]
+    return "".join(piece.text for piece in pieces) + stream.finish()
+
+
+_KEPT = {
+    "prompt": ("type", "count"),
+    "token": ("type", "index", "step", "at"),
+    "end": ("type", "at", "reason"),
+    "message": ("type", "role"),
+}
+
+
+def _redacted(event: Values) -> Values:
+    """An event without content. Only what is named stays; a step holds none."""
+    kept = _KEPT.get(str(event["type"]))
+    return event if kept is None else {name: event[name] for name in kept}
