@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,8 +16,10 @@ from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usag
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.notebook import block, chips, facts_table
 from cutaway.text.messages import from_dicts
 from cutaway.text.prompt import encode
+from cutaway.tokens.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, object]]
@@ -42,6 +45,7 @@ class Generation:
     prompt_token_ids: tuple[int, ...]
     choices: tuple[Choice, ...]
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+    tokenizer: Tokenizer | None = field(default=None, repr=False, compare=False)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -67,6 +71,20 @@ class Generation:
     def timings(self) -> Timings:
         return self.choices[0].timings
 
+    def _repr_html_(self) -> str:
+        """Prompt and answers as tokens, for notebooks."""
+        if self.tokenizer is None:
+            return block("answer", html.escape(self.text))
+        parts = [block("prompt", chips(self.prompt_token_ids, self.tokenizer))]
+        for choice in self.choices:
+            usage, told = choice.usage, chips(choice.token_ids, self.tokenizer, choice.logprobs)
+            title = (
+                f"answer, ended by {choice.finish_reason}: {usage.completion_tokens} tokens, the "
+                f"first after {choice.timings.first_token * 1e3:.0f} ms"
+            )
+            parts.append(block(title, told))
+        return "".join(parts)
+
 
 class LLM:
     """A model in this process.
@@ -83,6 +101,19 @@ class LLM:
         self._numbers = count()
         self._lock = threading.Lock()
         self._inboxes: dict[str, deque[Delta]] = {}
+
+    def _repr_html_(self) -> str:
+        """What the model is, for notebooks."""
+        model = self.engine.model
+        facts = {
+            "architecture": model.facts.architecture,
+            "parameters": f"{model.facts.num_parameters:,}",
+            "layers": model.facts.num_layers,
+            "context": f"{self.engine.max_length:,} tokens",
+            "numbers": f"{model.dtype} on {model.device}, cache in {model.cache_dtype}",
+            "licence": model.licence,
+        }
+        return block(f"Cutaway: {model.name}", facts_table(facts))
 
     @property
     def sampling(self) -> SamplingParams:
@@ -186,7 +217,9 @@ class LLM:
         gathered: dict[str, list[Delta]] = {request.request_id: [] for request in requests}
         for delta in self._follow(requests):
             gathered[delta.request_id].append(delta)
-        return [generation_of(request, gathered[request.request_id]) for request in requests]
+        tokenizer = self.engine.model.tokenizer
+        made = [generation_of(request, gathered[request.request_id]) for request in requests]
+        return [replace(each, tokenizer=tokenizer) for each in made]
 
     def _follow(self, requests: Sequence[Request]) -> Iterator[Delta]:
         """News of some requests until all are done. Leaving early ends them."""
