@@ -61,9 +61,9 @@ class Weights:
 
     def draw(self) -> Drawing:
         drawing = Drawing()
+        drawing.line(Span(self.name, "strong"), f"  {self.rows:,} x {self.columns:,}")
         drawing.line(
-            Span(self.name, "strong"),
-            f"  {self.rows:,} x {self.columns:,}, kept as {self.stored}: {self.num_bytes:,} bytes, "
+            f"kept as {self.stored}: {self.num_bytes:,} bytes, "
             f"{self.bits_per_number:.2f} bits a number",
         )
         drawing.line(
