@@ -179,11 +179,56 @@ def test_common_words_are_one_token_and_a_recipe_question_is_eight(name):
     assert len(tokenizer.encode(answer)) == 13
 
 
-def test_b15_tabs_cost_no_more_than_four_blanks():
-    tabs, blanks = "\tif x:\n\t\ty = 1", "    if x:\n        y = 1"
-    for name in ("r50k_base", "cl100k_base"):
-        tokenizer = beside(name).ours
-        assert len(tokenizer.encode(tabs)) <= len(tokenizer.encode(blanks))
+@pytest.mark.parametrize(
+    ("name", "learned", "rows"),
+    [
+        ("r50k_base", 50_256, 50_257),
+        ("cl100k_base", 100_256, 100_277),
+        ("o200k_base", 199_998, 200_019),
+        ("llama3", 128_000, 128_256),
+    ],
+)
+def test_b4_vocabularies_have_learned_tokens_and_control_tokens_on_top(name, learned, rows):
+    tokenizer = beside(name).ours
+    added = tokenizer.control_ids
+    assert len({*tokenizer.vocabulary.token_bytes} - {*added}) == learned
+    assert tokenizer.vocab_size == rows == max(*added, learned - 1) + 1
+
+
+def test_b11_ids_that_are_told_of_a_question_about_gravity_are_other_words():
+    tokenizer = beside("r50k_base").ours
+    pieces = [tokenizer.token_text(i) for i in (2601, 318, 26110, 879, 30)]
+    assert pieces == ["Cl", " is", "thro", "ility", "?"]
+    assert tokenizer.decode([2601, 318, 26110, 879, 30]) != "What is gravity?"
+
+
+@pytest.mark.parametrize(
+    ("name", "tabs", "blanks"),
+    [("r50k_base", 10, 17), ("cl100k_base", 8, 9), ("o200k_base", 8, 9)],
+)
+def test_b15_two_levels_of_indent_in_tabs_and_in_blanks(name, tabs, blanks):
+    encode = beside(name).ours.encode
+    assert len(encode("\tif x:\n\t\ty = 1")) == tabs
+    assert len(encode("    if x:\n        y = 1")) == blanks
+
+
+@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base", "o200k_base"])
+def test_d3_zero_is_an_id_and_a_misspelling_is_only_longer(name):
+    tokenizer = beside(name).ours
+    assert tokenizer.encode("!") == [0]
+    right, wrong = tokenizer.encode(" gravity"), tokenizer.encode(" grvaity")
+    assert len(right) == 1 < len(wrong) and tokenizer.decode(wrong) == " grvaity"
+
+
+@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base", "o200k_base"])
+def test_b14_code_and_chemistry_break_into_smaller_pieces_than_prose(name):
+    def bytes_a_token(text: str) -> float:
+        return len(text.encode()) / len(beside(name).ours.encode(text))
+
+    prose = "The cat sat on the mat and looked at the people who walked along the river."
+    code = "for(int i=0;i<n;++i){a[i]^=b[(i+1)%n]<<3;}"
+    chemistry = "(2S,3R)-3-hydroxy-2-methylpyrrolidine-1-carboxamide"
+    assert bytes_a_token(prose) > 4 > max(bytes_a_token(code), bytes_a_token(chemistry))
 
 
 def test_a11_part_of_a_character_in_a_real_vocabulary():

@@ -1,0 +1,95 @@
+"""docs/checklist.md has every row once, and what a row names as its proof is in the tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from cutaway.bench.paper import SECTIONS
+from cutaway.engine.levers import change_of
+from cutaway.views import VIEWS
+from house_tree import PACKAGE, ROOT
+
+PAGE = ROOT / "docs" / "checklist.md"
+# Rows of each group, and those whose proof is not there yet or that lack a part.
+COUNTS = {
+    **{"A": 9, "B": 20, "C": 8, "D": 3, "E": 11, "F": 10, "G": 12, "H": 20, "I": 5},
+    **{"J": 12, "K": 5, "L": 9, "M": 10, "N": 11, "O": 4, "P": 9, "Q": 14, "R": 11},
+}
+OWED = "C1 J8 J9 O1 O2 O3 O4 Q2 Q3 Q9 Q10 Q11 Q12 Q13 Q14".split()
+OPEN = "C5 F5 F8 G1 L1 P9 R1 R11".split()
+
+# What a word of the column "proof" asks of the column "where".
+NEEDS = {
+    "terminal": r"`--view \w+`|`cutaway (view|why|complete|chat)\b",
+    "command": r"`cutaway ",
+    "test": r"`tests/",
+    "arithmetic": r"`tests/",
+    "benchmark": r"`cutaway bench |bench/results/",
+    "text": r"",
+    "owed": r"missing",
+}
+ROW = re.compile(r"^\| ([A-R]\d+) \| (.+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    what: str
+    owner: str
+    proof: str
+    where: str
+
+
+def rows() -> list[Row]:
+    return [Row(*found.groups()) for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+def faults_of(row: Row) -> Iterator[str]:
+    """What the row names and the tree lacks."""
+    if row.owner != "none yet" and not (PACKAGE / row.owner.strip("`")).is_file():
+        yield f"owner {row.owner}"
+    for word in row.proof.split(", "):
+        if word not in NEEDS or not re.search(NEEDS[word], row.where):
+            yield f"proof {word}"
+    for path, name in TEST.findall(row.where):
+        file = ROOT / path
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if not re.search(rf"^ *(?:async )?def {name}\(", text, re.MULTILINE):
+            yield f"test {path}::{name}"
+    known = {view.name for view in VIEWS}
+    yield from (f"view {n}" for n in re.findall(r"--view (\w+)", row.where) if n not in known)
+    sections = re.findall(r"bench paper --only (\w+)", row.where)
+    yield from (f"section {name}" for name in sections if name not in SECTIONS)
+    for change in re.findall(r'--change (?:"([^"]+)"|(\S+?)`| (\S+) )', row.where):
+        change_of("".join(change))  # raises where there is no such lever
+
+
+def test_every_row_is_there_once_in_order() -> None:
+    wanted = [f"{group}{n}" for group, count in COUNTS.items() for n in range(1, count + 1)]
+    assert [row.name for row in rows()] == wanted and len(wanted) == 183
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+def test_what_a_row_names_is_in_the_tree(row: Row) -> None:
+    assert [*faults_of(row)] == []
+
+
+def test_only_known_rows_are_owed_or_lack_a_part() -> None:
+    assert [row.name for row in rows() if "owed" in row.proof] == OWED
+    assert [row.name for row in rows() if "open: " in row.where] == OPEN
+    assert {row.name for row in rows() if row.owner == "none yet"} <= {*OWED}
+
+
+def test_a_row_that_names_what_is_not_there_is_caught() -> None:
+    where = "`--view nothing`; `tests/house/test_house_checklist.py::test_no`; "
+    where += "`cutaway bench paper --only nothing`"
+    row = Row("A1", "what", "`views/none.py`", "terminal, wish", where)
+    faults = [*faults_of(row)]
+    assert [fault.split()[0] for fault in faults] == ["owner", "proof", "test", "view", "section"]
