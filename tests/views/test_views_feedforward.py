@@ -69,7 +69,7 @@ def test_a_plain_layer_has_no_gate(tmp_path: Path) -> None:
     assert (shown.kind, shown.activation, shown.inner) == ("plain", "relu", 100)
     np.testing.assert_allclose(shown.product, np.maximum(shown.up, 0), rtol=1e-4, atol=1e-5)
     assert not shown.gate.any() and shown.difference < 1e-4
-    assert "product = activation(up)" in shown.draw().text()
+    assert "product = relu(up)" in shown.draw().text()
 
 
 CASES = ["mixtral", "deepseek-v3", "gpt-oss-flags", "qwen3-moe-flags"]

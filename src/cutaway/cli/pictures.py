@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cutaway.views.drawing import Drawing
     from cutaway.views.view import Shown
 
+_COLUMNS = 100
 Lines = Sequence[Sequence[tuple[str, str]]]  # words and their style
 
 # Readable on dark and light grounds; neighbours in the row of token colours differ.
@@ -38,9 +39,12 @@ def show(shown: Shown) -> None:
 
 
 def print_title(name: str, question: str, proof: str | None) -> None:
-    """What stands above a view's picture."""
-    proven = f"  [{'from the record' if proof is None else proof}]"
-    print_lines([[(f"{name}: {question}", "strong"), (proven, "dim")]])
+    """What stands above a view's picture: one line where it fits into 100 columns."""
+    asked, proven = f"{name}: {question}", f"[{'from the record' if proof is None else proof}]"
+    if len(asked) + len(proven) > _COLUMNS - 2:
+        print_lines([[(asked, "strong")], [(f"  {proven}", "dim")]])
+    else:
+        print_lines([[(asked, "strong"), (f"  {proven}", "dim")]])
 
 
 def print_drawing(drawing: Drawing) -> None:

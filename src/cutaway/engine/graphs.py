@@ -6,7 +6,7 @@ inputs. Rows past the real sequences are padding: they read and write the scratc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class DecodeGraphs:
     def fits(self, step: Step) -> bool:
         """Whether the step is one that a graph can stand for."""
         count = len(step.plan.query_lengths)
-        is_plain = step.sink is None and len(step.logit_rows) == count
+        is_plain = len(step.logit_rows) == count
         is_small = step.plan.is_decode and count <= BUCKETS[-1]
         return self._can_capture and is_plain and is_small
 
@@ -49,6 +49,8 @@ class DecodeGraphs:
         width = LEAST_PAGES
         while width < max(tables.page_table.shape[1] for tables in step.groups):
             width *= 2
+        if step.sink is not None:
+            return self._run_eagerly(step, bucket, width)
         captured = self._captured.get((bucket, width))
         if captured is None:
             captured = self._capture(step, bucket, width)
@@ -56,6 +58,18 @@ class DecodeGraphs:
         _copy(step, captured.step, count)
         captured.graph.replay()
         return captured.logits[:count]
+
+    def _run_eagerly(self, step: Step, bucket: int, width: int) -> Tensor:
+        """The very kernel calls of the graph, one by one, so that a sink may read between them."""
+        count, sink = len(step.plan.query_lengths), step.sink
+        assert sink is not None, "without a sink the graph is replayed"
+
+        def read(name: str, value: Tensor, layer: int | None) -> None:
+            sink(name, value[:count], layer)  # without the padding
+
+        static = replace(_static_step(step, self._caches, bucket, width), sink=read)
+        _copy(step, static, count)
+        return self._model(static)[:count]
 
     def _capture(self, step: Step, bucket: int, width: int) -> _Captured:
         static = _static_step(step, self._caches, bucket, width)

@@ -29,6 +29,7 @@ from cutaway.views.subject import Build, Subject
 from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
 
+_MOST_TOGETHER = 512 * 2**20  # bytes; a chat with SmolLM2 takes some 20 MiB
 # Numbers per position and layer that a tap has; names that are not here have the model's width.
 _WIDTHS: Mapping[str, Callable[[ModelFacts], int]] = {
     "blocks.attention.query": lambda facts: facts.num_heads * facts.head_size,
@@ -109,11 +110,15 @@ class Look:
         yield from self._replaying(wanted)
 
     def prepare(self, views: Sequence[View], query: Query) -> None:
-        """Take in one replay what several views want, so that they need no more."""
+        """Take in one replay what several views want, so that they need no more.
+
+        Nothing where all of it together would take much: each then runs the answer for itself.
+        """
         wanted = Wanted()
         for view in views:
             wanted |= view.wants(self.subject, query)
-        self.take(wanted)
+        if self.cost(wanted).num_bytes <= _MOST_TOGETHER:
+            self.take(wanted)
 
     def _check(self, cost: Cost) -> None:
         for value, bound, unit in (

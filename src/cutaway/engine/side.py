@@ -205,7 +205,7 @@ def work_of(engine: Engine, record: AnswerRecord) -> Work:
     whole, total = model_work(model.transformer, model.facts, kept), Work()
     for number in record.steps:
         step = ledger.step(number)
-        assert step is not None, "an answer that has just ended has its steps"
+        assert step is not None, "an answer that ended a moment ago has its steps"
         part = part_of(step, record.number)
         stages = whole.part(
             part.start,

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -143,7 +143,7 @@ def _serve(seconds: float) -> None:
 
 
 @contextmanager
-def _bounded_time(seconds: float) -> Iterator[None]:
+def _bounded_time(seconds: float) -> Generator[None]:
     """Who computes for longer is ended by a signal that nobody handles, wherever it is."""
     if not _HAS_TIMERS:
         yield

@@ -76,11 +76,10 @@ class FeedForward:
             f" at {self.position}, alone, through {self.inner:,} units "
             f"({self.inner / self.width:.2f} times the width)",
         )
-        formula = "activation(up)" if self.kind == "plain" else "activation(gate) * up"
-        drawing.line(
-            Span(f"product = {formula}; {self.activation} from -4 to 4: ", "dim"),
-            _marks(self.curve.tolist()),
-        )
+        name = self.activation
+        formula = f"{name}(up)" if self.kind == "plain" else f"{name}(gate) * up"
+        drawing.line(Span(f"product = {formula}", "dim"))
+        drawing.line(Span(f"{name} from -4 to 4: ", "dim"), _marks(self.curve.tolist()))
         has_gate = self.kind != "plain"
         top = max(float(self.added.max()), 1e-30)
         rows = [
@@ -147,7 +146,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
 
     block = cast(Block, subject.transformer.blocks[layer])
     before = row(_EMBEDDING) if layer == 0 else row(_HIDDEN, layer - 1)
-    normed = block.mlp_norm(before + row(_UPDATE, layer))
+    normed = block.mlp_norm((before + row(_UPDATE, layer)).to(_dtype_of(subject)))
     found = _opened(block, normed, row, query, layer)
     told = found.product
     if found.expert is None:
@@ -221,8 +220,14 @@ def _opened(
 def _pushed(subject: Subject, directions: Tensor) -> Tensor:
     """Tokens that directions of the stream raise most. Shapes: [M, D] -> [M, tokens]."""
     unembedding = subject.transformer.unembedding
-    logits = unembedding.table.multiply(unembedding.norm(directions))
+    normed = unembedding.norm(directions.to(_dtype_of(subject)))
+    logits = unembedding.table.multiply(normed).float()
     return logits.topk(NUM_PUSHED, dim=-1).indices
+
+
+def _dtype_of(subject: Subject) -> torch.dtype:
+    """In which the model's own weights meet what taps gave in float32."""
+    return cast(torch.dtype, getattr(torch, subject.build.dtype))
 
 
 def _layer_of(subject: Subject, query: Query) -> int:
