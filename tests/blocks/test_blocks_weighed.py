@@ -22,7 +22,7 @@ LEFT_OUT: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 # An estimate takes the biases of all experts as read; we, like their matrices, those of some.
-NEAR = {"GptOssForCausalLM": 0.02}
+NEAR = {"GptOssForCausalLM": 0.03}
 
 
 @pytest.mark.parametrize("flags", [False, True], ids=["plain", "flags"])
