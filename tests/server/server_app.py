@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 import tiny
 from cutaway.engine.local import LocalService
@@ -82,3 +83,16 @@ def chat(text: str = "hello", **fields: Any) -> Mapping[str, Any]:
 def completion(prompt: Any = "hello", **fields: Any) -> Mapping[str, Any]:
     """The body of a completion."""
     return {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}
+
+
+def check_near(ours: list[Any], theirs: list[Any]) -> None:
+    """The same tokens with the same alternatives, and log-probabilities equal to rounding.
+
+    The second request finds its prompt in the cache, and steps of other shapes may round otherwise.
+    """
+    assert [each["token"] for each in ours] == [each["token"] for each in theirs]
+    for our, their in zip(ours, theirs, strict=True):
+        assert our["bytes"] == their["bytes"]
+        assert our["logprob"] == pytest.approx(their["logprob"], abs=1e-5)
+        if "top_logprobs" in our:
+            check_near(our["top_logprobs"], their["top_logprobs"])

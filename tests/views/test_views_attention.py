@@ -187,6 +187,7 @@ def test_j08_the_picture_shows_the_engines_numbers(tmp_path: Path, case: str) ->
         assert float(rows[index][token.token_id]) == pytest.approx(token.logit, abs=1e-5)
         assert float(torch.logsumexp(rows[index], 0)) == pytest.approx(token.logsumexp, abs=1e-5)
     again = answered(engine, range(30), logprobs=3)
-    assert [(t.token_id, t.logit) for t in again.tokens] == [
-        (t.token_id, t.logit) for t in first.tokens
-    ]
+    assert [t.token_id for t in again.tokens] == [t.token_id for t in first.tokens]
+    # It finds its prompt in the cache: other shapes, whose last bit is promised to nobody here.
+    logits = [t.logit for t in first.tokens]
+    assert [t.logit for t in again.tokens] == pytest.approx(logits, abs=1e-5)

@@ -13,16 +13,16 @@ from cutaway.engine.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import view_of
 from cutaway.views.query import Query
-from cutaway.views.template import Template
+from cutaway.views.template import Expansion
 from subjects import answered
 
 SOURCE = "{% for m in messages %}{{ m.role }}: {{ m.content }}<eos>\n{% endfor %}assistant:"
 MESSAGES = from_dicts([{"role": "user", "content": "Hi <eos>"}])
 
 
-def shown(look: Look) -> Template:
+def shown(look: Look) -> Expansion:
     payload = view_of("template").show(look.subject, Query()).payload
-    assert isinstance(payload, Template)
+    assert isinstance(payload, Expansion)
     return payload
 
 

@@ -34,7 +34,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Template:
+class Expansion:
     """The prompt in order.
 
     is_known: whether the conversation, through the template, gives the very ids that were served;
@@ -114,12 +114,12 @@ def _broken(text: str) -> list[str]:
     return lines
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Template:
+def probe(subject: Subject, query: Query, taken: Taken) -> Expansion:
     del query, taken
     ids, prompt = subject.answer.request.prompt_token_ids, subject.prompt
     is_known = prompt is not None and _ids_of(subject, prompt) == ids
     parts = _written(prompt) if prompt is not None and is_known else _read_off(subject)
-    return Template(
+    return Expansion(
         stretches=tuple(Stretch(who, text[:MAX_CHARACTERS], len(text)) for who, text in parts),
         num_messages=len(subject.messages or ()),
         num_tokens=len(ids),
