@@ -33,15 +33,19 @@ def explore(
     url: str,
     *,
     bases: Mapping[str, Mapping[str, Any]],
+    trace: str,
     max_examples: int,
     seed: int,
     is_golden: Callable[[], bool],
 ) -> Findings:
     """Ask all that schemathesis thinks of: each border of each field, then so many of its own.
 
+    trace: the id of an answer, whose inside is asked for.
     is_golden: asked now and then whether a good request still has its answer.
     """
-    schema = schemathesis.openapi.from_dict(_narrowed(document), config=_config(max_examples, seed))
+    schema = schemathesis.openapi.from_dict(
+        _narrowed(document, trace), config=_config(max_examples, seed)
+    )
     schema.config.update(base_url=url)
     findings = Findings()
 
@@ -99,14 +103,16 @@ def _config(max_examples: int, seed: int) -> SchemathesisConfig:
     )
 
 
-def _narrowed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the one model that is served for a name, so that bodies come further."""
+def _narrowed(document: Mapping[str, Any], trace: str) -> dict[str, Any]:
+    """The document with the one model and answer that there are, so that bodies come further."""
     made = json.loads(json.dumps(document))
-    for methods in made["paths"].values():
-        if "post" in methods:
-            content = methods["post"]["requestBody"]["content"]["application/json"]
-            fields = content["schema"]["properties"]
+    for post in [methods["post"] for methods in made["paths"].values() if "post" in methods]:
+        fields = post["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        if "model" in fields:
             fields["model"] = {"enum": ["tiny"] if fields["model"].get("type") else ["tiny", None]}
+        for parameter in post.get("parameters", ()):
+            if parameter["name"] == "trace_id":
+                parameter["schema"] = {"enum": [trace]}
     return made
 
 

@@ -44,6 +44,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"model": "tiny", "messages": MESSAGES},
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [104, 105]},
+    "/cutaway/v1/traces/{trace_id}/views": {"view": "tokens"},
 }
 
 
@@ -52,10 +53,11 @@ def engine_of(folder: Path) -> ProcessService:
     return ProcessService(f"random:{folder / 'config.json'}", **settings)
 
 
-async def golden(http: httpx2.AsyncClient) -> Any:
+async def golden(http: httpx2.AsyncClient) -> tuple[str, Any]:
+    """Id and choices of the golden answer."""
     answer = await http.post("/v1/completions", json=GOLDEN)
     assert answer.status_code == 200, answer.text
-    return answer.json()["choices"]
+    return answer.json()["id"], answer.json()["choices"]
 
 
 async def fuzz(http: httpx2.AsyncClient, count: int) -> Counter[int]:
@@ -64,14 +66,15 @@ async def fuzz(http: httpx2.AsyncClient, count: int) -> Counter[int]:
     paths = (await http.get("/openapi.json")).json()["paths"]
     posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods}
     assert set(posts) == set(BASES), "a route has no body here"
-    expected, statuses = await golden(http), Counter[int]()
+    (trace, expected), statuses = await golden(http), Counter[int]()
 
     async def one() -> None:
         path = chance.choice(list(BASES))
         schema = posts[path]["requestBody"]["content"]["application/json"]["schema"]
         data = body(chance, BASES[path], schema)
         method, kind = chance.choice(METHODS), chance.choice(KINDS)
-        answer = await http.request(method, path, content=data, headers={"content-type": kind})
+        url = path.format(trace_id=trace)
+        answer = await http.request(method, url, content=data, headers={"content-type": kind})
         about = f"{method} {path} {kind} {data[:600]!r}: {answer.status_code} {answer.text[:600]}"
         declared = posts[path]["responses"]
         assert str(answer.status_code) in declared and "Traceback" not in answer.text, about
@@ -82,7 +85,8 @@ async def fuzz(http: httpx2.AsyncClient, count: int) -> Counter[int]:
         async with asyncio.TaskGroup() as batch:
             for _ in range(BATCH):
                 batch.create_task(one())
-        assert await golden(http) == expected
+        trace, choices = await golden(http)
+        assert choices == expected
     return statuses
 
 
@@ -159,19 +163,20 @@ def explored(
     """
     with httpx2.Client(base_url=url, timeout=300) as http:
 
-        def golden_now() -> Any:
+        def golden_now() -> tuple[str, Any]:
             answer = http.post("/v1/completions", json=GOLDEN)
             assert answer.status_code == 200, answer.text
-            return answer.json()["choices"]
+            return answer.json()["id"], answer.json()["choices"]
 
-        expected = golden_now()
+        trace, expected = golden_now()
         return explore(
             spoilt(http.get("/openapi.json").json()),
             url,
             bases=BASES,
+            trace=trace,
             max_examples=num_examples,
             seed=SEED,
-            is_golden=lambda: golden_now() == expected,
+            is_golden=lambda: golden_now()[1] == expected,
         )
 
 

@@ -59,9 +59,9 @@ def router(context: Context) -> APIRouter:
     @routes.post(
         "/cutaway/v1/traces/{trace_id}/views", **described(ViewBody, answer=_JSON | _FRAME)
     )
-    async def view(http: HttpRequest) -> Response:
+    async def view(http: HttpRequest, trace_id: str) -> Response:
         _check_on(context)
-        call, trace_id = call_of(http.scope), http.path_params["trace_id"]
+        call = call_of(http.scope)
         is_json = "application/json" in http.headers.get("accept", "")
         body = await http.body()
         asked = await context.worker.take_in(_asked, body, trace_id, call, is_json=is_json)
