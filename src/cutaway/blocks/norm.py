@@ -29,24 +29,11 @@ class RMSNorm(nn.Module):
         return native.Norm(self.weight, self.epsilon)
 
 
-class WideRMSNorm(nn.Module):
-    """Scale each row to root mean square 1, then by weight, and cast last, as Gemma 4 does.
-
-    Shapes: hidden [..., D] -> [..., D].
-    """
-
-    def __init__(self, width: int, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.epsilon = epsilon
+class WideRMSNorm(RMSNorm):
+    """The same, cast after the weight and not before it, as Gemma 4 does."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return wide_rms_norm(hidden, self.weight, self.epsilon)
-
-    @property
-    def before(self) -> native.Norm:
-        """The norm as the first part of a native operation."""
-        return native.Norm(self.weight, self.epsilon)
 
 
 class UnitRMSNorm(nn.Module):
