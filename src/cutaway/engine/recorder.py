@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from time import perf_counter
 
 from cutaway.core.layout import SCRATCH_PAGE
-from cutaway.core.output import FinishReason, Timings, Usage
+from cutaway.core.output import Delta
 from cutaway.engine.batch import Batch
 from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
@@ -33,14 +33,19 @@ class Recorder:
         self._writers: dict[tuple[int, int], Origin] = {}  # by group and page
         self._parts: tuple[Part, ...] = ()
 
-    def opened(self, sequence: Sequence) -> None:
+    def opened(self, sequence: Sequence, *, arrived: float) -> None:
         self._records[sequence] = self.ledger.open(
             sequence.request,
             choice=sequence.choice,
             seed=sequence.seed,
             max_length=sequence.max_length,
             cache_root=sequence.cache_root,
+            arrived=arrived,
         )
+
+    def number_of(self, sequence: Sequence) -> int:
+        """By which the ledger knows an answer that has not ended."""
+        return self._records[sequence].number
 
     def planned(self, number: int, batch: Batch) -> None:
         """A step is about to run: note its parts, and who gets and writes which pages."""
@@ -67,7 +72,15 @@ class Recorder:
         for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
             score = each.score
             token = TokenRecord(
-                token_id, number, row, each.u, score.logit, score.logsumexp, each.checksum
+                token_id,
+                number,
+                row,
+                each.u,
+                score.logit,
+                score.logsumexp,
+                each.checksum,
+                score.rank,
+                score.top,
             )
             self.ledger.add_token(record, token)
         self.seconds += perf_counter() - began
@@ -78,12 +91,12 @@ class Recorder:
         self.ledger.add_step(StepRecord(number, self._parts, kernel, began, computed, ended))
         self.seconds += perf_counter() - ended
 
-    def closed(
-        self, sequence: Sequence, reason: FinishReason, usage: Usage | None, timings: Timings | None
-    ) -> None:
+    def closed(self, sequence: Sequence, last: Delta) -> None:
+        """The answer is over; its last delta says why."""
+        assert last.finish_reason is not None, "an answer ends for a reason"
         self._admissions.pop(sequence, None)
         record = self._records.pop(sequence)
-        self.ledger.close(record, reason=reason, usage=usage, timings=timings)
+        self.ledger.close(record, reason=last.finish_reason, usage=last.usage, timings=last.timings)
 
     def _admission(self, item: Scheduled) -> Admission:
         """Who wrote the pages that were found for a sequence that starts at item.start."""

@@ -1,0 +1,67 @@
+"""From a step's logits to what was drawn for each of its sequences, and to scores of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Items
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from cutaway.engine.batch import Batch
+from cutaway.engine.running import Running, token_logprob
+from cutaway.engine.sequence import Sequence
+from cutaway.sampling.candidates import Row
+from cutaway.sampling.logprobs import prompt_logprobs
+from cutaway.sampling.sampler import Sampled, Sampler
+
+
+def draw(
+    sampler: Sampler, batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
+) -> list[list[Sampled]]:
+    """What was drawn for each scheduled sequence; nothing in the middle of a prompt.
+
+    Shapes: logits [R, V], one row for each of the batch's logit rows.
+    """
+    rows: list[Row] = []
+    wanted: list[int] = []
+    for index, item in enumerate(batch.scheduled):
+        at = batch.sample_rows(index)
+        wanted += at
+        if at:
+            rows += answers[item.sequence].rows(item.num_drafts)
+    if len(wanted) < len(logits):
+        logits = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
+    drawn = iter(sampler.sample(logits, rows))
+    return [
+        list(islice(drawn, len(batch.sample_rows(index)))) for index in range(len(batch.scheduled))
+    ]
+
+
+def good(drawn: Items[Sampled]) -> Iterator[int]:
+    """The tokens drawn before the first row that gave none."""
+    for each in drawn:
+        if each.token_id is None:
+            return
+        yield each.token_id
+
+
+def score_prompts(batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]) -> None:
+    """Log-probabilities of the prompt tokens that this step's rows predict, where they are wanted.
+
+    Shapes: logits [R, V].
+    """
+    for item, rows in zip(batch.scheduled, batch.rows, strict=True):
+        sequence = item.sequence
+        known = answers[sequence].prompt_logprobs
+        num_wanted = sequence.request.params.prompt_logprobs
+        if num_wanted is None:
+            continue
+        # Row i predicts token start + i + 1. After a preemption some rows come again.
+        new_rows = rows[len(known) - item.start - 1 :]
+        following = sequence.request.prompt_token_ids[len(known) : len(known) + len(new_rows)]
+        if following:
+            part = logits[new_rows.start : new_rows.start + len(following)]
+            scores = prompt_logprobs(part, following, num_logprobs=num_wanted)
+            known += map(token_logprob, following, scores)

@@ -1,0 +1,176 @@
+"""An answer while it is being made: its stream of text, its grammar and its clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple
+
+from cutaway.core.errors import CutawayError, GrammarError
+from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
+from cutaway.engine.sequence import Sequence
+from cutaway.sampling.candidates import Row
+from cutaway.sampling.grammar import GrammarState, Mask, allows_any
+from cutaway.sampling.logprobs import Score
+from cutaway.sampling.sampler import Sampled
+from cutaway.stream.text import TextStream
+
+
+class Taken(NamedTuple):
+    """What a step adds to an answer, and why it ends there, if it does."""
+
+    token_ids: list[int]
+    text: str
+    reason: FinishReason | None
+    stopped_by: str | int | None
+
+
+@dataclass(eq=False)
+class Running:
+    """What the engine keeps of one sequence beside its tokens.
+
+    arrived: when the request came, in seconds.   ends: the moment until which it may take.
+    fault: the grammar cannot go on; the answer ends with this step.
+    """
+
+    sequence: Sequence
+    stream: TextStream
+    end_ids: frozenset[int]
+    arrived: float
+    ends: float = math.inf
+    started: float | None = None
+    first_token: float | None = None
+    detokenize: float = 0.0
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
+    grammar: GrammarState | None = None
+    fault: GrammarError | None = None
+
+    def rows(self, num_drafts: int) -> list[Row]:
+        """The rows that draw the next token and the one after each draft."""
+        masks = self._masks(num_drafts)
+        return [self._row(offset, masks[offset]) for offset in range(1 + num_drafts)]
+
+    def take(self, emitted: Items[int]) -> Taken:
+        """Push tokens through the stream until one ends the answer."""
+        text = ""
+        taken: list[int] = []
+        began = perf_counter()
+        reason: FinishReason | None = None
+        stopped_by: str | int | None = None
+        num_left = self.sequence.max_length - self.sequence.num_tokens
+        for token_id in emitted[:num_left]:
+            taken.append(token_id)
+            piece = self.stream.push(token_id)
+            text += piece.text
+            if piece.stopped_by is not None:
+                reason, stopped_by = "stop", piece.stopped_by
+                break
+            if self.grammar is not None and self.grammar.completes(token_id):
+                reason = "stop"
+                break
+        if reason is None and len(taken) >= num_left:
+            reason = "length"
+        if reason is not None:
+            text += self.stream.finish()
+        self.detokenize += perf_counter() - began
+        return Taken(taken, text, reason, stopped_by)
+
+    def delta(
+        self,
+        token_ids: Items[int] = (),
+        text: str = "",
+        drawn: Items[Sampled] = (),
+        *,
+        reason: FinishReason | None = None,
+        stopped_by: str | int | None = None,
+        error: CutawayError | None = None,
+    ) -> Delta:
+        """What is new; the last one, which a reason makes, tells the whole answer's use and time.
+
+        The tokens stand in the sequence already. drawn: the draws that they came from.
+        """
+        sequence = self.sequence
+        is_first = sequence.num_output_tokens == len(token_ids)
+        asks_prompt = sequence.request.params.prompt_logprobs is not None
+        return Delta(
+            request_id=sequence.request.request_id,
+            choice=sequence.choice,
+            token_ids=tuple(token_ids),
+            text=text,
+            logprobs=self._logprobs(token_ids, drawn),
+            prompt_logprobs=tuple(self.prompt_logprobs) if is_first and asks_prompt else (),
+            finish_reason=reason,
+            stopped_by=stopped_by,
+            error=error,
+            usage=None if reason is None else self._usage(),
+            timings=None if reason is None else self._timings(perf_counter()),
+        )
+
+    def _masks(self, num_drafts: int) -> list[Mask | None]:
+        """What the grammar allows in each row; None allows all."""
+        num_rows = 1 + num_drafts
+        if self.grammar is None:
+            return [None] * num_rows
+        try:
+            masks = self.grammar.masks(self.sequence.draft_token_ids[:num_drafts])
+        except GrammarError as fault:
+            self.fault = fault
+            return [None] * num_rows
+        # Rows that the grammar cannot reach give no token.
+        return [*masks, *[bytes(len(masks[0]))] * (num_rows - len(masks))]
+
+    def _row(self, offset: int, allowed: Mask | None) -> Row:
+        """The row that draws the token after the known tokens and offset drafts."""
+        sequence, params = self.sequence, self.sequence.request.params
+        is_early = sequence.num_output_tokens + offset < params.min_tokens
+        banned = self.end_ids if is_early else frozenset[int]()
+        if self.grammar is not None and allowed is not None:
+            if self.grammar.only_ends(allowed):
+                banned = frozenset[int]()  # a grammar that is complete outweighs min_tokens
+            if offset == 0 and not allows_any(allowed, banned=banned):
+                self.fault = GrammarError(
+                    f"no token is left after {sequence.num_output_tokens} tokens of the answer: "
+                    "none fits the grammar, or all that fit are ends before min_tokens."
+                )
+        return Row(
+            params=params,
+            seed=sequence.seed,
+            choice=sequence.choice,
+            position=sequence.num_tokens + offset,
+            prompt_token_ids=sequence.request.prompt_token_ids,
+            output_token_ids=sequence.output_token_ids + sequence.draft_token_ids[:offset],
+            banned_token_ids=banned,
+            allowed=allowed,
+            num_logprobs=params.logprobs,
+        )
+
+    def _logprobs(self, token_ids: Items[int], drawn: Items[Sampled]) -> tuple[TokenLogprob, ...]:
+        if self.sequence.request.params.logprobs is None:
+            return ()
+        pairs = zip(token_ids, drawn, strict=False)  # more may have been drawn than were taken
+        return tuple(token_logprob(token_id, each.score) for token_id, each in pairs)
+
+    def _usage(self) -> Usage:
+        sequence = self.sequence
+        return Usage(
+            sequence.num_prompt_tokens, sequence.num_output_tokens, sequence.num_cached_tokens
+        )
+
+    def _timings(self, ended: float) -> Timings:
+        started = self.started or ended
+        first = self.first_token or ended
+        return Timings(
+            queue=started - self.arrived,
+            prefill=first - started,
+            decode=ended - first,
+            detokenize=self.detokenize,
+            first_token=first - self.arrived,
+        )
+
+
+def token_logprob(token_id: int, score: Score) -> TokenLogprob:
+    """A drawn or given token's own place among all."""
+    assert score.rank is not None, "a rank is measured where log-probabilities are asked for"
+    return TokenLogprob(token_id, score.logprob, score.rank, score.top)
