@@ -7,54 +7,83 @@ export interface Piece {
   text: string; // empty for a token that is not shown: an ending, or part of a character
 }
 
+/** Where the division stands: tokens and characters that are dealt with, bytes of half a character. */
+interface Place {
+  token: number;
+  end: number;
+  half: number[];
+}
+
+const MOST_OPEN = 256; // tokens that are looked at again; a reader's text is never further behind
+
 /** The text of an answer, divided among its tokens as they come. */
 export class Pieces {
   readonly all: Piece[] = [];
   text = "";
-  #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  #words: string[] = []; // what each token's bytes say
-  #settled = 0; // tokens whose part cannot change any more
-  #end = 0; // where the last settled token ends in the text
+  #settled: Place = { token: 0, end: 0, half: [] };
+  #end = 0; // where the last token ends in the text
 
   /** Take in new text and new tokens. The server may hold text back: tokens can be ahead of it. */
   add(text: string, tokens: readonly Scored[]): void {
     this.text += text;
-    for (const token of tokens) {
-      this.all.push({ token, text: "" });
-      this.#words.push(this.#decoder.decode(Uint8Array.from(token.bytes), { stream: true }));
-    }
+    for (const token of tokens) this.all.push({ token, text: "" });
     this.#divide();
   }
 
   /** Characters that no token accounts for; they are shown all the same. */
   get rest(): string {
-    return this.text.slice(this.all.reduce((sum, piece) => sum + piece.text.length, 0));
+    return this.text.slice(this.#end);
   }
 
   #divide(): void {
-    let end = this.#end;
-    for (let index = this.#settled; index < this.all.length; index += 1) {
-      const rest = this.text.slice(end);
-      const own = shared(this.#words[index] ?? "", rest, end === 0);
-      this.all[index] = { token: this.all[index]!.token, text: own.text };
-      end += own.text.length;
-      if (own.isWhole && this.#settled === index) {
-        this.#settled = index + 1;
-        this.#end = end;
+    let { end, half } = this.#settled;
+    let index = this.#settled.token;
+    for (; index < this.all.length && end < this.text.length; index += 1) {
+      const { token } = this.all[index]!;
+      const read = decoded([...half, ...token.bytes]);
+      const own = shared(read.words, this.text.slice(end, end + read.words.length + 8), end === 0);
+      // A token without a part is a control token, whose bytes are not in the text, or is ahead of it.
+      if (own !== null) half = read.half;
+      const part = own?.text ?? "";
+      if (part !== this.all[index]!.text) this.all[index] = { token, text: part };
+      end += part.length;
+      const isWhole = own !== null && own.isWhole;
+      const isOld = this.all.length - index > MOST_OPEN;
+      // What came before a token that is in the text can change no more.
+      if ((isWhole && (part || this.#settled.token === index)) || isOld) {
+        this.#settled = { token: index + 1, end, half };
       }
     }
+    this.#end = end;
   }
 }
 
-/** What a token's words and the text to come have in common. */
-function shared(words: string, rest: string, isFirst: boolean): { text: string; isWhole: boolean } {
+/** Bytes as text, and those at the end that are no whole character yet. */
+function decoded(bytes: number[]): { words: string; half: number[] } {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const words = decoder.decode(Uint8Array.from(bytes), { stream: true });
+  if (!decoder.decode()) return { words, half: [] };
+  const lead = bytes.findLastIndex((byte) => byte >= 0xc2);
+  return { words, half: bytes.slice(lead) };
+}
+
+/** What a token's words and the text to come have in common; null for nothing. */
+function shared(
+  words: string,
+  rest: string,
+  isFirst: boolean,
+): { text: string; isWhole: boolean } | null {
   if (rest.startsWith(words)) return { text: words, isWhole: true };
   // Some tokenizers begin every text with a space that is not part of it.
   const bare = words.slice(1);
   if (isFirst && words.startsWith(" ") && bare && rest.startsWith(bare)) {
     return { text: bare, isWhole: true };
   }
-  return { text: words.startsWith(rest) ? rest : "", isWhole: false };
+  if (rest && words.startsWith(rest)) return { text: rest, isWhole: false };
+  // Half a character that nothing completed stands in the text as this sign.
+  const lost = rest.length - rest.replace(/^\ufffd+/, "").length;
+  if (!lost || !words || !rest.startsWith(words, lost)) return null;
+  return { text: rest.slice(0, lost + words.length), isWhole: true };
 }
 
 /** The token that is shown next after one, walking by 1 or -1, or that one at the end; -1 is none. */
