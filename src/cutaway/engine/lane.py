@@ -15,8 +15,7 @@ from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
 from cutaway.engine.service import Asked
-from cutaway.trace.ledger import Ledger
-from cutaway.trace.records import AnswerRecord
+from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
 from cutaway.views.frame import framed, plain
 from cutaway.views.query import query_of
@@ -83,31 +82,9 @@ class Lane:
     def _look_of(self, asked: Asked) -> Look:
         if self._look is not None and self._look[0].is_of_same(asked):
             return self._look[1]
-        ledger = self._engine.ledger
-        answer = None if ledger is None else _recorded(ledger, asked)
-        if answer is None:
-            raise ReplayError(
-                f"there is no record of answer {asked.request_id!r}, choice {asked.choice}. The "
-                "ledger keeps recent answers alone; raise ledger_bytes for more."
-            )
+        answer = recorded(self._engine.ledger, asked.request_id, asked.choice, owner=asked.owner)
         if answer.finish_reason is None:
             raise ReplayError(f"answer {asked.request_id!r} has not ended yet. Ask when it has.")
         look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
         self._look = (asked, look)
         return look
-
-
-def _recorded(ledger: Ledger, asked: Asked) -> AnswerRecord | None:
-    """The answer of that id; or one of several prompts' answers, whose ids end in their numbers."""
-    found = ledger.find(asked.request_id, asked.choice, owner=asked.owner)
-    if found is not None:
-        return found
-    several: dict[tuple[int, int], AnswerRecord] = {}
-    for answer in ledger.answers:
-        request = answer.request
-        of, _, number = request.request_id.rpartition("-")
-        if (of, request.owner) == (asked.request_id, asked.owner) and number.isdecimal():
-            several[int(number), answer.choice] = answer
-    if asked.choice >= len(several):
-        return None
-    return several[sorted(several)[asked.choice]]

@@ -19,9 +19,8 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.errors import CutawayError, ReplayError, RequestError
 from cutaway.engine.look import Look
 from cutaway.trace.cost import StepCost, charged, fitted
+from cutaway.trace.events import cost_fields, step_event, token_event
 from cutaway.trace.file import SavedView, TraceFile, Values, write
-from cutaway.trace.ledger import part_of
-from cutaway.trace.records import StepRecord
 from cutaway.views.payload import split
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
@@ -159,9 +158,12 @@ def _events(subject: Subject) -> Iterator[Values]:
     for index, token in enumerate(answer.tokens):
         given.setdefault(token.step, []).append(index)
     for step in steps:
-        yield _step_event(subject, step, zero, costs.get(step.number))
+        event = step_event(step, answer.number, zero=zero, page_size=subject.build.page_size)
+        cost = costs.get(step.number)
+        yield event if cost is None else event | cost_fields(cost)
         for index in given.get(step.number, ()):
-            yield _token_event(subject, index, texts, at=step.ended - zero)
+            token = answer.tokens[index]
+            yield token_event(token, index, at=step.ended - zero, text=subject.text)
     yield {
         "type": "end",
         "at": round(steps[-1].ended - zero, 7),
@@ -176,48 +178,6 @@ def _costs(subject: Subject) -> dict[int, StepCost]:
     rates = fitted(subject.ledger, model, is_device=is_device)
     costs = charged(subject.ledger, subject.answer, model, rates, is_device=is_device)
     return {cost.number: cost for cost in costs}
-
-
-def _step_event(subject: Subject, step: StepRecord, zero: float, cost: StepCost | None) -> Values:
-    part = part_of(step, subject.answer.number)
-    event: dict[str, object] = {
-        "type": "step",
-        "number": step.number,
-        "kernel": step.kernel,
-        "began": round(step.began - zero, 7),
-        "computed": round(step.computed - zero, 7),
-        "ended": round(step.ended - zero, 7),
-        "start": part.start,
-        "count": part.count,
-        "rows": part.num_rows,
-        "drafts": len(part.draft_token_ids),
-        "others": len(step.parts) - 1,
-        "other_tokens": sum(p.count for p in step.parts) - part.count,
-    }
-    if cost is not None:
-        event |= {
-            "seconds": round(cost.seconds, 8),
-            "bytes": round(cost.num_bytes),
-            "flops": round(cost.flops),
-        }
-    return event
-
-
-def _token_event(subject: Subject, index: int, texts: Sequence[str], *, at: float) -> Values:
-    token = subject.answer.tokens[index]
-    return {
-        "type": "token",
-        "index": index,
-        "step": token.step,
-        "at": round(at, 7),
-        "id": token.token_id,
-        "text": texts[subject.answer.num_prompt_tokens + index],
-        "u": token.u,
-        "logit": round(token.logit, 5),
-        "logsumexp": round(token.logsumexp, 5),
-        "logprob": round(token.logit - token.logsumexp, 5),
-        "checksum": f"{token.checksum % 2**64:016x}",
-    }
 
 
 def _text(subject: Subject) -> str:

@@ -40,6 +40,10 @@ class Rates:
         return sum(rate * kind for rate, kind in zip(self.seconds, work.kinds, strict=True))
 
 
+# Of a plain machine, of which nothing was measured: enough to share a step by.
+PLAIN = Rates((1e-10, 1e-10, 1e-10 / _BALANCE, 1e-10 / _BALANCE))
+
+
 @dataclass(frozen=True)
 class StageCost:
     """What one stage took of an answer's time. Units: seconds, bytes, operations."""
@@ -98,7 +102,7 @@ def fitted(ledger: Ledger, model: ModelWork, *, is_device: bool = False) -> Rate
     seconds = np.array([(s.ended if is_device else s.computed) - s.began for s in steps])
     known = seconds > 0
     if not known.any():
-        return Rates((1e-10, 1e-10, 1e-10 / _BALANCE, 1e-10 / _BALANCE))
+        return PLAIN
     relative = np.array(kinds)[known] * scale / seconds[known, None]  # [steps, 4]
     speed = 1 / float(np.median(relative.sum(axis=1)))  # seconds per byte of a plain machine
     trust = np.diag(np.sqrt(_TRUST * len(relative)) * relative.mean(axis=0))
@@ -139,12 +143,18 @@ def charged(
 ) -> list[StepCost]:
     """An answer's share of each of its steps that the ledger still has."""
     steps = [step for n in answer.steps if (step := ledger.step(n)) is not None]
-    return [_share(step, answer, model, rates, is_device=is_device) for step in steps]
+    return [share_of(step, answer, model, rates, is_device=is_device) for step in steps]
 
 
-def _share(
-    step: StepRecord, answer: AnswerRecord, model: ModelWork, rates: Rates, *, is_device: bool
+def share_of(
+    step: StepRecord,
+    answer: AnswerRecord,
+    model: ModelWork,
+    rates: Rates,
+    *,
+    is_device: bool = False,
 ) -> StepCost:
+    """An answer's share of a step that had a part in it. All shares add up to the step's time."""
     works = works_of(step, model)
     predicted = [[rates.predicted(work) for work in stages] for stages in works]
     at = next(i for i, part in enumerate(step.parts) if part.answer == answer.number)

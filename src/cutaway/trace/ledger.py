@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from cutaway.core.errors import ReplayError
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
 from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenRecord
@@ -12,7 +13,8 @@ from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenRecord
 DEFAULT_BYTES = 64 * 2**20  # some 200,000 tokens
 
 # What Python's objects take, measured with sys.getsizeof over records of SmolLM2's answers.
-_STEP_BYTES, _PART_BYTES, _TOKEN_BYTES, _ANSWER_BYTES = 250, 250, 320, 2000
+_STEP_BYTES, _PART_BYTES, _TOKEN_BYTES, _ANSWER_BYTES = 250, 250, 340, 2000
+_TOP_BYTES = 116  # of one alternative to a token: a pair, a number, an id
 
 
 class Ledger:
@@ -49,6 +51,21 @@ class Ledger:
                 return answer
         return None
 
+    def find_choice(self, request_id: str, choice: int, *, owner: str) -> AnswerRecord | None:
+        """The answer of that id; or, where ids of several prompts end in their numbers, one of all.
+
+        Choices are then counted over all prompts.
+        """
+        found = self.find(request_id, choice, owner=owner)
+        if found is not None:
+            return found
+        for answer in reversed(self._answers.values()):
+            of, _, number = answer.request.request_id.rpartition("-")
+            if (of, answer.request.owner) == (request_id, owner) and number.isdecimal():
+                prompt, own = divmod(choice, answer.request.params.n)
+                return self.find(f"{request_id}-{prompt}", own, owner=owner)
+        return None
+
     def answer(self, number: int) -> AnswerRecord | None:
         """The answer of that number, if it is kept."""
         return self._answers.get(number)
@@ -59,10 +76,19 @@ class Ledger:
         return self._steps[index] if 0 <= index < len(self._steps) else None
 
     def open(
-        self, request: Request, *, choice: int, seed: int, max_length: int, cache_root: bytes
+        self,
+        request: Request,
+        *,
+        choice: int,
+        seed: int,
+        max_length: int,
+        cache_root: bytes,
+        arrived: float = 0.0,
     ) -> AnswerRecord:
         """A record for an answer that begins."""
-        answer = AnswerRecord(self._next_answer, request, choice, seed, max_length, cache_root)
+        answer = AnswerRecord(
+            self._next_answer, request, choice, seed, max_length, cache_root, arrived
+        )
         self._next_answer += 1
         self._answers[answer.number] = answer
         self.num_bytes += _ANSWER_BYTES + 8 * answer.num_prompt_tokens
@@ -80,7 +106,7 @@ class Ledger:
 
     def add_token(self, answer: AnswerRecord, token: TokenRecord) -> None:
         answer.tokens.append(token)
-        self.num_bytes += _TOKEN_BYTES
+        self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token.top)
 
     def close(
         self,
@@ -123,12 +149,24 @@ class Ledger:
         self.num_dropped += 1
         self.num_bytes -= _ANSWER_BYTES + 8 * answer.num_prompt_tokens
         self.num_bytes -= _TOKEN_BYTES * len(answer.tokens)
+        self.num_bytes -= _TOP_BYTES * sum(len(token.top) for token in answer.tokens)
 
     def _drop_steps(self, *, before: int) -> None:
         while self._steps and self._first_step < before:
             step = self._steps.popleft()
             self._first_step += 1
             self.num_bytes -= _STEP_BYTES + _PART_BYTES * len(step.parts)
+
+
+def recorded(ledger: Ledger | None, request_id: str, choice: int, *, owner: str) -> AnswerRecord:
+    """The owner's answer of that id, as find_choice finds it. Raises: ReplayError without one."""
+    found = None if ledger is None else ledger.find_choice(request_id, choice, owner=owner)
+    if found is None:
+        raise ReplayError(
+            f"there is no record of answer {request_id!r}, choice {choice}. The ledger keeps "
+            "recent answers alone; raise ledger_bytes for more."
+        )
+    return found
 
 
 def part_of(step: StepRecord, answer: int) -> Part:

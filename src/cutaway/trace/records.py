@@ -54,6 +54,8 @@ class TokenRecord(NamedTuple):
     row:      which of the part's sampled rows gave it; above 0 behind accepted drafts.
     u:        the random number of the draw, in [0, 2^32); None where the likeliest is taken.
     logit, logsumexp: of the raw row.   checksum: of the raw row, 64 bits (kernels/checksum).
+    rank, top: where the request asked for log-probabilities: 1 is the likeliest; ids and
+              log-probabilities of the likeliest, the likeliest first.
     """
 
     token_id: int
@@ -63,6 +65,8 @@ class TokenRecord(NamedTuple):
     logit: float
     logsumexp: float
     checksum: int
+    rank: int | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class Origin(NamedTuple):
@@ -90,6 +94,7 @@ class Admission:
 class AnswerRecord:
     """One choice of a request: what was asked, and everything that decided its tokens.
 
+    arrived:  by the clock of the steps.
     is_whole: no step of it was dropped for lack of memory; else it cannot be run again.
     """
 
@@ -99,6 +104,7 @@ class AnswerRecord:
     seed: int
     max_length: int
     cache_root: bytes
+    arrived: float = 0.0
     admissions: list[Admission] = field(default_factory=list[Admission])
     tokens: list[TokenRecord] = field(default_factory=list[TokenRecord])
     finish_reason: FinishReason | None = None
