@@ -17,6 +17,7 @@ import engines
 import tiny
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
+from cutaway.quantize.packed import Packed
 from cutaway.trace.records import AnswerRecord
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -42,9 +43,23 @@ def answered(engine: Engine, prompt: Sequence[int], **params: Any) -> AnswerReco
 
 
 def weights(engine: Engine) -> dict[str, Numbers]:
-    """Every stored matrix and vector by its module's name."""
-    named = engine.model.transformer.named_parameters()
-    return {name: value.detach().double().numpy() for name, value in named}
+    """Every stored matrix and vector by its parameter's name, unpacked where it is packed.
+
+    In float64 for a tiny model; SmolLM2's stay in float32, and products with float64 widen them.
+    """
+    model = engine.model.transformer
+    named = model.named_parameters(remove_duplicate=False)
+    stored = {name: value.detach().numpy() for name, value in named}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Packed):
+            stored[f"{name}.weight"] = module.dense().numpy()
+    return stored
+
+
+def stacked(part: dict[str, Numbers], name: str) -> Numbers:
+    """The matrices of a linear map's segments, one below the other."""
+    names = sorted(each for each in part if each.startswith(f"{name}.segments."))
+    return np.concatenate([part[each] for each in names])
 
 
 @dataclass
@@ -78,14 +93,17 @@ def recomputed(
     silent: Collection[tuple[int, int | str]] = (),
     is_turned: bool = True,
     window: int | None = None,
+    base: float = tiny.BASE["rope_theta"],
 ) -> Inner:
     """The forward of tiny.BASE's kind of model: RMS norms, rotary halves, grouped heads, SwiGLU.
+
+    SmolLM2 is of that kind, with another base of its rotary angles.
 
     silent: what adds nothing: (layer, head), (layer, "attention") or (layer, "mlp").
     """
     facts, stored, inner = engine.model.facts, weights(engine), Inner()
     heads, groups, size = facts.num_heads, facts.num_groups, facts.head_size
-    hidden = stored["embedding.table.weight"][list(token_ids)]
+    hidden = stored["embedding.table.weight"][list(token_ids)].astype(np.float64)
     count = len(token_ids)
     inner.streams.append(hidden)
     for layer in range(facts.num_layers):
@@ -95,9 +113,9 @@ def recomputed(
             if name.startswith(f"blocks.{layer}.")
         }
         normed = rms_norm(hidden, part["attention_norm.weight"])
-        qkv = (normed @ part["attention.qkv.segments.0.weight"].T).reshape(count, -1, size)
+        qkv = (normed @ stacked(part, "attention.qkv").T).reshape(count, -1, size)
         query, key, value = np.split(qkv, [heads, heads + groups], axis=1)
-        query, key = (rotated(query), rotated(key)) if is_turned else (query, key)
+        query, key = (rotated(query, base), rotated(key, base)) if is_turned else (query, key)
         shared = heads // groups
         keys, values = np.repeat(key, shared, axis=1), np.repeat(value, shared, axis=1)
         scores = np.einsum("qhc,khc->hqk", query, keys) / math.sqrt(size)
@@ -109,13 +127,13 @@ def recomputed(
         mixed = np.einsum("hqk,khc->qhc", shares, values)
         for head in range(heads):
             mixed[:, head] *= (layer, head) not in silent
-        attention = mixed.reshape(count, -1) @ part["attention.output.segments.0.weight"].T
+        attention = mixed.reshape(count, -1) @ stacked(part, "attention.output").T
         attention *= (layer, "attention") not in silent
         hidden = hidden + attention
         normed = rms_norm(hidden, part["mlp_norm.weight"])
-        gate, up = np.split(normed @ part["mlp.gate_up.segments.0.weight"].T, 2, axis=1)
+        gate, up = np.split(normed @ stacked(part, "mlp.gate_up").T, 2, axis=1)
         product = gate / (1 + np.exp(-gate)) * up
-        mlp = product @ part["mlp.down.segments.0.weight"].T
+        mlp = product @ stacked(part, "mlp.down").T
         mlp *= (layer, "mlp") not in silent
         hidden = hidden + mlp
         for name, each in (
