@@ -7,6 +7,7 @@ import hashlib
 import html
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
@@ -18,44 +19,75 @@ _NANOSECONDS = 1_000_000_000
 
 
 def as_chrome(trace: TraceFile) -> str:
-    """Trace Event JSON, for chrome://tracing and Perfetto. Units there: microseconds."""
-    events = [
-        _complete("queue", 0.0, _number(trace.section("timings"), "queue"), 1, {}),
-        *(_step_events(trace)),
+    """Trace Event JSON, for chrome://tracing and Perfetto. Units there: microseconds.
+
+    Source: the Trace Event Format: slices (X), instants (i), counters (C) and metadata (M).
+    """
+    names = {**_THREADS, 0: f"cutaway {trace.section('model').get('name', '')}".rstrip()}
+    labels = [
+        {
+            **{"name": "thread_name" if tid else "process_name", "ph": "M", "ts": 0},
+            **{"pid": 1, "tid": tid, "args": {"name": name}},
+        }
+        for tid, name in sorted(names.items())
     ]
-    names = ((1, "request"), (2, "forward"), (3, "sampling"))
-    threads = [
-        {"name": "thread_name", "ph": "M", "pid": 1, "tid": tid, "args": {"name": name}}
-        for tid, name in names
-    ]
-    return json.dumps({"traceEvents": [*threads, *events], "displayTimeUnit": "ms"})
+    queue = _slice("queue", "wait", 0.0, _number(trace.section("timings"), "queue"), thread=1)
+    events = [*labels, queue, *_step_events(trace), *_token_events(trace)]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def _step_events(trace: TraceFile) -> Iterator[Mapping[str, object]]:
+_THREADS = {1: "request", 2: "forward", 3: "sampling", 4: "tokens"}
+
+
+def _step_events(trace: TraceFile) -> Iterator[Values]:
     for step in trace.of_kind("step"):
         began, computed, ended = (_number(step, name) for name in ("began", "computed", "ended"))
-        args = {name: value for name, value in step.items() if name != "type"}
         name = "prefill" if _number(step, "count") > 1 else "decode"
-        yield _complete(f"{name} step {step.get('number')}", began, ended, 1, args)
-        yield _complete("forward", began, computed, 2, {})
-        yield _complete("sampling", computed, ended, 3, {})
+        title = f"{name} step {_cell(step.get('number'))}"
+        yield _slice(title, name, began, ended, thread=1, args=_args(step))
+        yield _slice("forward", name, began, computed, thread=2)
+        yield _slice("sampling", name, computed, ended, thread=3)
+        counts = {"its own": _number(step, "count"), "others": _number(step, "other_tokens")}
+        yield _event("tokens in the step", "C", began, 1, {"args": counts})
 
 
-def _complete(
-    name: str, began: float, ended: float, thread: int, args: Values
-) -> Mapping[str, object]:
-    micro = {"ts": round(began * 1e6, 1), "dur": round((ended - began) * 1e6, 1)}
-    return {"name": name, "ph": "X", "pid": 1, "tid": thread, "args": args, **micro}
+def _token_events(trace: TraceFile) -> Iterator[Values]:
+    for token in trace.of_kind("token"):
+        name = token.get("text", f"token {_cell(token.get('index'))}")
+        more = {"cat": "token", "s": "t", "args": _args(token)}
+        yield _event(str(name), "i", _number(token, "at"), 4, more)
+
+
+def _slice(
+    name: str, category: str, began: float, ended: float, *, thread: int, args: Values | None = None
+) -> Values:
+    """Both ends are rounded, so that slices of a thread that touch never overlap."""
+    length = max(0.0, round(_micro(ended) - _micro(began), 3))
+    return _event(name, "X", began, thread, {"cat": category, "dur": length, "args": args or {}})
+
+
+def _event(name: str, phase: str, at: float, thread: int, more: Values) -> Values:
+    return {"name": name, "ph": phase, "ts": _micro(at), "pid": 1, "tid": thread, **more}
+
+
+def _micro(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _args(event: Values) -> Values:
+    """What an event says, without numbers that JSON has no word for."""
+    kept = {name: value for name, value in event.items() if name != "type"}
+    return {n: v for n, v in kept.items() if not isinstance(v, float) or math.isfinite(v)}
 
 
 def as_csv(trace: TraceFile) -> str:
     """A line per token of the answer, with the step that gave it."""
-    steps = {step.get("number"): step for step in trace.of_kind("step")}
+    steps = {str(step.get("number")): step for step in trace.of_kind("step")}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow((*_TOKEN_COLUMNS, *(f"step_{name}" for name in _STEP_COLUMNS)))
     for token in trace.of_kind("token"):
-        step = steps.get(token.get("step"), {})
+        step = steps.get(str(token.get("step")), {})
         writer.writerow(
             [_cell(token.get(name)) for name in _TOKEN_COLUMNS]
             + [_cell(step.get(name)) for name in _STEP_COLUMNS]
@@ -77,51 +109,85 @@ def as_otlp(trace: TraceFile) -> str:
     """
     seed = json.dumps([trace.section("timings"), len(trace.events)], sort_keys=True)
     trace_id = hashlib.sha256(seed.encode()).hexdigest()[:32]
-    answer, model = trace.section("answer"), trace.section("model")
-    ends = trace.of_kind("end")
-    end = _number(ends[-1], "at") if ends else 0.0
-    queue, first = (_number(trace.section("timings"), n) for n in ("queue", "first_token"))
-    spans: list[tuple[str, float, float, Values]] = [
-        ("chat", 0.0, end, {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": "cutaway",
-            "gen_ai.request.model": model.get("name"),
-            "gen_ai.usage.input_tokens": answer.get("num_prompt_tokens"),
-            "gen_ai.usage.cache_read.input_tokens": answer.get("num_cached"),
-            "gen_ai.usage.output_tokens": answer.get("num_tokens"),
-        }),
-        ("queue", 0.0, queue, {}),
-        ("prefill", queue, first, {}),
-        ("decode", first, end, {}),
-        *(
-            (f"step {s.get('number')}", _number(s, "began"), _number(s, "ended"), {
-                "cutaway.tokens": s.get("count"), "cutaway.others": s.get("others"),
-            })
-            for s in trace.of_kind("step")
-        ),
-    ]  # fmt: skip
     made = [
         {
             "traceId": trace_id,
             "spanId": f"{index + 1:016x}",
             **({"parentSpanId": f"{1:016x}"} if index else {}),
             "name": name,
-            "kind": 1,
+            "kind": 1 if index else 2,  # internal; of a server
             "startTimeUnixNano": str(round(began * _NANOSECONDS)),
-            "endTimeUnixNano": str(round(ended * _NANOSECONDS)),
-            "attributes": [_attribute(key, value) for key, value in attributes.items()],
+            "endTimeUnixNano": str(round(max(began, ended) * _NANOSECONDS)),
+            "attributes": _attributes(attributes),
         }
-        for index, (name, began, ended, attributes) in enumerate(spans)
+        for index, (name, began, ended, attributes) in enumerate(_spans(trace))
     ]
-    resource = {"attributes": [_attribute("service.name", "cutaway")]}
+    version = trace.manifest.get("cutaway")
+    told = _attributes({"service.name": "cutaway", "service.version": version})
     scope = {"scope": {"name": "cutaway"}, "spans": made}
-    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]})
+    return json.dumps(
+        {"resourceSpans": [{"resource": {"attributes": told}, "scopeSpans": [scope]}]}
+    )
 
 
-def _attribute(key: str, value: object) -> Mapping[str, object]:
-    if isinstance(value, int):
-        return {"key": key, "value": {"intValue": str(value)}}
-    return {"key": key, "value": {"stringValue": "" if value is None else str(value)}}
+def _spans(trace: TraceFile) -> Iterator[tuple[str, float, float, Values]]:
+    """The request first. Names follow the conventions for generative AI, as the server's do."""
+    ends = trace.of_kind("end")
+    end = _number(ends[-1], "at") if ends else 0.0
+    timings = trace.section("timings")
+    queue, first = _number(timings, "queue"), _number(timings, "first_token")
+    operation = "chat" if trace.of_kind("message") else "text_completion"
+    model = trace.section("model").get("name")
+    yield f"{operation} {model}", 0.0, end, {"gen_ai.operation.name": operation, **_asked(trace)}
+    yield "queue", 0.0, queue, {}
+    yield "prefill", queue, first, {}
+    yield "decode", first, end, {}
+    for step in trace.of_kind("step"):
+        told = {f"cutaway.step.{name}": value for name, value in step.items() if name in _OF_A_STEP}
+        number = _cell(step.get("number"))
+        yield f"step {number}", _number(step, "began"), _number(step, "ended"), told
+
+
+_OF_A_STEP = ("kernel", "start", "count", "rows", "drafts", "others", "seconds", "bytes", "flops")
+
+
+def _asked(trace: TraceFile) -> Values:
+    answer, sampling = trace.section("answer"), trace.section("sampling")
+    reason = answer.get("finish_reason")
+    params = ("temperature", "top_p", "top_k", "max_tokens", "seed")
+    return {
+        "gen_ai.provider.name": "cutaway",
+        "gen_ai.request.model": trace.section("model").get("name"),
+        **{f"gen_ai.request.{name}": sampling.get(name) for name in params},
+        "gen_ai.usage.input_tokens": answer.get("num_prompt_tokens"),
+        "gen_ai.usage.cache_read.input_tokens": answer.get("num_cached"),
+        "gen_ai.usage.output_tokens": answer.get("num_tokens"),
+        "gen_ai.response.finish_reasons": None if reason is None else [reason],
+    }
+
+
+def _attributes(values: Values) -> list[Values]:
+    """What is not known is left out."""
+    found = [(key, _any_value(value)) for key, value in values.items()]
+    return [{"key": key, "value": value} for key, value in found if value is not None]
+
+
+def _any_value(value: object) -> Values | None:
+    """A value as OTLP's JSON writes it: integers of 64 bits are strings there."""
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value} if math.isfinite(value) else None
+        case str():
+            return {"stringValue": value}
+        case list():
+            each = (_any_value(item) for item in cast("list[object]", value))
+            return {"arrayValue": {"values": [item for item in each if item is not None]}}
+        case _:
+            return None
 
 
 def as_html(trace: TraceFile) -> str:
@@ -196,4 +262,6 @@ FORMATS: Mapping[str, Callable[[TraceFile], str]] = {
 def _number(values: Values, name: str) -> float:
     """A number of an event; 0 where a stranger's file has none."""
     value = values.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
+    if isinstance(value, int | float) and abs(value) < 1e12:
+        return float(value)
+    return 0.0
