@@ -1,0 +1,82 @@
+"""Saved answers: bytes per token, and redaction under which two texts give the same file."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import subjects
+from cutaway.engine import engine as engine_module
+from cutaway.engine import recorder, running
+from cutaway.engine.look import Look
+from cutaway.engine.saved import save_trace
+from cutaway.text.messages import from_dicts
+from cutaway.trace.export import FORMATS
+from cutaway.trace.file import read
+from cutaway.views import VIEWS
+
+
+@pytest.fixture
+def even_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A clock that ticks when it is asked, in steps whose differences are exact."""
+    ticks = count()
+    for module in (engine_module, recorder, running):
+        monkeypatch.setattr(module, "perf_counter", lambda: next(ticks) / 1024)
+    yield
+
+
+def saved(path: Path, prompt: bytes, *, redact: bool, **params: Any) -> Path:
+    """An answer of 20 tokens by an engine of its own, with every view that there is."""
+    engine = subjects.engine_of()
+    given = {"temperature": 1.0, "max_tokens": 20, **params}
+    answer = subjects.answered(engine, list(prompt), **given)
+    messages = from_dicts([{"role": "user", "content": prompt.decode()}])
+    look = Look(engine, answer)
+    look.subject = replace(look.subject, messages=messages)
+    save_trace(look, path, VIEWS, redact=redact)
+    return path
+
+
+def entries(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+@pytest.mark.usefixtures("even_time")
+def test_redacted_two_texts_of_the_same_lengths_give_the_same_file(tmp_path: Path) -> None:
+    """Whatever could tell a guess from the truth would differ: ids, bytes, logits, draws, ranks."""
+    secrets: list[dict[str, Any]] = [
+        {"seed": 1, "stop": ("zebra",), "logit_bias": {5: 1.0}, "stop_token_ids": (7,)},
+        {"seed": 2, "stop": ("a whale", "b"), "logit_bias": {9: -2.0, 8: 1.0}},
+    ]
+    texts = (b"the patient is ill.", b"no money is missing")
+    paths = [
+        saved(tmp_path / f"{secret['seed']}.cutaway", text, redact=True, **secret)
+        for text, secret in zip(texts, secrets, strict=True)
+    ]
+    left, right = (entries(path) for path in paths)
+    assert left.keys() == right.keys() and {"views/timeline.json", "views/cost.json"} <= set(left)
+    for name, data in left.items():
+        assert data == right[name], f"{name} tells two texts apart"
+    for name, form in FORMATS.items():
+        assert form(read(paths[0])) == form(read(paths[1])), name
+
+
+@pytest.mark.usefixtures("even_time")
+def test_not_redacted_they_differ_in_every_view_of_content(tmp_path: Path) -> None:
+    """So the test above can fail: nothing but redaction makes the files alike."""
+    left, right = (
+        entries(saved(tmp_path / f"{seed}.cutaway", text, redact=False, seed=seed))
+        for seed, text in enumerate((b"the patient is ill.", b"no money is missing"))
+    )
+    alike = {name for name in left.keys() & right.keys() if left[name] == right[name]}
+    kept = {view.name for view in VIEWS if not view.is_content}
+    empty = {"grammar", "experts"}  # the answers and the model have none
+    assert {Path(name).stem for name in alike if "/" in name} <= kept | empty
+    assert len(left.keys() & right.keys()) > 15
