@@ -17,6 +17,13 @@ struct QuantizedGroup {
   int16_t half_sums[2];  // of quants: for weights with halves
 };
 
+// Its integers as 16 * high + low, high from -8 to 8 and low from -8 to 7, for sets that multiply
+// full bytes by nibbles.
+struct SplitGroup {
+  int8_t highs[kGroupColumns];
+  int8_t lows[kGroupColumns];
+};
+
 constexpr float kLargestFinite = 3.402823466e38f;
 constexpr float kSmallestScaled = 1e-30f;  // below it 127 / largest would overflow
 
@@ -109,6 +116,16 @@ inline void quantize_row(const float* x, int64_t num_groups, QuantizedGroup* out
   }
 }
 
+inline void split_row(const QuantizedGroup* groups, int64_t num_groups, SplitGroup* out,
+                      int64_t stride) {
+  for (int64_t g = 0; g < num_groups * stride; g += stride)
+    for (int k = 0; k < kGroupColumns; k++) {
+      int quant = groups[g].quants[k], high = (quant + 8) >> 4;
+      out[g].highs[k] = static_cast<int8_t>(high);
+      out[g].lows[k] = static_cast<int8_t>(quant - 16 * high);
+    }
+}
+
 // Rows of a tile lie together group by group, so that one address register serves them all:
 // [rows / kTileRows, groups, kTileRows].
 inline int64_t tiled(int64_t row, int64_t group, int64_t num_groups) {
@@ -120,6 +137,7 @@ static_assert(kDirectRows <= kTileRows, "rows that are multiplied at once lie in
 struct Activations {
   const float* rows;             // [rows, K], for float weights
   const QuantizedGroup* groups;  // tiled, for integer weights
+  const SplitGroup* splits;      // tiled, for bytes where kSplitsInputs; else null
   int64_t width;
 };
 
@@ -132,6 +150,7 @@ struct Preparation {
   int64_t width;
   bool needs_floats;
   bool needs_integers;
+  bool needs_bytes;  // some of the integers are full bytes
 };
 
 // Up to so many numbers every thread prepares all rows for itself: that takes less than a barrier.
@@ -140,15 +159,17 @@ inline bool prepares_alone(const Preparation& p) {
   return p.num_rows * p.width <= (p.num_rows == 1 ? 16384 : 4096);
 }
 
-inline void prepare_row(const Preparation& p, int64_t row, float* floats, QuantizedGroup* all) {
+inline void prepare_row(const Preparation& p, int64_t row, float* floats, QuantizedGroup* all,
+                        SplitGroup* splits) {
   const float* x = p.x + row * p.width;
   if (p.norm_weight) {
     normalize(x, p.norm_weight, p.epsilon, p.width, floats);
     x = floats;
   }
   if (p.needs_integers) {
-    int64_t num_groups = p.width / kGroupColumns;
-    quantize_row(x, num_groups, all + tiled(row, 0, num_groups), kTileRows);
+    int64_t num_groups = p.width / kGroupColumns, at = tiled(row, 0, num_groups);
+    quantize_row(x, num_groups, all + at, kTileRows);
+    if (splits) split_row(all + at, num_groups, splits + at, kTileRows);
   }
 }
 
@@ -163,13 +184,15 @@ inline Activations prepare(const Preparation& p, Arena& local, Arena& shared,
   float* one_row = local.take<float>(p.norm_weight ? p.width : 0);
   int64_t tiled_rows = ceil_div(p.num_rows, kTileRows) * kTileRows;
   QuantizedGroup* groups = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
+  bool is_split = kSplitsInputs && p.needs_bytes;
+  SplitGroup* splits = is_split ? arena.take<SplitGroup>(tiled_rows * groups_per_row) : nullptr;
   if (worker) {
     Range rows = alone ? Range{0, p.num_rows} : share(p.num_rows, *worker);
     for (int64_t r = rows.begin; r < rows.end; r++)
-      prepare_row(p, r, keeps_floats ? floats + r * p.width : one_row, groups);
+      prepare_row(p, r, keeps_floats ? floats + r * p.width : one_row, groups, splits);
     if (!alone) worker->barrier();
   }
-  return {keeps_floats ? floats : p.x, groups, p.width};
+  return {keeps_floats ? floats : p.x, groups, splits, p.width};
 }
 
 }  // namespace

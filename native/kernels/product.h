@@ -8,6 +8,8 @@
 // column.
 #pragma once
 
+#include <type_traits>
+
 #include "activations.h"
 #include "panel.h"
 
@@ -37,11 +39,11 @@ struct Destination {
 
 // What the integers of one part of a group start from: minus what is stored too high.
 template <int kKind>
-inline I32 first_sum(const QuantizedGroup& x, int part) {
-  if (kKind == CW_Q8_HALVES) return int_broadcast(-kByteOffset * x.half_sums[part]);
-  if (has_bytes(kKind)) return int_broadcast(x.minus_full);
-  if (kKind == CW_Q4) return int_broadcast(x.minus_8);
-  return int_zeros();
+inline int32_t first_sum(const QuantizedGroup& x, int part) {
+  if (kKind == CW_Q8_HALVES) return -kByteOffset * x.half_sums[part];
+  if (has_bytes(kKind)) return x.minus_full;
+  if (kKind == CW_Q4) return x.minus_8;
+  return 0;
 }
 
 // What the minimum of one part is multiplied by.
@@ -52,47 +54,75 @@ inline F32 times_minimum(const QuantizedGroup& x, int part) {
 }
 
 template <int kKind>
-inline I32 dot(I32 sum, Bytes rows, const int8_t* four) {
-  return has_bytes(kKind) ? dot_full(sum, rows, four) : dot_small(sum, rows, four);
+using DotsOf = std::conditional_t<has_bytes(kKind), FullDots, SmallDots>;
+
+template <int kKind>
+inline void dot(DotsOf<kKind>& dots, Bytes rows, const int8_t* four) {
+  if constexpr (has_bytes(kKind))
+    dot_full(dots, rows, four);
+  else
+    dot_small(dots, rows, four);
+}
+
+// Rounded rows of a tile, from some group on.
+struct Inputs {
+  const QuantizedGroup* groups;
+  const SplitGroup* splits;  // or null
+
+  Inputs from(int64_t group) const { return {groups + group, splits ? splits + group : nullptr}; }
+};
+
+template <int kKind>
+constexpr bool kUsesSplits = has_bytes(kKind) && kSplitsInputs;
+
+// What a row of the tile multiplies the first bytes by.
+template <int kKind>
+inline const int8_t* factors(const Inputs& x, int row) {
+  return kUsesSplits<kKind> ? x.splits[row].highs : x.groups[row].quants;
+}
+
+template <int kKind>
+inline void next_group(Inputs& x) {
+  x.groups += kTileRows;
+  if (kUsesSplits<kKind>) x.splits += kTileRows;
 }
 
 template <int kKind, int kRows>
-void multiply_direct(const uint8_t* panel, int64_t num_groups, const QuantizedGroup* x,
-                     float* result) {
+void multiply_direct(const uint8_t* panel, int64_t num_groups, Inputs x, float* result) {
   constexpr int kParts = num_parts(kKind);
   constexpr int kWords = has_bytes(kKind) ? 8 / kParts : 4;  // of 64 bytes that a part passes over
   F32 sums[kRows];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; m++) sums[m] = zeros();
-  for (int64_t g = 0; g < num_groups; g++, panel += group_bytes(kKind), x += kTileRows) {
+  for (int64_t g = 0; g < num_groups; g++, panel += group_bytes(kKind), next_group<kKind>(x)) {
     const uint8_t* quants = panel + group_bytes(kKind) - quant_bytes(kKind);
     for (int i = 0; i < group_bytes(kKind); i += 64) prefetch(panel + kPrefetchBytes + i);
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(panel);
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; part++) {
-      I32 dots[kRows];
+      DotsOf<kKind> dots[kRows];
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; m++) dots[m] = first_sum<kKind>(x[m], part);
+      for (int m = 0; m < kRows; m++) start(dots[m], first_sum<kKind>(x.groups[m], part));
 #pragma GCC unroll 8
       for (int i = 0; i < kWords; i++) {
         int v = part * kWords + i;
         if (has_bytes(kKind)) {
           Bytes rows = load_bytes(quants + 64 * v);
 #pragma GCC unroll 16
-          for (int m = 0; m < kRows; m++) dots[m] = dot_full(dots[m], rows, x[m].quants + 4 * v);
+          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], rows, factors<kKind>(x, m) + 4 * v);
         } else if (kParts == 2) {
           Bytes both = load_bytes(quants + 64 * i);
           Bytes rows = part ? high_nibbles(both) : low_nibbles(both);
 #pragma GCC unroll 16
-          for (int m = 0; m < kRows; m++) dots[m] = dot_small(dots[m], rows, x[m].quants + 4 * v);
+          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], rows, factors<kKind>(x, m) + 4 * v);
         } else {
           Bytes both = load_bytes(quants + 64 * v);
           Bytes low = low_nibbles(both), high = high_nibbles(both);
 #pragma GCC unroll 16
           for (int m = 0; m < kRows; m++) {
-            const int8_t* four = x[m].quants + 4 * v;
-            dots[m] = dot_small(dots[m], low, four);
-            dots[m] = dot_small(dots[m], high, four + 16);
+            const int8_t* four = factors<kKind>(x, m) + 4 * v;
+            dot<kKind>(dots[m], low, four);
+            dot<kKind>(dots[m], high, four + 16);
           }
         }
       }
@@ -100,9 +130,11 @@ void multiply_direct(const uint8_t* panel, int64_t num_groups, const QuantizedGr
       F32 minimum = is_affine(kKind) ? load_f16(scales + kPanelRows * (kParts + part)) : zeros();
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; m++) {
-        F32 both = mul(scale, broadcast(x[m].scale));
-        sums[m] = fma(to_float(dots[m]), both, sums[m]);
-        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(x[m], part), sums[m]);
+        const QuantizedGroup& one = x.groups[m];
+        F32 both = mul(scale, broadcast(one.scale));
+        F32 product = to_float(total(dots[m], first_sum<kKind>(one, part)));
+        sums[m] = fma(product, both, sums[m]);
+        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(one, part), sums[m]);
       }
     }
   }
@@ -144,32 +176,34 @@ void unpack_groups(const uint8_t* panel, int64_t num_groups, UnpackedOf<kKind>* 
 
 // Meanwhile lines_per_group lines of what is unpacked next come near.
 template <int kKind, int kRows>
-void multiply_tile(const UnpackedOf<kKind>* weights, int64_t num_groups, const QuantizedGroup* x,
-                   float* result, const uint8_t* next, int64_t lines_per_group) {
+void multiply_tile(const UnpackedOf<kKind>* weights, int64_t num_groups, Inputs x, float* result,
+                   const uint8_t* next, int64_t lines_per_group) {
   constexpr int kParts = num_parts(kKind), kWords = 8 / kParts;
   F32 sums[kRows];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; m++) sums[m] = load(result + m * kResultStride);
-  for (int64_t g = 0; g < num_groups; g++, weights++, x += kTileRows) {
+  for (int64_t g = 0; g < num_groups; g++, weights++, next_group<kKind>(x)) {
     for (int64_t i = 0; i < lines_per_group; i++, next += 64) prefetch(next);
 #pragma GCC unroll 2
     for (int part = 0; part < kParts; part++) {
-      I32 dots[kRows];
+      DotsOf<kKind> dots[kRows];
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; m++) dots[m] = first_sum<kKind>(x[m], part);
+      for (int m = 0; m < kRows; m++) start(dots[m], first_sum<kKind>(x.groups[m], part));
 #pragma GCC unroll 8
       for (int v = part * kWords; v < (part + 1) * kWords; v++) {
         Bytes rows = load_bytes(weights->quants[v]);
 #pragma GCC unroll 16
-        for (int m = 0; m < kRows; m++) dots[m] = dot<kKind>(dots[m], rows, x[m].quants + 4 * v);
+        for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], rows, factors<kKind>(x, m) + 4 * v);
       }
       F32 scale = load(weights->scales[part]);
       F32 minimum = is_affine(kKind) ? load(weights->minima[part]) : zeros();
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; m++) {
-        F32 both = mul(scale, broadcast(x[m].scale));
-        sums[m] = fma(to_float(dots[m]), both, sums[m]);
-        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(x[m], part), sums[m]);
+        const QuantizedGroup& one = x.groups[m];
+        F32 both = mul(scale, broadcast(one.scale));
+        F32 product = to_float(total(dots[m], first_sum<kKind>(one, part)));
+        sums[m] = fma(product, both, sums[m]);
+        if (is_affine(kKind)) sums[m] = fma(minimum, times_minimum<kKind>(one, part), sums[m]);
       }
     }
   }
@@ -190,7 +224,7 @@ template <int kKind>
 struct MultiplyTiles {
   const UnpackedOf<kKind>* weights;
   int64_t num_groups;
-  const QuantizedGroup* x;  // of the first tile
+  Inputs x;  // of the first tile
   int64_t groups_per_row;
   float* result;
   const uint8_t* next;  // num_groups * kLines lines
@@ -205,7 +239,7 @@ struct MultiplyTiles {
     for (int m = 0; m < kRows; m++) prefetch(destination.row + (row + m) * destination.stride);
     int64_t tile = row / kTileRows, lines = ceil_div(kLines, num_tiles);
     const uint8_t* part = next + tile * lines * num_groups * 64;
-    multiply_tile<kKind, kRows>(weights, num_groups, x + row * groups_per_row,
+    multiply_tile<kKind, kRows>(weights, num_groups, x.from(row * groups_per_row),
                                 result + row * kResultStride, part,
                                 tile * lines < kLines ? lines : 0);
   }
@@ -215,19 +249,18 @@ template <int kKind>
 struct MultiplyDirect {
   const uint8_t* panel;
   int64_t num_groups;
-  const QuantizedGroup* x;
+  Inputs x;
   float* result;
 
   template <int kRows>
   void run(int64_t row) const {
-    multiply_direct<kKind, kRows>(panel, num_groups, x + row, result + row * kResultStride);
+    multiply_direct<kKind, kRows>(panel, num_groups, x.from(row), result + row * kResultStride);
   }
 };
 
 template <int kKind>
-void multiply_unpacked(const uint8_t* panel, int64_t num_groups, const QuantizedGroup* x,
-                       int64_t num_rows, float* result, UnpackedOf<kKind>* weights,
-                       const Destination& destination) {
+void multiply_unpacked(const uint8_t* panel, int64_t num_groups, const Inputs& x, int64_t num_rows,
+                       float* result, UnpackedOf<kKind>* weights, const Destination& destination) {
   for (int64_t m = 0; m < num_rows; m++) store(result + m * kResultStride, zeros());
   int64_t num_blocks = ceil_div(num_groups, kBlockGroups);
   for (int64_t block = 0; block < num_blocks; block++) {
@@ -239,7 +272,7 @@ void multiply_unpacked(const uint8_t* panel, int64_t num_groups, const Quantized
     const uint8_t* next = start + num_groups * group_bytes(kKind);
     tile_rows<kTileRows>(
         num_rows, 0,
-        MultiplyTiles<kKind>{weights, count, x + begin * kTileRows, num_groups, result, next,
+        MultiplyTiles<kKind>{weights, count, x.from(begin * kTileRows), num_groups, result, next,
                              ceil_div(num_rows, kTileRows), destination});
   }
 }
@@ -248,7 +281,7 @@ template <int kKind>
 void multiply_integers(const uint8_t* panel, const Activations& x, int64_t row, int64_t num_rows,
                        float* result, char* memory, const Destination& destination) {
   int64_t num_groups = x.width / kGroupColumns;
-  const QuantizedGroup* rows = x.groups + tiled(row, 0, num_groups);
+  Inputs rows = Inputs{x.groups, x.splits}.from(tiled(row, 0, num_groups));
   if (num_rows <= kDirectRows)
     tile_rows<kDirectRows>(num_rows, 0, MultiplyDirect<kKind>{panel, num_groups, rows, result});
   else

@@ -21,6 +21,7 @@ constexpr int kFloatTileRows = 6;  // sums, one panel and a broadcast fill 15 of
 constexpr int kFloatTilePanels = 1;
 constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
 constexpr int kByteOffset = 128;
+constexpr bool kSplitsInputs = true;  // dot_full takes high nibbles, low ones 32 bytes later
 
 inline __m256i first_lanes(int count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -202,28 +203,49 @@ inline __m256i high_nibbles(__m256i x) { return low_nibbles(_mm256_srli_epi16(x,
 inline Bytes low_nibbles(Bytes x) { return {low_nibbles(x.low), low_nibbles(x.high)}; }
 inline Bytes high_nibbles(Bytes x) { return {high_nibbles(x.low), high_nibbles(x.high)}; }
 
+// Sums of products of a group's bytes with signed ones, four for each of 16 rows at a time.
+//
+// They stay pairs of int16 until the group ends. Of bytes below 16 a group's sum is at most
+// 16 * 15 * 127 = 30480. Full bytes are multiplied by the nibbles of x, 16 * high + low with high
+// from -8 to 8 and low from -8 to 7: at most 16 * 255 * 8 = 32640.
+struct SmallDots {
+  __m256i low, high;
+};
+struct FullDots {
+  SmallDots by_high, by_low;
+};
+
 inline __m256i broadcast_four(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);
   return _mm256_set1_epi32(four);
 }
-inline __m256i dot_small(__m256i acc, __m256i rows, __m256i x) {
-  __m256i pairs = _mm256_maddubs_epi16(rows, x);
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+inline void start(SmallDots& dots, int32_t) {
+  dots = {_mm256_setzero_si256(), _mm256_setzero_si256()};
 }
-inline I32 dot_small(I32 acc, Bytes rows, const int8_t* x) {
+inline void start(FullDots& dots, int32_t first) {
+  start(dots.by_high, first);
+  start(dots.by_low, first);
+}
+inline void dot_small(SmallDots& dots, Bytes rows, const int8_t* x) {
   __m256i four = broadcast_four(x);
-  return {dot_small(acc.low, rows.low, four), dot_small(acc.high, rows.high, four)};
+  dots.low = _mm256_add_epi16(dots.low, _mm256_maddubs_epi16(rows.low, four));
+  dots.high = _mm256_add_epi16(dots.high, _mm256_maddubs_epi16(rows.high, four));
+  asm("" : "+x"(dots.low), "+x"(dots.high));
 }
-// Pairs of full bytes would saturate int16: nibble by nibble they cannot.
-inline __m256i dot_full(__m256i acc, __m256i rows, __m256i x) {
-  __m256i high = _mm256_maddubs_epi16(high_nibbles(rows), x);
-  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
-  return dot_small(acc, low_nibbles(rows), x);
+inline void dot_full(FullDots& dots, Bytes rows, const int8_t* x) {
+  dot_small(dots.by_high, rows, x);
+  dot_small(dots.by_low, rows, x + 32);
 }
-inline I32 dot_full(I32 acc, Bytes rows, const int8_t* x) {
-  __m256i four = broadcast_four(x);
-  return {dot_full(acc.low, rows.low, four), dot_full(acc.high, rows.high, four)};
+inline I32 widened(const SmallDots& dots, int factor) {
+  __m256i factors = _mm256_set1_epi16(static_cast<int16_t>(factor));
+  return {_mm256_madd_epi16(dots.low, factors), _mm256_madd_epi16(dots.high, factors)};
+}
+inline I32 total(const SmallDots& dots, int32_t first) {
+  return int_add(widened(dots, 1), int_broadcast(first));
+}
+inline I32 total(const FullDots& dots, int32_t first) {
+  return int_add(widened(dots.by_high, 16), total(dots.by_low, first));
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }

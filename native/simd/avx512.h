@@ -20,6 +20,7 @@ constexpr int kFloatTileRows = 6;
 constexpr int kFloatTilePanels = 4;
 constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
 constexpr int kByteOffset = 128;  // what full bytes stand above their values in dot_full
+constexpr bool kSplitsInputs = false;  // dot_full takes whole bytes of activations
 
 inline __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
 
@@ -136,34 +137,41 @@ inline Bytes high_nibbles(Bytes x) {
   return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
 }
 
-// acc[row] += sum of four products of a row's bytes with the four signed bytes at x.
-// dot_small: bytes below 16; dot_full: any.
+// Sums of a group's products: first, then for each row the products of four bytes with the four
+// signed ones at x, again and again. dot_small: bytes below 16; dot_full: any. An instruction set
+// may add first at the start or at the end.
+struct Dots {
+  I32 sum;
+};
+using SmallDots = Dots;
+using FullDots = Dots;
+inline void start(Dots& dots, int32_t first) { dots.sum = int_broadcast(first); }
+inline I32 total(const Dots& dots, int32_t) { return dots.sum; }
 #ifdef __AVX512VNNI__
 // Written out, since compilers load and broadcast in an instruction of its own: where a neighbour
 // takes half of the core's issue slots, the folded form gives half as much again.
-inline I32 dot_small(I32 acc, Bytes rows, const int8_t* x) {
+inline void dot_small(Dots& dots, Bytes rows, const int8_t* x) {
   typedef int32_t Four __attribute__((may_alias, aligned(1)));
   asm("vpdpbusd %2%{1to16%}, %1, %0"
-      : "+v"(acc)
+      : "+v"(dots.sum)
       : "v"(rows), "m"(*reinterpret_cast<const Four*>(x)));
-  return acc;
 }
-inline I32 dot_full(I32 acc, Bytes rows, const int8_t* x) { return dot_small(acc, rows, x); }
+inline void dot_full(Dots& dots, Bytes rows, const int8_t* x) { dot_small(dots, rows, x); }
 #else
 inline __m512i broadcast_four(const int8_t* x) {
   int32_t four;
   __builtin_memcpy(&four, x, 4);
   return _mm512_set1_epi32(four);
 }
-inline I32 dot_small(I32 acc, Bytes rows, const int8_t* x) {
+inline void dot_small(Dots& dots, Bytes rows, const int8_t* x) {
   __m512i pairs = _mm512_maddubs_epi16(rows, broadcast_four(x));
-  return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  dots.sum = _mm512_add_epi32(dots.sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
 }
 // Pairs of full bytes would saturate int16: nibble by nibble they cannot.
-inline I32 dot_full(I32 acc, Bytes rows, const int8_t* x) {
+inline void dot_full(Dots& dots, Bytes rows, const int8_t* x) {
   __m512i high = _mm512_maddubs_epi16(high_nibbles(rows), broadcast_four(x));
-  acc = _mm512_add_epi32(acc, _mm512_madd_epi16(high, _mm512_set1_epi16(16)));
-  return dot_small(acc, low_nibbles(rows), x);
+  dots.sum = _mm512_add_epi32(dots.sum, _mm512_madd_epi16(high, _mm512_set1_epi16(16)));
+  dot_small(dots, low_nibbles(rows), x);
 }
 #endif
 

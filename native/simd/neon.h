@@ -25,6 +25,7 @@ constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;
 constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
 constexpr int kByteOffset = 0;  // dot_full makes bytes signed, so nothing is left to subtract
+constexpr bool kSplitsInputs = false;
 
 // One operation on each of the four registers.
 template <class Out, class Function>
@@ -214,14 +215,21 @@ inline int8x16_t broadcast_four(const int8_t* x) {
   __builtin_memcpy(&four, x, 4);
   return vreinterpretq_s8_s32(vdupq_n_s32(four));
 }
-inline I32 dot_small(I32 acc, Bytes rows, const int8_t* x) {
+struct Dots {
+  I32 sum;
+};
+using SmallDots = Dots;
+using FullDots = Dots;
+inline void start(Dots& dots, int32_t first) { dots.sum = int_broadcast(first); }
+inline I32 total(const Dots& dots, int32_t) { return dots.sum; }
+inline void dot_small(Dots& dots, Bytes rows, const int8_t* x) {
   int8x16_t four = broadcast_four(x);
-  return each<I32>(
-      [&](int i) { return vdotq_s32(acc.v[i], vreinterpretq_s8_u8(rows.v[i]), four); });
+  dots.sum = each<I32>(
+      [&](int i) { return vdotq_s32(dots.sum.v[i], vreinterpretq_s8_u8(rows.v[i]), four); });
 }
-inline I32 dot_full(I32 acc, Bytes rows, const int8_t* x) {
+inline void dot_full(Dots& dots, Bytes rows, const int8_t* x) {
   uint8x16_t middle = vdupq_n_u8(128);
-  return dot_small(acc, each<Bytes>([&](int i) { return veorq_u8(rows.v[i], middle); }), x);
+  dot_small(dots, each<Bytes>([&](int i) { return veorq_u8(rows.v[i], middle); }), x);
 }
 
 inline void prefetch(const void* p) { __builtin_prefetch(p); }

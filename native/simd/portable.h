@@ -22,6 +22,7 @@ constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;
 constexpr bool kReadsPages = false;  // few queries multiply keys where they lie
 constexpr int kByteOffset = 128;
+constexpr bool kSplitsInputs = false;
 
 inline F32 zeros() { return F32{}; }
 inline F32 broadcast(float x) { return F32{} + x; }
@@ -168,12 +169,18 @@ inline void store_bytes(uint8_t* p, Bytes x) { __builtin_memcpy(p, &x, sizeof x)
 inline Bytes low_nibbles(Bytes x) { return x & 15; }
 inline Bytes high_nibbles(Bytes x) { return x >> 4; }
 
-inline I32 dot_full(I32 acc, Bytes rows, const int8_t* x) {
+struct Dots {
+  I32 sum;
+};
+using SmallDots = Dots;
+using FullDots = Dots;
+inline void start(Dots& dots, int32_t first) { dots.sum = int_broadcast(first); }
+inline I32 total(const Dots& dots, int32_t) { return dots.sum; }
+inline void dot_full(Dots& dots, Bytes rows, const int8_t* x) {
   for (int i = 0; i < kLanes; i++)
-    for (int k = 0; k < 4; k++) acc[i] += static_cast<int32_t>(rows[4 * i + k]) * x[k];
-  return acc;
+    for (int k = 0; k < 4; k++) dots.sum[i] += static_cast<int32_t>(rows[4 * i + k]) * x[k];
 }
-inline I32 dot_small(I32 acc, Bytes rows, const int8_t* x) { return dot_full(acc, rows, x); }
+inline void dot_small(Dots& dots, Bytes rows, const int8_t* x) { dot_full(dots, rows, x); }
 
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 

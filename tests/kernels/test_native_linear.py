@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from native_cases import ISAS, KINDS, needs_native, packed, random, rounded, running
+from native_cases import INTEGER_KINDS, ISAS, KINDS, needs_native, packed, random, rounded, running
 from torch import Tensor
 
 from cutaway.kernels import native
@@ -78,6 +78,34 @@ def test_all_instruction_sets_give_the_same_bits_for_any_number_of_rows(kind: na
         with running(isa):
             for count in range(1, 27):
                 assert torch.equal(linear(x[:count], weight), wanted[:count]), (isa, count)
+
+
+def extreme(kind: native.Kind, high: bool) -> native.PackedWeight:
+    """32 rows of the kind's largest or smallest integers, all scales and minima 1."""
+    if kind is native.Kind.Q4:
+        block = bytes((0x00, 0x3C)) + bytes((0xFF if high else 0x00,)) * 16
+        return native.PackedWeight.from_blocks(block * 64, "Q4_0", shape=(32, 64))
+    number = (127 if high else -128) if kind.has_bytes else (15 if high else 0)
+    quants = torch.full((32, 64), number, dtype=torch.int8 if kind.has_bytes else torch.uint8)
+    scales = torch.ones(32, 64 // kind.scale_columns)
+    groups = native.Groups(quants, scales, scales if kind.is_affine else None)
+    weight = native.PackedWeight.from_groups(kind, [groups], shape=(32, 64))
+    assert weight is not None
+    return weight
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", INTEGER_KINDS, ids=lambda kind: kind.name)
+def test_the_largest_sums_of_a_group_are_exact(isa: str, kind: native.Kind) -> None:
+    # Signs by columns: all alike, in turn, in pairs, by halves of four and of 32.
+    column = torch.arange(64)
+    signs = torch.stack([1 - 2 * (column // each % 2) for each in (64, 1, 2, 4, 16)]).float()
+    x = torch.cat((signs, -signs, torch.where(signs > 0, signs, signs * 120 / 127)))
+    for high in (True, False):
+        weight = extreme(kind, high)
+        with running(isa):
+            assert_close(linear(x, weight), expected(x, weight))
+            assert_close(linear(x[3:4], weight), expected(x[3:4], weight))
 
 
 def test_many_rows_over_many_blocks_match_single_rows() -> None:
