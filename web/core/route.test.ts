@@ -5,8 +5,8 @@ import { hashOf, NOWHERE, placeOf } from "./route";
 
 describe("places", () => {
   it("are read as they were written", () => {
-    const place = { chat: "a b/c", turn: 1, step: 12, view: "attention", layer: 0, head: 7 };
-    expect(hashOf(place)).toBe("#/c/a%20b%2Fc/t/1/s/12/v/attention/l/0/h/7");
+    const place = { chat: "a b/c", turn: 1, step: 12, view: "attention", layer: 0, head: 7, position: 3 };
+    expect(hashOf(place)).toBe("#/c/a%20b%2Fc/t/1/s/12/v/attention/l/0/h/7/p/3");
     expect(placeOf(hashOf(place))).toEqual(place);
   });
 

@@ -1,4 +1,5 @@
 // The address bar holds where one looks: #/c/<chat>/t/<turn>/s/<step>/v/<view>/l/<layer>/h/<head>.
+// A token that was not drawn, as those of the prompt, is chosen by /p/<position>.
 
 /** A place of the page. What is null is not chosen; without a step the cutaway is closed. */
 export interface Place {
@@ -8,6 +9,7 @@ export interface Place {
   view: string | null;
   layer: number | null;
   head: number | null;
+  position: number | null; // in prompt and answer together; null: where the step reads
 }
 
 export const NOWHERE: Place = {
@@ -17,9 +19,10 @@ export const NOWHERE: Place = {
   view: null,
   layer: null,
   head: null,
+  position: null,
 };
 
-const KEYS = { c: "chat", t: "turn", s: "step", v: "view", l: "layer", h: "head" } as const;
+const KEYS = { c: "chat", t: "turn", s: "step", v: "view", l: "layer", h: "head", p: "position" } as const;
 
 /** The place that a hash names. What it does not understand it leaves out. */
 export function placeOf(hash: string): Place {

@@ -27,10 +27,10 @@ export const route = new Route();
 
 /** Open the cutaway at a token of an answer: the turn's index in the chat, the token's in the answer. */
 export function openCutaway(chat: string | null, turn: number, step: number): void {
-  route.go({ chat, turn, step });
+  route.go({ chat, turn, step, position: null });
 }
 
 /** Close the cutaway; the answer stays where it is. */
 export function closeCutaway(): void {
-  route.go({ step: null, view: null, layer: null, head: null });
+  route.go({ step: null, view: null, layer: null, head: null, position: null });
 }

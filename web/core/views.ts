@@ -1,0 +1,90 @@
+// Asks the server for views of one answer: each question once, the last one of a kind alone.
+import { faultOf } from "./chat";
+import { shownOf, type Shown } from "./frame";
+
+/** Places that a view is asked for; what is left out is left to the view. */
+export interface Query {
+  view: string;
+  position?: number;
+  token?: number;
+  layer?: number;
+  head?: number;
+  expert?: number;
+  top?: number;
+  text?: string;
+}
+
+/** A view and what it took. seconds: from the question to the last byte. */
+export interface Seen extends Shown {
+  query: Query;
+  numBytes: number;
+  seconds: number;
+}
+
+/** The server's word that it has no such answer, or no such view of it. */
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+const MOST = 128; // answers kept; an attention matrix of 256 tokens is 256 KiB
+
+export class Views {
+  readonly trace: string;
+  #kept = new Map<string, Seen>();
+  #running = new Map<string, AbortController>();
+
+  constructor(trace: string) {
+    this.trace = trace;
+  }
+
+  /**
+   * What a view shows. A further question in the same slot ends the one before, whose promise is
+   * then rejected with an AbortError; the server stops computing it.
+   */
+  async see(query: Query, slot = query.view): Promise<Seen> {
+    this.stop(slot);
+    const key = JSON.stringify(query, Object.keys(query).sort());
+    const kept = this.#kept.get(key);
+    if (kept) return kept;
+    const stopper = new AbortController();
+    this.#running.set(slot, stopper);
+    try {
+      const seen = await this.#ask(query, stopper.signal);
+      this.#kept.set(key, seen);
+      if (this.#kept.size > MOST) this.#kept.delete(this.#kept.keys().next().value!);
+      return seen;
+    } finally {
+      if (this.#running.get(slot) === stopper) this.#running.delete(slot);
+    }
+  }
+
+  /** End the question in a slot. */
+  stop(slot: string): void {
+    this.#running.get(slot)?.abort();
+    this.#running.delete(slot);
+  }
+
+  /** Forget everything: the answer went on. */
+  forget(): void {
+    this.#kept.clear();
+  }
+
+  async #ask(query: Query, signal: AbortSignal): Promise<Seen> {
+    const began = performance.now();
+    const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(this.trace)}/views`, {
+      method: "POST",
+      headers: { "content-type": "application/json", accept: "application/octet-stream" },
+      body: JSON.stringify(query),
+      signal,
+    });
+    if (!response.ok) throw new Refused(response.status, await faultOf(response));
+    const bytes = await response.arrayBuffer();
+    const seconds = (performance.now() - began) / 1000;
+    return { ...shownOf(bytes), query, numBytes: bytes.byteLength, seconds };
+  }
+}

@@ -1,0 +1,127 @@
+// What is looked at: one answer, and in it a token, a layer and a head that all views share.
+import { isKnown } from "../../core/findings";
+import { headlineOf } from "../../core/headlines";
+import type { Made } from "../../core/python";
+import type { Payloads, Sampling, Timeline, Tokens } from "../../core/payloads";
+import { FIRST, stationOf } from "../../core/stations";
+import { Views, type Query, type Seen } from "../../core/views";
+import { route } from "../route.svelte";
+
+const RECORDED = ["timeline", "pages", "cost", "characters", "detokenization"]; // cost no replay
+const PAUSE_MS = 70; // a hand that scrubs asks for nothing on its way
+
+export class Look {
+  readonly views: Views;
+  tokens: Tokens | null = $state.raw(null);
+  seen: Seen | null = $state.raw(null);
+  fault: string = $state("");
+  isWaiting = $state(false);
+  words = $state(""); // that a view works on, where one takes any
+  facts: Record<string, string> = $state({}); // a number on the map, by view
+  numLayers = $state(0); // 0 as long as it is not known
+  numHeads = $state(0);
+
+  constructor(trace: string) {
+    this.views = new Views(trace);
+  }
+
+  readonly view = $derived(route.place.view ?? FIRST);
+  readonly numPrompt = $derived(this.tokens?.num_prompt ?? 0);
+  readonly numAnswer = $derived(this.tokens ? this.tokens.texts.length - this.numPrompt : 0);
+  /** The token of the answer that is looked at, from 0. */
+  readonly step = $derived(Math.max(0, Math.min(route.place.step ?? 0, this.numAnswer - 1)));
+  /** The position whose row is read: the one before the token that came of it. */
+  readonly position = $derived.by(() => {
+    const most = Math.max(0, this.numPrompt + this.numAnswer - 2);
+    return Math.min(route.place.position ?? Math.max(0, this.numPrompt + this.step - 1), most);
+  });
+  /** Whether a token was drawn from that position's row. */
+  readonly isDrawn = $derived(this.position >= this.numPrompt - 1);
+
+  /** Begin: which tokens there are, and the numbers on the map that cost nothing. */
+  async open(): Promise<void> {
+    const tokens = await this.views.see({ view: "tokens" }, "open");
+    this.#note(tokens);
+    this.tokens = tokens.values as unknown as Tokens;
+    for (const view of RECORDED) {
+      this.#note(await this.views.see({ view }, "open"));
+    }
+  }
+
+  /** What makes this answer again, for whoever wants it in Python. */
+  async made(model: string): Promise<Made> {
+    const sampling = (await this.views.see({ view: "sampling" }, "made")).values as unknown as Sampling;
+    const ids = this.tokens!.token_ids;
+    return {
+      model,
+      prompt: ids.slice(0, this.numPrompt),
+      numTokens: this.numAnswer,
+      settings: sampling.settings,
+      seed: sampling.draw_effect?.seed ?? null,
+    };
+  }
+
+  #note(seen: Seen): void {
+    if (!isKnown(seen.view)) return;
+    this.facts[seen.view] = headlineOf(seen.view, seen.values as unknown as Payloads[typeof seen.view]);
+    if (seen.view === "timeline") this.numLayers = (seen.values as unknown as Timeline).num_layers;
+    if (typeof seen.values.num_heads === "number") this.numHeads = seen.values.num_heads;
+    const grid = seen.view === "attention" ? (seen.values as unknown as { entropy?: { shape: number[] } }).entropy : null;
+    if (grid) this.numHeads = grid.shape[1] ?? this.numHeads;
+  }
+
+  /** Choose a position; where a token was drawn there, that step. */
+  read(position: number): void {
+    const step = position - this.numPrompt + 1;
+    if (step >= 0) route.go({ step: Math.min(step, this.numAnswer - 1), position: null }, true);
+    else route.go({ position }, true);
+  }
+
+  /** Choose a token by its place in prompt and answer: how it came, or what it is. */
+  choose(index: number): void {
+    const step = index - this.numPrompt;
+    if (step >= 0) route.go({ step, position: null }, true);
+    else route.go({ position: index }, true);
+  }
+
+  /** What the chosen station asks for. */
+  query(): Query {
+    const station = stationOf(this.view);
+    const { layer, head } = route.place;
+    const query: Query = { view: this.view };
+    for (const name of station.takes) {
+      if (name === "position") query.position = this.position;
+      else if (name === "token") query.token = this.step;
+      else if (name === "layer" && layer !== null) query.layer = layer;
+      else if (name === "head" && head !== null && (layer !== null || !station.isMore)) query.head = head;
+      else if (name === "text" && this.words) query.text = this.words;
+    }
+    if (this.view === "attention" && head === null) delete query.layer;
+    if (this.view === "lens" && layer === null) delete query.position;
+    return query;
+  }
+
+  /** Show what is asked for, as soon as the hand rests. Gives what ends it. */
+  follow(query: Query): () => void {
+    this.isWaiting = true;
+    const timer = setTimeout(() => void this.#see(query), this.seen?.view === query.view ? PAUSE_MS : 0);
+    return () => {
+      clearTimeout(timer);
+      this.views.stop("shown");
+    };
+  }
+
+  async #see(query: Query): Promise<void> {
+    try {
+      const seen = await this.views.see(query, "shown");
+      this.#note(seen);
+      this.seen = seen;
+      this.fault = "";
+      this.isWaiting = false;
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") return;
+      this.fault = error instanceof Error ? error.message : String(error);
+      this.isWaiting = false;
+    }
+  }
+}
