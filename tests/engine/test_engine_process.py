@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -36,6 +37,7 @@ from cutaway.core.errors import (
     EngineClosedError,
     ModelNotFoundError,
     OverloadedError,
+    ReplayError,
     RequestError,
 )
 from cutaway.core.output import Delta
@@ -43,7 +45,7 @@ from cutaway.engine import process as module
 from cutaway.engine.bounds import ProcessConfig, TrafficConfig
 from cutaway.engine.local import LocalService
 from cutaway.engine.process import ProcessService
-from cutaway.engine.service import Service
+from cutaway.engine.service import Listened, Service
 from program import environment
 
 
@@ -110,6 +112,46 @@ def test_both_services_say_the_same(service: ProcessService, model: str, loop: A
     assert loop.run(essence(service, engines.workload(5, count=8))) == said
     assert service.model == card
     assert len(said) > 8  # some asked for several answers
+
+
+def test_events_and_states_come_over_the_link(service: ProcessService, loop: Any) -> None:
+    async def body() -> None:
+        said = await token_ids(service, request("told", max_tokens=40))
+        events: list[Any] = []
+        async with aclosing(service.listen(listened("told"))) as batches:
+            async for batch in batches:
+                events += [json.loads(data) for _, data in batch.events]
+        assert [e["id"] for e in events if e["type"] == "token"] == said
+        assert events[0]["trace_id"] == "told" and events[-1]["type"] == "end"
+        with pytest.raises(ReplayError, match="no record of answer"):
+            await anext(service.listen(listened("told", owner="someone else")))
+        held = json.loads(await service.snapshot(""))
+        assert held["running"] == [] and held["steps"] == (await service.stats()).steps
+        assert await is_idle(service) and not service._feeds
+
+    loop.run(body())
+
+
+def test_who_listens_hears_that_the_engine_ended(model: str, loop: Any) -> None:
+    async def body() -> None:
+        async with running(model) as own:
+            following = own.follow(request("r", max_tokens=200))
+            await anext(following)
+            feed = own.listen(listened("r"))
+            assert (await anext(feed)).events
+            assert own.pid is not None
+            os.kill(own.pid, signal.SIGKILL)
+            with pytest.raises(EngineClosedError):
+                while True:
+                    await anext(feed)
+            assert not own._feeds
+            await following.aclose()
+
+    loop.run(body())
+
+
+def listened(name: str, *, owner: str = "") -> Listened:
+    return Listened(request_id=name, choice=0, owner=owner)
 
 
 def test_leaving_ends_the_answer_and_frees_its_pages(service: ProcessService, loop: Any) -> None:

@@ -98,6 +98,7 @@ REFUSED = (
     *("container", "mcp_servers", "context_management"),
 )
 BAD |= {name: [1, "x", {"a": 1}] for name in REFUSED}
+BAD["cutaway"] = [1, "x", [], {"trace": 1}, {"trace": "true"}, {"trace": [True]}]
 # Fields whose name means something else for one route.
 OTHERS: dict[tuple[type[Body], str], list[Any]] = {
     (TokenizeBody, "prompt"): WRONG["str"],

@@ -50,6 +50,14 @@ class PageAllocator:
         """How many sequences hold the page."""
         return self._references[page]
 
+    def states(self) -> str:
+        """A letter for each page: . scratch, f free, c cached, u used, s used by several."""
+        letters = ["f" if not held else "u" if held == 1 else "s" for held in self._references]
+        letters[SCRATCH_PAGE] = "."
+        for page in self._cached:
+            letters[page] = "c"
+        return "".join(letters)
+
     def take(self) -> int | None:
         """A page for one writer, or None. It leaves the index at this moment."""
         if self._free:

@@ -14,9 +14,10 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import loop
 from cutaway.engine.engine import Engine
+from cutaway.engine.feeds import Feeds
 from cutaway.engine.lane import Lane
 from cutaway.engine.llm import LLM, Generation, Messages, Prompt, generation_of
-from cutaway.engine.service import Asked
+from cutaway.engine.service import Asked, Batch, Listened
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class AsyncLLM:
     def __init__(self, model: str = "smollm2", **settings: object) -> None:
         self._llm = LLM(model, **settings)
         self._lane = Lane(self._llm.engine)
+        self._feeds = Feeds(self._llm.engine)
         self._commands: loop.Commands = SimpleQueue()
         self._open: dict[str, _Deliver] = {}
         self._lock = threading.Lock()  # between submitting and closing
@@ -116,6 +118,33 @@ class AsyncLLM:
         self._submit(lambda: self._lane.add(asked, tell))
         return await answer
 
+    async def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
+        """The events of an answer, while it is made or afterwards, until the last.
+
+        No more are made before those of the last batch were taken.
+        Raises: ReplayError, OverloadedError.
+        """
+        ours = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Batch | CutawayError] = asyncio.Queue()
+        name = object()
+
+        def tell(told: Batch | CutawayError) -> None:
+            ours.call_soon_threadsafe(inbox.put_nowait, told)
+
+        self._submit(lambda: self._feeds.open(name, listened, tell))
+        try:
+            while True:
+                told = await inbox.get()
+                if isinstance(told, CutawayError):
+                    raise told
+                yield told
+                if told.is_last:
+                    return
+                self._submit(lambda: self._feeds.more(name))
+        finally:
+            with suppress(EngineClosedError):
+                self._submit(lambda: self._feeds.leave(name))
+
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """News of a request that is made already, as stream does."""
         ours = asyncio.get_running_loop()
@@ -148,7 +177,7 @@ class AsyncLLM:
     def _run(self) -> None:
         ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
         try:
-            loop.run(self._llm.engine, self._lane, self._commands, self._tell)
+            loop.run(self._llm.engine, self._lane, self._feeds, self._commands, self._tell)
         except BaseException as fault:
             ended = fault  # nobody may wait for ever, whatever went wrong
             raise

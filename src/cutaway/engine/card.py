@@ -23,6 +23,7 @@ def card_of(engine: Engine) -> ModelCard:
             ViewCard(name=each.name, stage=each.stage, question=each.question, takes=each.takes)
             for each in VIEWS
         ),
+        is_recorded=engine.ledger is not None,
     )
 
 

@@ -30,21 +30,29 @@ from cutaway.engine.messages import (
     Count,
     Counted,
     Frames,
+    Heard,
+    Leave,
+    Listen,
     Load,
     Loaded,
+    More,
     News,
     Refused,
     Report,
     See,
     Seen,
+    Survey,
+    Unheard,
     Unloadable,
     Unseen,
     command,
     written,
 )
+from cutaway.engine.service import Batch
 
 if TYPE_CHECKING:
     from cutaway.engine.engine import Engine
+    from cutaway.engine.feeds import Feeds
     from cutaway.engine.lane import Lane
 
 BEAT_SECONDS = 0.5  # of silence while steps come back
@@ -60,6 +68,7 @@ class Child:
         self._loads: SimpleQueue[Load] = SimpleQueue()
         self._engine: Engine | None = None
         self._lane: Lane | None = None
+        self._feeds: Feeds | None = None
         self._said = monotonic()
 
     def run(self) -> None:
@@ -72,16 +81,17 @@ class Child:
             return
         from cutaway.engine import loop
 
-        assert self._lane is not None, "it comes with the engine"
-        loop.run(engine, self._lane, self._commands, self._tell)
+        assert self._lane and self._feeds, "they come with the engine"
+        loop.run(engine, self._lane, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
         from cutaway.engine.build import build_engine
         from cutaway.engine.card import cache_tokens_of, card_of
+        from cutaway.engine.feeds import Feeds
         from cutaway.engine.lane import Lane
 
         engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
-        self._engine, self._lane = engine, Lane(engine)
+        self._engine, self._lane, self._feeds = engine, Lane(engine), Feeds(engine)
         self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
         return engine
 
@@ -104,11 +114,12 @@ class Child:
         else:
             self._commands.put(lambda: self._obey(told))
 
-    def _obey(self, told: Add | Abort | Count | See) -> None:
+    def _obey(self, told: Command) -> None:
         from cutaway.engine import loop
         from cutaway.engine.card import stats_of
+        from cutaway.engine.snapshot import snapshot_of
 
-        assert self._engine and self._lane, "commands come after the model is loaded"
+        assert self._engine and self._lane and self._feeds, "commands come after the model"
         match told:
             case Add(request):
                 error = loop.take_in(self._engine, request)
@@ -120,6 +131,16 @@ class Child:
                 self._say(Counted(number, stats_of(self._engine)))
             case See(number, asked):
                 self._lane.add(asked, lambda found: self._say(_seen(number, found)))
+            case Survey(number, owner):
+                self._say(Seen(number, snapshot_of(self._engine, owner)))
+            case Listen(number, listened):
+                self._feeds.open(number, listened, lambda heard: self._say(_heard(number, heard)))
+            case More(number):
+                self._feeds.more(number)
+            case Leave(number):
+                self._feeds.leave(number)
+            case Load():
+                pass  # passed on before
 
     def _tell(self, deltas: list[Delta]) -> None:
         if deltas:
@@ -134,6 +155,10 @@ class Child:
 
 def _seen(number: int, found: bytes | CutawayError) -> Seen | Unseen:
     return Seen(number, found) if isinstance(found, bytes) else Unseen(number, found)
+
+
+def _heard(number: int, heard: Batch | CutawayError) -> Heard | Unheard:
+    return Heard(number, heard) if isinstance(heard, Batch) else Unheard(number, heard)
 
 
 def main() -> None:

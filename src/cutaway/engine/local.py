@@ -13,7 +13,8 @@ from cutaway.engine.async_llm import AsyncLLM
 from cutaway.engine.bounds import TrafficConfig
 from cutaway.engine.card import cache_tokens_of, card_of, stats_of
 from cutaway.engine.door import check_request
-from cutaway.engine.service import Asked, EngineStats, ModelCard, State
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State
+from cutaway.engine.snapshot import snapshot_of
 from cutaway.engine.traffic import Traffic
 
 
@@ -80,6 +81,20 @@ class LocalService:
         if self._llm is None:
             raise EngineClosedError("the engine has not started.")
         return await self._llm.view(asked)
+
+    async def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
+        """The events of an answer, while it is made or afterwards, until the last."""
+        if self._llm is None:
+            raise EngineClosedError("the engine has not started.")
+        async with aclosing(self._llm.listen(listened)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def snapshot(self, owner: str) -> bytes:
+        """What the engine holds between two steps, as somebody may see it."""
+        if self._llm is None:
+            raise EngineClosedError("the engine has not started.")
+        return await self._llm.ask(lambda engine: snapshot_of(engine, owner))
 
     async def gone(self) -> str:
         """Not found out: a thread that hangs cannot be ended."""

@@ -15,6 +15,7 @@ from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
+from cutaway.engine.feeds import Feeds
 from cutaway.engine.lane import Lane
 
 # Called on the engine's thread, between two steps. None ends the loop.
@@ -22,9 +23,15 @@ Commands = SimpleQueue[Callable[[], None] | None]
 
 
 def run(
-    engine: Engine, lane: Lane, commands: Commands, tell: Callable[[list[Delta]], None]
+    engine: Engine,
+    lane: Lane,
+    feeds: Feeds,
+    commands: Commands,
+    tell: Callable[[list[Delta]], None],
 ) -> None:
     """Obey and step until told to end; looks have the moments without work.
+
+    Who listens to answers is told between two steps, a little at a time.
 
     tell: takes what each step says, be it nothing.
 
@@ -32,13 +39,15 @@ def run(
     """
     while True:
         try:
-            command = commands.get(block=not engine.has_work and not lane.has_work)
+            is_idle = not (engine.has_work or lane.has_work or feeds.has_work)
+            command = commands.get(block=is_idle)
         except Empty:
             if engine.has_work:
                 tell(engine.step())
-            else:
+            elif lane.has_work:
                 lane.step()
                 tell([])
+            feeds.step()
             continue
         if command is None:
             return

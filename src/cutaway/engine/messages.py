@@ -16,7 +16,7 @@ from cutaway.core import errors
 from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
-from cutaway.engine.service import Asked, EngineStats, ModelCard
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard
 
 # Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
 DUMP_SIGNAL = signal.SIGUSR1
@@ -57,7 +57,33 @@ class See(msgspec.Struct, tag=True, array_like=True):
     asked: Asked
 
 
-Command: TypeAlias = Load | Add | Abort | Count | See
+class Survey(msgspec.Struct, tag=True, array_like=True):
+    """Tell somebody what the engine holds. number: comes back with it."""
+
+    number: int
+    owner: str
+
+
+class Listen(msgspec.Struct, tag=True, array_like=True):
+    """Tell the events of an answer. number: comes back with each batch."""
+
+    number: int
+    listened: Listened
+
+
+class More(msgspec.Struct, tag=True, array_like=True):
+    """The last batch of events was taken."""
+
+    number: int
+
+
+class Leave(msgspec.Struct, tag=True, array_like=True):
+    """Nobody listens any more."""
+
+    number: int
+
+
+Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | More | Leave
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):
@@ -95,7 +121,7 @@ class Counted(msgspec.Struct, tag=True, array_like=True):
 
 
 class Seen(msgspec.Struct, tag=True, array_like=True):
-    """What a view gave, as views/frame.py writes it."""
+    """What a view gave, as views/frame.py writes it, or what the engine holds."""
 
     number: int
     frame: bytes
@@ -108,11 +134,27 @@ class Unseen(msgspec.Struct, tag=True, array_like=True):
     error: CutawayError
 
 
+class Heard(msgspec.Struct, tag=True, array_like=True):
+    """Events of an answer."""
+
+    number: int
+    batch: Batch
+
+
+class Unheard(msgspec.Struct, tag=True, array_like=True):
+    """Events that cannot be told, or no more of them."""
+
+    number: int
+    error: CutawayError
+
+
 class Beat(msgspec.Struct, tag=True, array_like=True):
     """Steps come back, although none has said anything for a while."""
 
 
-Report: TypeAlias = Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Beat
+Report: TypeAlias = (
+    Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Heard | Unheard | Beat
+)
 
 
 def written(message: Command | Report) -> bytes:

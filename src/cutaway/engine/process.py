@@ -25,21 +25,28 @@ from cutaway.engine.messages import (
     Beat,
     Count,
     Counted,
+    Heard,
+    Leave,
+    Listen,
     Load,
     Loaded,
+    More,
     News,
     Refused,
     Report,
     See,
     Seen,
+    Survey,
+    Unheard,
     Unloadable,
     Unseen,
 )
-from cutaway.engine.service import Asked, EngineStats, ModelCard, State
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State
 from cutaway.engine.spawn import EngineProcess
 from cutaway.engine.traffic import Traffic
 
 _Inbox = asyncio.Queue[Delta | CutawayError]
+_Events = asyncio.Queue[Batch | CutawayError]
 
 
 class ProcessService:
@@ -64,6 +71,7 @@ class ProcessService:
         self._open: dict[str, _Inbox] = {}
         self._counts: dict[int, asyncio.Future[EngineStats]] = {}
         self._looks: dict[int, asyncio.Future[bytes]] = {}
+        self._feeds: dict[int, _Events] = {}
         self._numbers = count()
         self._restarts = 0
         self._has_answered = False
@@ -152,14 +160,44 @@ class ProcessService:
 
     async def view(self, asked: Asked) -> bytes:
         """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
-        life = self._alive()
         number = next(self._numbers)
+        return await self._seen(number, See(number, asked))
+
+    async def snapshot(self, owner: str) -> bytes:
+        """What the engine holds now, as somebody may see it. Raises: EngineClosedError."""
+        number = next(self._numbers)
+        return await self._seen(number, Survey(number, owner))
+
+    async def _seen(self, number: int, command: See | Survey) -> bytes:
+        life = self._alive()
         told = self._looks[number] = asyncio.get_running_loop().create_future()
         try:
-            life.say(See(number, asked))
+            life.say(command)
             return await told
         finally:
             del self._looks[number]
+
+    async def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
+        """The events of an answer, while it is made or afterwards, until the last.
+
+        Raises: ReplayError, OverloadedError, EngineClosedError.
+        """
+        life = self._alive()
+        number = next(self._numbers)
+        inbox = self._feeds[number] = _Events()
+        try:
+            life.say(Listen(number, listened))
+            while True:
+                heard = await inbox.get()
+                if isinstance(heard, CutawayError):
+                    raise heard
+                yield heard
+                if heard.is_last:
+                    return
+                life.say(More(number))
+        finally:
+            del self._feeds[number]
+            life.say(Leave(number))
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""
@@ -315,6 +353,10 @@ class ProcessService:
                 look = self._looks.get(number)
                 if look is not None and not look.done():
                     look.set_exception(error)
+            case Heard(number, told) | Unheard(number, told):
+                feed = self._feeds.get(number)
+                if feed is not None:
+                    feed.put_nowait(told)
             case Loaded():
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_result(said)
@@ -326,7 +368,7 @@ class ProcessService:
 
     def _tell_all(self, why: str) -> None:
         """The engine is gone: everybody who waits for it hears so."""
-        for inbox in self._open.values():
+        for inbox in (*self._open.values(), *self._feeds.values()):
             inbox.put_nowait(EngineClosedError(why))
         for told in (*self._counts.values(), *self._looks.values()):
             if not told.done():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -27,6 +27,7 @@ class ModelCard:
     """What a loaded model is, as plain data.
 
     max_length: tokens of prompt and answer together that the engine can hold.
+    is_recorded: whether there is a ledger, so that answers can be opened.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelCard:
     max_length: int
     num_parameters: int
     views: tuple[ViewCard, ...] = ()
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,28 @@ class Asked:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listened:
+    """An answer whose events somebody wants, while it is made or afterwards.
+
+    owner: who had the answer made; nobody else finds it.
+    after: number of the last event that is known already; -1 for none.
+    """
+
+    request_id: str
+    choice: int
+    owner: str
+    after: int = -1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events of an answer with their numbers, each as JSON. is_last: there will be no more."""
+
+    events: tuple[tuple[int, bytes], ...]
+    is_last: bool
+
+
 class Service(Protocol):
     """An engine that answers requests."""
 
@@ -120,6 +144,19 @@ class Service(Protocol):
         Raises: ReplayError where there is nothing to look at or it costs too much; RequestError
         for a view or place that there is not; EngineClosedError.
         """
+        ...
+
+    def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
+        """The events of an answer as docs/events.md has them, until the last.
+
+        No more are made before those of the last batch were taken. Leaving the loop ends it.
+        Raises: ReplayError where there is no record; OverloadedError when too many listen;
+        EngineClosedError.
+        """
+        ...
+
+    async def snapshot(self, owner: str) -> bytes:
+        """What the engine holds now, as docs/events.md has it. Raises: EngineClosedError."""
         ...
 
     async def start(self) -> None:

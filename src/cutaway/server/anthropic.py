@@ -29,6 +29,7 @@ from cutaway.server.events import EventStream, named, until_gone
 from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.openai_fields import optional
 from cutaway.server.openai_parts import timings_of
+from cutaway.server.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.stream.formats import choose_reasoning
@@ -89,6 +90,7 @@ class MessagesBody(CountBody):
     seed: Annotated[int | None, Limited("seed")] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
+    cutaway: OptIn | None = None
     container: Annotated[object, Refused("It runs no code.")] = None
     mcp_servers: Annotated[object, Refused("It asks no other servers.", ([],))] = None
     context_management: Annotated[object, Refused("Leave out what is old yourself.")] = None
@@ -111,6 +113,7 @@ class Asked:
     request: Request
     reading: Reading
     is_streamed: bool
+    is_traced: bool  # whether the end tells where the answer opens
 
 
 def router(context: Context) -> APIRouter:
@@ -171,7 +174,12 @@ def _asked(data: bytes, context: Context, call: Call) -> Asked:
         request = request_of(
             turn, params, context=context, call=call, prefix="msg_", timeout=body.timeout
         )
-    return Asked(request=request, reading=turn.reading, is_streamed=bool(body.stream))
+    return Asked(
+        request=request,
+        reading=turn.reading,
+        is_streamed=bool(body.stream),
+        is_traced=wants_trace(body.cutaway, context),
+    )
 
 
 def _conversation(body: CountBody, context: Context) -> Conversation:
@@ -250,6 +258,7 @@ async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
         **ending,
         "usage": usage_of(answer.usage),
         "timings": timings_of([answer]),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
     }
 
 
@@ -272,7 +281,8 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
             if delta.finish_reason is not None:
                 end = {"type": "message_delta", "delta": blocks.ending(delta)}
                 counts = {"usage": usage_of(answer.usage), "timings": timings_of([answer])}
-                yield _event({**end, **counts})
+                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                yield _event({**end, **counts, **more})
     yield _event({"type": "message_stop"})
 
 

@@ -23,6 +23,7 @@ from cutaway.server import (
     openai_responses,
     page,
     tokens,
+    traces,
     views,
 )
 from cutaway.server.auth import Keys
@@ -39,6 +40,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     models.router,
     tokens.router,
     views.router,
+    traces.router,
     health.router,
 )
 

@@ -108,9 +108,11 @@ class _Out:
             self.last = monotonic()
 
     async def end(self) -> None:
-        """Say that nothing more comes."""
+        """Say that nothing more comes; 204 where nothing came at all."""
         async with self._lock:
             self.has_ended = True
+            if not self.has_begun:
+                await self._pass({"type": "http.response.start", "status": 204, "headers": []})
             await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass(self, message: Message) -> None:

@@ -40,6 +40,7 @@ from cutaway.server.openai_parts import (
     usage_of,
     usage_so_far,
 )
+from cutaway.server.opt_in import opened_at, wants_trace
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
 from cutaway.text.messages import from_dicts
@@ -94,6 +95,7 @@ class Asked:
     is_streamed: bool
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
+    is_traced: bool  # whether the end tells where the answer opens
 
 
 def router(context: Context) -> APIRouter:
@@ -143,6 +145,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
         is_streamed=bool(read_body.stream),
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
+        is_traced=wants_trace(read_body.cutaway, context),
     )
 
 
@@ -202,6 +205,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
         ],
         "usage": usage_of(answers.all),
         "timings": timings_of(choices),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
     }
     if asked.request.params.prompt_logprobs is not None:
         scores = choices[0].prompt_logprobs
@@ -236,7 +240,8 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
             if delta.finish_reason is not None:
                 timings = timings_of([choices[delta.choice]])
                 ending = {**_piece(delta, {}), **pieces[delta.choice].ending(delta)}
-                yield data({**frame, "choices": [ending], "timings": timings})
+                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                yield data({**frame, "choices": [ending], "timings": timings, **more})
     if asked.has_usage:
         usage, timings = usage_of(answers.all), timings_of(choices)
         yield data({**frame, "choices": [], "usage": usage, "timings": timings})

@@ -44,6 +44,7 @@ from cutaway.server.openai_parts import (
     usage_of,
     usage_so_far,
 )
+from cutaway.server.opt_in import opened_at, wants_trace
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tokens import token_ids_of
 
@@ -92,6 +93,7 @@ class Asked:
     is_streamed: bool
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
+    is_traced: bool  # whether the end tells where the answer opens
 
     @property
     def completion_id(self) -> str:
@@ -152,6 +154,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
         is_streamed=bool(read_body.stream),
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
+        is_traced=wants_trace(read_body.cutaway, context),
     )
     for request in asked.requests:
         check_request(request, context.service.model.vocab_size, context.service.model.max_length)
@@ -248,6 +251,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
         "choices": choices,
         "usage": usage_of(answers.all),
         "timings": timings_of(answers.all[0]),
+        **opened_at(asked.completion_id, is_wanted=asked.is_traced),
     }
 
 
@@ -305,6 +309,7 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
             event = {**frame, "choices": [piece]}
             if delta.finish_reason is not None:
                 event["timings"] = timings_of([answers.all[prompt][delta.choice]])
+                event |= opened_at(asked.completion_id, is_wanted=asked.is_traced)
             yield data(event)
     if asked.has_usage:
         usage, timings = usage_of(answers.all), timings_of(answers.all[0])

@@ -27,6 +27,7 @@ from cutaway.server.events import EventStream, named, until_gone
 from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.openai_fields import optional
 from cutaway.server.openai_parts import timings_of, token_logprobs
+from cutaway.server.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.responses_input import form_of, messages_of, tools_of
 from cutaway.server.responses_output import Items
 from cutaway.server.routes import described, json_answer
@@ -77,6 +78,7 @@ class ResponsesBody(Body):
     ] = None
     truncation: Annotated[object, Refused("Leave out what is old.", ("disabled",))] = None
     max_tool_calls: Annotated[object, Refused("Tools are called by you.")] = None
+    cutaway: OptIn | None = None
     store: Ignored = None  # nothing is kept, and the answer says so
     stream_options: Ignored = None
     user: Ignored = None
@@ -96,6 +98,7 @@ class Asked:
     request: Request
     reading: Reading
     body: ResponsesBody
+    is_traced: bool  # whether the end tells where the answer opens
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -133,7 +136,8 @@ def _asked(data: bytes, context: Context, call: Call) -> Asked:
         request = request_of(
             turn, params, context=context, call=call, prefix="resp_", timeout=body.timeout
         )
-    return Asked(request=request, reading=turn.reading, body=body)
+    is_traced = wants_trace(body.cutaway, context)
+    return Asked(request=request, reading=turn.reading, body=body, is_traced=is_traced)
 
 
 def _logprobs(body: ResponsesBody) -> int | None:
@@ -229,6 +233,7 @@ async def _told(context: Context, call: Call, asked: Asked) -> AsyncGenerator[di
         "output": items.output,
         "usage": _usage(answer.usage, num_reasoning=len(reasoning)),
         "timings": timings_of([answer]),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
     }
     yield {"type": f"response.{status}", "response": whole}
 

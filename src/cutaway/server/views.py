@@ -20,6 +20,7 @@ from cutaway.server.door import Call, call_of
 from cutaway.server.errors import HttpError
 from cutaway.server.events import until_gone
 from cutaway.server.fields import Body, Limited
+from cutaway.server.opt_in import check_on
 from cutaway.server.routes import described, json_answer
 
 _FRAME = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -53,14 +54,14 @@ def router(context: Context) -> APIRouter:
 
     @routes.get("/cutaway/v1/views", **described())
     async def views() -> Response:
-        _check_on(context)
+        check_on(context)
         return json_answer({"views": context.service.model.views})
 
     @routes.post(
         "/cutaway/v1/traces/{trace_id}/views", **described(ViewBody, answer=_JSON | _FRAME)
     )
     async def view(http: HttpRequest, trace_id: str) -> Response:
-        _check_on(context)
+        check_on(context)
         call = call_of(http.scope)
         is_json = "application/json" in http.headers.get("accept", "")
         body = await http.body()
@@ -73,16 +74,6 @@ def router(context: Context) -> APIRouter:
         return Response(frame, media_type=kind)
 
     return routes
-
-
-def _check_on(context: Context) -> None:
-    if not context.config.has_views:
-        raise HttpError(
-            status=403,
-            message="this server shows no views. It was started with --views off, or on a public "
-            "address without --views full.",
-            code="views_off",
-        )
 
 
 def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:

@@ -12,6 +12,8 @@ from cutaway.trace.cost import StepCost
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import Admission, StepRecord, TokenRecord
 
+SCHEMA = 1  # of every event on the wire; fields and types may be added to it
+
 Event = dict[str, object]
 
 

@@ -39,6 +39,15 @@ class Ledger:
         return iter(tuple(self._answers.values()))
 
     @property
+    def num_answers(self) -> int:
+        return len(self._answers)
+
+    @property
+    def last_step(self) -> StepRecord | None:
+        """The latest that is kept."""
+        return self._steps[-1] if self._steps else None
+
+    @property
     def steps(self) -> Iterator[StepRecord]:
         """All that are kept, the oldest first."""
         return iter(tuple(self._steps))

@@ -1,0 +1,67 @@
+"""The field that Cutaway adds to requests of other APIs: whether the answer tells where it opens.
+
+Nothing changes for those who do not send it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutaway.core.errors import RequestError
+from cutaway.server.context import Context
+from cutaway.server.errors import HttpError
+from cutaway.server.fields import Body
+from cutaway.trace.events import SCHEMA
+
+_TRACES = "/cutaway/v1/traces"
+
+
+class OptIn(Body):
+    """What a request asks of Cutaway beside the answer.
+
+    trace: whether the end of the answer tells where its events and views are.
+    """
+
+    trace: bool | None = None
+
+
+def wants_trace(asked: OptIn | None, context: Context) -> bool:
+    """Whether an answer's end is to tell where it opens.
+
+    Raises: HttpError where views are off; RequestError where nothing is recorded.
+    """
+    if asked is None or not asked.trace:
+        return False
+    check_on(context)
+    if not context.service.model.is_recorded:
+        raise RequestError(
+            "cutaway.trace is true; this server records no answers, since ledger_bytes is 0. Leave "
+            "it out.",
+            param="cutaway.trace",
+        )
+    return True
+
+
+def opened_at(trace_id: str, *, is_wanted: bool) -> dict[str, Any]:
+    """What the end of an answer says more, if that is wanted."""
+    if not is_wanted:
+        return {}
+    place = f"{_TRACES}/{trace_id}"
+    told = {
+        "schema": SCHEMA,
+        "trace_id": trace_id,
+        "events": f"{place}/events",
+        "views": f"{place}/views",
+    }
+    return {"cutaway": told}
+
+
+def check_on(context: Context) -> None:
+    """Raise HttpError where answers cannot be looked into."""
+    if not context.config.has_views:
+        raise HttpError(
+            status=403,
+            message="this server shows no views. It was started with --views off, or on a public "
+            "address without --views full.",
+            code="views_off",
+        )
