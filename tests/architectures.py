@@ -116,9 +116,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4": (
         "Gemma4Text",
         {
-            **{"head_dim": 16, "global_head_dim": 24, "hidden_size_per_layer_input": 0},
-            **{"sliding_window": 12, "num_hidden_layers": 4, "final_logit_softcapping": 2.0},
-            "layer_types": [*["sliding_attention"] * 2, *["full_attention"] * 2],
+            **{"head_dim": 16, "global_head_dim": 24, "hidden_size_per_layer_input": 6},
+            **{"vocab_size_per_layer_input": 270, "num_kv_shared_layers": 2},
+            **{"use_double_wide_mlp": True, "intermediate_size": 40, "num_hidden_layers": 4},
+            **{"sliding_window": 12, "final_logit_softcapping": 2.0},
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
         },
     ),
     "gemma4-flags": (
@@ -127,7 +129,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"head_dim": 8, "global_head_dim": 32, "hidden_size_per_layer_input": 0},
             **{"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
             **{"num_key_value_heads": 4, "sliding_window": 20, "tie_word_embeddings": False},
-            "hidden_activation": "gelu",
+            **{"enable_moe_block": True, "num_experts": 5, "top_k_experts": 3},
+            **{"moe_intermediate_size": 20, "hidden_activation": "gelu"},
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma4-all": (
+        "Gemma4Text",
+        {
+            **{"head_dim": 8, "global_head_dim": 16, "hidden_size_per_layer_input": 10},
+            **{"vocab_size_per_layer_input": 270, "sliding_window": 20, "num_hidden_layers": 3},
+            **{"num_kv_shared_layers": 1, "attention_k_eq_v": True, "rms_norm_eps": 1e-3},
+            **{"num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 4},
+            **{"top_k_experts": 2, "moe_intermediate_size": 16},
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),

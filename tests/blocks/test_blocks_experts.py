@@ -21,6 +21,7 @@ from cutaway.blocks.router import (
     Rule,
     SoftmaxThenTop,
     TopThenSoftmax,
+    WeighedSoftmax,
 )
 from cutaway.core.step import Step
 from cutaway.kernels.experts import TILE, grouped_linear, sort_by_expert, tiled_linear
@@ -70,6 +71,15 @@ def test_top_then_softmax_is_the_renormalized_softmax() -> None:
     same_ids, same = SoftmaxThenTop(3, is_renormalized=True)(scores)
     assert torch.equal(ids, same_ids)
     assert torch.allclose(weights, same, atol=1e-6)
+
+
+def test_factors_weigh_experts_and_choose_none() -> None:
+    rule = WeighedSoftmax(4, num_chosen=2, multiplier=0.5)
+    with torch.no_grad():
+        rule.factors.copy_(torch.tensor([1.0, 2.0, 90.0, 90.0]))
+    ids, weights = rule(2 * SCORES)
+    assert ids.tolist() == [[0, 1]]
+    assert weights[0].tolist() == pytest.approx([0.73106, 2 * 0.26894], abs=1e-4)
 
 
 def test_groups_keep_the_experts_of_the_best_ones() -> None:

@@ -62,3 +62,11 @@ def test_pages_for_native_kernels_have_the_same_shapes_and_another_order() -> No
     assert fields["key"].permute(0, 2, 3, 1).is_contiguous()
     assert fields["value"].permute(0, 2, 1, 3).is_contiguous()
     assert fields["key.scale"].permute(0, 2, 1).is_contiguous()
+
+
+def test_a_layer_with_a_source_reads_its_pages_and_takes_none() -> None:
+    (group,) = groups = group_layers([SPEC, SPEC, CacheSpec((), source=0)])
+    assert group.layers == (0, 1) and group.readers == ((2, 0),)
+    device = torch.device("cpu")
+    made = Pool(groups, num_pages=[5], page_size=4, dtype=torch.float32, device=device)
+    assert made.layers[2] is made.layers[0] and made.num_bytes == pool(torch.float32).num_bytes

@@ -32,16 +32,10 @@ from published_shapes import CLASSES, tiny
 
 PAGE = 16
 WORDS = sorted(set(CLASSES) & set(ARCHITECTURES))
-# Parts that the estimate counts and the engine leaves out.
-LEFT_OUT: dict[str, dict[str, object]] = {
-    "Gemma4ForCausalLM": {
-        "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": False,
-    },
-}  # fmt: skip
 
 
 def configuration(word: str, *, flags: bool) -> dict[str, object]:
-    return {**tiny(word, flags=flags)[1], **LEFT_OUT.get(word, {})}
+    return tiny(word, flags=flags)[1]
 
 
 def engine_of(values: dict[str, object], folder: Path, **settings: Any) -> Engine:
@@ -62,10 +56,10 @@ def prefill(engine: Engine, num_tokens: int) -> None:
 
 
 def layers_with(engine: Engine, *, states: bool) -> list[LayerCache]:
-    """Of the pool, those that keep a state, or those that keep something of every token."""
+    """Of the pool, those that keep a state, or those that keep something of tokens themselves."""
     specs = engine.model.transformer.cache_specs
     pairs = zip(engine.runner.pool.layers, specs, strict=True)
-    return [layer for layer, spec in pairs if spec.is_state is states]
+    return [c for c, spec in pairs if spec.is_state is states and spec.source is None]
 
 
 def held_bytes(engine: Engine) -> int:

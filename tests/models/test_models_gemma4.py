@@ -1,4 +1,4 @@
-"""Gemma 4's configuration: heads of full layers, however the file names its layers."""
+"""Gemma 4's configuration: heads of full layers however named, and whose keys a layer uses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cutaway.core.errors import ModelFormatError
 from cutaway.models.fields import Fields
 from cutaway.models.gemma4 import Gemma4
 
@@ -30,3 +31,25 @@ def test_without_them_the_fields_of_the_hub_count() -> None:
     assert (config.full_head_size, config.full_num_groups) == (32, 2)
     shared = Gemma4.from_hf(Fields({**given, "attention_k_eq_v": True}, file="config.json"))
     assert shared.full_num_groups == 1
+
+
+def test_a_layer_without_keys_uses_those_of_the_last_of_its_kind() -> None:
+    given = {**CONFIG, "num_kv_shared_layers": 5}
+    config = Gemma4.from_hf(Fields(given, file="config.json"))
+    assert config.sources == (*[None] * 7, 6, 6, 6, 6, 5)
+    assert [spec.source for spec in config.facts.cache_specs] == list(config.sources)
+
+
+def test_a_kind_of_layer_needs_keys_once() -> None:
+    given = {**CONFIG, "num_kv_shared_layers": 7}
+    with pytest.raises(ModelFormatError) as fault:
+        Gemma4.from_hf(Fields(given, file="config.json"))
+    assert "num_kv_shared_layers: is 7; of each kind of layer" in str(fault.value)
+
+
+def test_keys_that_a_file_has_for_such_a_layer_are_left_alone() -> None:
+    given = {**CONFIG, "num_kv_shared_layers": 5, "num_hidden_layers": 12}
+    config = Gemma4.from_hf(Fields(given, file="config.json"))
+    stored = "model.layers.11.self_attn.k_proj.weight"
+    assert stored in config.optional("hf") and stored not in config.targets("hf")
+    assert "model.layers.5.self_attn.k_proj.weight" not in config.optional("hf")

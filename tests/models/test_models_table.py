@@ -54,9 +54,10 @@ def test_g09_an_unknown_architecture_gets_the_known_ones_before_a_weight_is_read
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_kv_shared_layers": 1}, "num_kv_shared_layers asks for keys and values shared"),
-        ({"enable_moe_block": True}, "enable_moe_block asks for experts"),
-        ({"hidden_size_per_layer_input": 8}, "asks for embeddings per layer"),
+        (
+            {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9},
+            "vocab_size_per_layer_input is 9; it must be vocab_size, 270, so that",
+        ),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'; causal"),
         ({"layer_types": ["chunked_attention"] * 3}, "['chunked_attention'] unknown ones"),
         ({"hidden_activation": "tanh"}, "hidden_activation is 'tanh'; known are silu, swish,"),

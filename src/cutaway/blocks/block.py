@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.layer_inputs import LayerInput
 from cutaway.blocks.parts import (
     Attention,
     Cosines,
@@ -27,6 +28,7 @@ class Block(nn.Module):
 
     norms:       before attention and before the feed-forward.
     after_norms: of what attention and feed-forward add; such a block is called a sandwich.
+    layer_input: adds what the token itself tells this layer, as in Gemma 4.
     has_gain:    the block's output is multiplied by a stored number, as in Gemma 4.
 
     Shapes: hidden [T, D] -> [T, D].
@@ -39,6 +41,7 @@ class Block(nn.Module):
         attention: Attention,
         mlp: FeedForward,
         after_norms: tuple[Norm, Norm] | None = None,
+        layer_input: LayerInput | None = None,
         has_gain: bool = False,
     ) -> None:
         super().__init__()
@@ -46,9 +49,18 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp = mlp
         self.attention_after_norm, self.mlp_after_norm = after_norms or (None, None)
+        self.layer_input = layer_input
         self.gain = nn.Parameter(torch.ones(1)) if has_gain else None
 
-    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        rotation: Cosines | None,
+        step: Step,
+        layer: int,
+        told: Tensor | None = None,
+    ) -> Tensor:
+        """told: what layer_input reads [T, P], where the block has one."""
         update = self.attention(self.attention_norm(hidden), rotation, step, layer)
         if self.attention_after_norm is not None:
             update = self.attention_after_norm(update)
@@ -57,6 +69,10 @@ class Block(nn.Module):
         if self.mlp_after_norm is not None:
             update = self.mlp_after_norm(update)
         hidden = hidden + step.tap("blocks.mlp.update", update, layer)
+        if self.layer_input is not None:
+            assert told is not None, "a block with a layer input is told one"
+            update = self.layer_input(hidden, told)
+            hidden = hidden + step.tap("blocks.input.update", update, layer)
         if self.gain is not None:
             hidden = hidden * self.gain
         return step.tap("blocks.hidden", hidden, layer)
@@ -66,7 +82,7 @@ class Block(nn.Module):
         """Whether the layer can be said in native operations."""
         norms = [self.attention_norm, self.mlp_norm, *self._after_norms]
         has_norms = all(isinstance(norm, RecordedNorm) for norm in norms)
-        is_plain = self.gain is None
+        is_plain = self.gain is None and self.layer_input is None
         return has_norms and is_plain and can_record(self.attention) and can_record(self.mlp)
 
     def record(

@@ -47,7 +47,7 @@ class Embedding(nn.Module):
     def forward(self, step: Step) -> Tensor:
         hidden = self.table.rows(step.token_ids)
         if self.multiplier is not None:
-            hidden = hidden * _rounded(self.multiplier, hidden.dtype)
+            hidden = hidden * rounded(self.multiplier, hidden.dtype)
         if self.positions is not None:
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)
@@ -74,7 +74,7 @@ class Embedding(nn.Module):
         """The native form; returns the buffer that holds the rows."""
         table = cast(Packed, self.table).packed
         out = tape.tokens("embedding.hidden", table.num_columns)
-        multiplier = 1.0 if self.multiplier is None else _rounded(self.multiplier, torch.float32)
+        multiplier = 1.0 if self.multiplier is None else rounded(self.multiplier, torch.float32)
         tape.add(native.gather(table, out=out, multiplier=multiplier))
         tape.show("embedding.hidden", None, lambda step: out[: step.num_tokens])
         return out
@@ -114,5 +114,6 @@ class SinusoidalPositions(nn.Module):
         return torch.cat((turned.sin(), turned.cos()), dim=-1)
 
 
-def _rounded(multiplier: float, dtype: torch.dtype) -> float:
+def rounded(multiplier: float, dtype: torch.dtype) -> float:
+    """A factor as a table of some dtype would hold it: sqrt(3072) is 55.5 in bfloat16."""
     return float(torch.tensor(multiplier, dtype=dtype, device="cpu"))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cutaway.blocks.activations import Gate
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
+from cutaway.blocks.parts import Norm
 from cutaway.blocks.router import Router
 from cutaway.core.step import Step
 from cutaway.kernels.experts import Chosen, grouped_linear, sort_by_expert
@@ -98,6 +99,8 @@ class MixtureOfExperts(nn.Module):
     the step's pairs of token and expert. A sink that returns other ids or weights routes anew.
 
     shared_gate: one row that says, by a sigmoid, how much of the shared layer counts.
+    norms: before and after the shared layer, then before and after the experts, where each has
+    norms of its own, as in Gemma 4; the router reads what comes in.
 
     Shapes: hidden [T, D] -> [T, D].
     Source: Shazeer et al. 2017, arXiv 1701.06538; shared experts: Dai et al. 2024, 2401.06066.
@@ -110,10 +113,14 @@ class MixtureOfExperts(nn.Module):
         shared: GatedMLP | None = None,
         *,
         shared_gate: Linear | None = None,
+        norms: tuple[Norm, Norm, Norm, Norm] | None = None,
     ) -> None:
         super().__init__()
         self.router, self.experts, self.shared = router, experts, shared
         self.shared_gate = shared_gate
+        self.shared_norm, self.shared_after_norm, self.experts_norm, self.experts_after_norm = (
+            norms or (nn.Identity(), nn.Identity(), nn.Identity(), nn.Identity())
+        )
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         expert_ids, weights = self.router(hidden)
@@ -123,15 +130,16 @@ class MixtureOfExperts(nn.Module):
         if step.sink is not None:
             counts = torch.tensor(chosen.counts, device=hidden.device)
             step.tap("blocks.experts.counts", counts, layer)
-        results = self.experts(hidden[chosen.rows], chosen)[chosen.places]
+        results = self.experts(self.experts_norm(hidden)[chosen.rows], chosen)[chosen.places]
         # [T, K, D], added up from the best expert to the last: the order is each token's own.
         parts = results.view(*expert_ids.shape, -1) * weights[..., None]
         update = parts[:, 0]
         for part in parts.unbind(dim=1)[1:]:
             update = update + part
+        update = self.experts_after_norm(update)
         if self.shared is None:
             return update
-        shared = self.shared(hidden, step, layer)
+        shared = self.shared_after_norm(self.shared(self.shared_norm(hidden), step, layer))
         if self.shared_gate is not None:
             shared = shared * self.shared_gate(hidden).sigmoid()
         return update + shared

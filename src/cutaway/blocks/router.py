@@ -13,6 +13,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.parts import Norm
 from cutaway.kernels.experts import tiled_linear
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
@@ -35,11 +36,22 @@ class Rule(Protocol):
 class Router(nn.Module):
     """A score per expert from a linear map, and a rule that chooses by them.
 
+    norm: of what the map reads, where the router has one of its own.
+
     Shapes: hidden [T, D] -> expert ids [T, K] int64, weights [T, K] in the dtype of hidden.
     """
 
-    def __init__(self, width: int, num_experts: int, rule: Rule, *, has_bias: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        num_experts: int,
+        rule: Rule,
+        *,
+        has_bias: bool = False,
+        norm: Norm | None = None,
+    ) -> None:
         super().__init__()
+        self.norm = norm
         self.num_experts, self.width = num_experts, width
         self.scores = DenseWeight(num_experts, width)
         self.bias = nn.Parameter(torch.zeros(num_experts)) if has_bias else None
@@ -49,7 +61,8 @@ class Router(nn.Module):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         matrix = cast(Weight, self.scores).dense().to(wide)
         bias = None if self.bias is None else self.bias.to(wide)
-        expert_ids, weights = self.rule(tiled_linear(hidden.to(wide), matrix, bias))
+        read = hidden if self.norm is None else self.norm(hidden)
+        expert_ids, weights = self.rule(tiled_linear(read.to(wide), matrix, bias))
         return expert_ids, weights.to(hidden.dtype)
 
 
@@ -70,6 +83,26 @@ class SoftmaxThenTop:
         if self.is_renormalized:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         return expert_ids, weights * self.multiplier
+
+
+class WeighedSoftmax(nn.Module):
+    """Probabilities over all experts, the highest of them adding up to 1, each times a factor.
+
+    multiplier: of the scores. factors: learned, one per expert; they take no part in the choice.
+
+    Source: transformers' Gemma4TextRouter.
+    """
+
+    def __init__(self, num_experts: int, *, num_chosen: int, multiplier: float) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.ones(num_experts))
+        self.num_chosen, self.multiplier = num_chosen, multiplier
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities = (scores * self.multiplier).softmax(dim=-1)
+        weights, expert_ids = probabilities.topk(self.num_chosen, dim=-1)
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+        return expert_ids, weights * self.factors.to(weights.dtype)[expert_ids]
 
 
 @dataclass(frozen=True)

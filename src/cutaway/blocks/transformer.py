@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cutaway.blocks.attention.delta import DeltaLayer
 from cutaway.blocks.block import Block
 from cutaway.blocks.embedding import Embedding
+from cutaway.blocks.layer_inputs import LayerInputs
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.parts import can_record
@@ -25,15 +26,22 @@ from cutaway.quantize.packed import Packed
 class Transformer(nn.Module):
     """Decoder-only transformer.
 
+    layer_inputs: what each layer is told of a token beside the stream, as in Gemma 4.
     frequencies: the distinct ones of its layers, in the order in which they first appear.
 
     Shapes: a step of T tokens that wants R rows -> logits [R, V].
     """
 
     def __init__(
-        self, *, embedding: Embedding, blocks: Iterable[Block], unembedding: Unembedding
+        self,
+        *,
+        embedding: Embedding,
+        blocks: Iterable[Block],
+        unembedding: Unembedding,
+        layer_inputs: LayerInputs | None = None,
     ) -> None:
         super().__init__()
+        self.layer_inputs = layer_inputs
         self.embedding = embedding
         self.blocks = nn.ModuleList(blocks)
         self.unembedding = unembedding
@@ -59,8 +67,11 @@ class Transformer(nn.Module):
             angles(each, step.positions, step.declared_lengths, hidden.dtype)
             for each in self.frequencies
         ]
+        told = None if self.layer_inputs is None else self.layer_inputs(hidden, step)
         for layer, (block, turn) in enumerate(zip(self.blocks, self._turns, strict=True)):
-            hidden = block(hidden, None if turn is None else rotations[turn], step, layer)
+            rotation = None if turn is None else rotations[turn]
+            own = None if told is None else told[:, layer]
+            hidden = block(hidden, rotation, step, layer, own)
         return self.unembedding(hidden, step)
 
     @property
@@ -75,7 +86,8 @@ class Transformer(nn.Module):
     @property
     def has_native_form(self) -> bool:
         """Whether every part can be said in native operations, once its weights are packed."""
-        return all(map(can_record, (self.embedding, *self.blocks, self.unembedding)))
+        parts = (self.embedding, *self.blocks, self.unembedding)
+        return self.layer_inputs is None and all(map(can_record, parts))
 
     @property
     def can_record(self) -> bool:

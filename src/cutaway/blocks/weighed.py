@@ -29,9 +29,14 @@ def model_work(transformer: Transformer, facts: ModelFacts, cache_dtype: str) ->
     blocks = [cast(Block, block) for block in transformer.blocks]
     attentions = [cast(nn.Module, block.attention) for block in blocks]
     rest = [part for block in blocks for part in block.children() if part not in attentions]
-    table = transformer.unembedding
+    table, told = transformer.unembedding, transformer.layer_inputs
+    if told is not None:
+        rest += [told.projection, cast(nn.Module, told.norm)]
+    row_bytes = stored_bytes(transformer.embedding.table) + (
+        stored_bytes(told.table) if told else 0
+    )
     return ModelWork(
-        row_bytes=stored_bytes(transformer.embedding.table) / facts.vocab_size,
+        row_bytes=row_bytes / facts.vocab_size,
         attention=_matrices(attentions),
         mlp=_matrices(rest),
         unembedding=Matrices(stored_bytes(table), facts.vocab_size * facts.width),

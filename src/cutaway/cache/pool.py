@@ -41,15 +41,17 @@ class Pool:
                     for field in group.spec.stored(str(dtype).removeprefix("torch."))
                 }
                 caches[layer] = LayerCache(fields, group.index, page_size)
+        self._kept = tuple(caches.values())
+        caches |= {reader: caches[source] for group in groups for reader, source in group.readers}
         self.layers = tuple(caches[layer] for layer in sorted(caches))
 
     @property
     def num_bytes(self) -> int:
-        return sum(pages.nbytes for layer in self.layers for pages in layer.fields.values())
+        return sum(pages.nbytes for layer in self._kept for pages in layer.fields.values())
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group, so that NaN in them cannot reach whoever comes next."""
-        for layer in self.layers:
+        for layer in self._kept:
             for field in layer.fields.values():
                 # One byte is zeroed as a byte: float8 has no index_put of its own.
                 plain = field.view(torch.uint8) if field.dtype.itemsize == 1 else field

@@ -82,11 +82,13 @@ class CacheSpec:
 
     is_state: fields are what is known after the page's last token so far. Only the newest is
     needed to go on, and each full page's is a snapshot from which a prefix hit goes on.
+    source: an earlier layer whose fields this one reads; it has none of its own.
     """
 
     fields: tuple[CacheField, ...]
     extent: Extent = FULL
     is_state: bool = False
+    source: int | None = None
 
     @property
     def can_roll_back(self) -> bool:
@@ -114,19 +116,26 @@ class CacheSpec:
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that share page tables because they keep the same thing."""
+    """Layers that share page tables because they keep the same thing.
+
+    readers: pairs of a later layer, which keeps nothing, and the one whose fields it reads.
+    """
 
     index: int
     spec: CacheSpec
     layers: tuple[int, ...]
+    readers: tuple[tuple[int, int], ...] = ()
 
 
 def group_layers(specs: Sequence[CacheSpec]) -> tuple[CacheGroup, ...]:
-    """Groups in the order in which their first layer appears."""
+    """Groups in the order in which their first layer appears; a layer with a source has none."""
     layers: dict[CacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
-        layers.setdefault(spec, []).append(layer)
+        if spec.source is None:
+            layers.setdefault(spec, []).append(layer)
+    sources = [(layer, spec.source) for layer, spec in enumerate(specs)]
+    readers = [(layer, source) for layer, source in sources if source is not None]
     return tuple(
-        CacheGroup(index, spec, tuple(members))
+        CacheGroup(index, spec, tuple(members), tuple(r for r in readers if r[1] in members))
         for index, (spec, members) in enumerate(layers.items())
     )

@@ -84,6 +84,10 @@ class Step:
     groups: tuple[GroupTables, ...] = ()
     caches: tuple[LayerCache, ...] = ()
     sink: Sink | None = field(default=None, compare=False)
+    # Without caches: keys and values by layer, for later layers that have none of their own.
+    left: dict[int, tuple[Tensor, Tensor]] = field(
+        default_factory=dict[int, tuple[Tensor, Tensor]], compare=False, repr=False
+    )
 
     @property
     def num_tokens(self) -> int:

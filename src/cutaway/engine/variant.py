@@ -102,7 +102,10 @@ def _variant(
         for block in (cast(Block, each) for each in was.blocks)
     ]
     transformer = Transformer(
-        embedding=cast(Any, first or was.embedding), blocks=blocks, unembedding=was.unembedding
+        embedding=cast(Any, first or was.embedding),
+        blocks=blocks,
+        unembedding=was.unembedding,
+        layer_inputs=was.layer_inputs,
     ).eval()
     facts = replace(model.facts, cache_specs=transformer.cache_specs)
     return replace(model, transformer=transformer, facts=facts)

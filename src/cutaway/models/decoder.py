@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from cutaway.blocks.block import Block
 from cutaway.blocks.embedding import Embedding, PositionTable
+from cutaway.blocks.layer_inputs import LayerInputs
 from cutaway.blocks.parts import Norm
 from cutaway.blocks.transformer import Transformer
 from cutaway.blocks.unembed import Unembedding
@@ -21,6 +22,7 @@ def decoder(
     multiplier: float | None = None,
     positions: PositionTable | None = None,
     cap: float | None = None,
+    layer_inputs: LayerInputs | None = None,
 ) -> Transformer:
     """The model with unset weights.
 
@@ -29,4 +31,6 @@ def decoder(
     embedding = Embedding(sizes.vocab_size, sizes.width, multiplier=multiplier, positions=positions)
     table = embedding.table if sizes.is_tied else DenseWeight(sizes.vocab_size, sizes.width)
     unembedding = Unembedding(norm, table, cap=cap)
-    return Transformer(embedding=embedding, blocks=blocks, unembedding=unembedding)
+    return Transformer(
+        embedding=embedding, blocks=blocks, unembedding=unembedding, layer_inputs=layer_inputs
+    )

@@ -1,7 +1,4 @@
-"""Gemma 4, its dense text: full layers have heads of their own size, and may share keys as values.
-
-Left out, and refused: embeddings per layer (the E models), keys shared between layers, experts.
-"""
+"""Gemma 4, its text: inputs for each layer, keys shared between layers, and experts beside."""
 
 from __future__ import annotations
 
@@ -9,21 +6,27 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from torch import nn
+
 from cutaway.blocks.activations import Gate
 from cutaway.blocks.attention.grouped import GroupedAttention, grouped_cache_spec
 from cutaway.blocks.block import Block
+from cutaway.blocks.layer_inputs import LayerInput, LayerInputs
 from cutaway.blocks.mlp import GatedMLP
+from cutaway.blocks.moe import Experts, MixtureOfExperts
 from cutaway.blocks.norm import UnitRMSNorm, WideRMSNorm
 from cutaway.blocks.positions import Frequencies
+from cutaway.blocks.router import Router, WeighedSoftmax
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.errors import UnsupportedModelError
+from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
-from cutaway.core.layout import Extent
+from cutaway.core.layout import CacheSpec, Extent
 from cutaway.core.weights import Target
-from cutaway.models import names, positions
+from cutaway.models import experts, names, positions
 from cutaway.models.activations import gate_of
 from cutaway.models.architecture import Layout
 from cutaway.models.decoder import decoder
+from cutaway.models.experts import ExpertSizes
 from cutaway.models.extents import (
     FULL_LAYER,
     WINDOW_LAYER,
@@ -33,20 +36,19 @@ from cutaway.models.extents import (
     window_width,
 )
 from cutaway.models.fields import Fields
+from cutaway.models.names import HF_SANDWICH, Targets, matrix
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
 
 _PERIOD = 6  # every sixth layer sees all
-# Fields that must be absent, 0 or false, and what they would bring.
-_LEFT_OUT = {
-    "hidden_size_per_layer_input": "embeddings per layer",
-    "num_kv_shared_layers": "keys and values shared between layers",
-    "enable_moe_block": "experts",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma4:
-    """Configuration of a Gemma 4 model's text part."""
+    """Configuration of a Gemma 4 model's text part. Source: transformers' Gemma4TextModel.
+
+    told: numbers that each layer is told of a token beside the stream; 0 for none.
+    sources: by layer, the earlier one whose keys and values it uses, or None.
+    """
 
     sizes: Sizes
     kinds: tuple[str, ...]  # of each layer
@@ -56,6 +58,10 @@ class Gemma4:
     frequencies: Mapping[str, Frequencies | None]  # by kind
     window: int | None
     gate: Gate
+    told: int
+    sources: tuple[int | None, ...]
+    is_wide: bool  # the feed-forward of layers with a source is twice as wide
+    experts: ExpertSizes | None
     logits_cap: float | None = None
     has_bias: bool = False
 
@@ -63,7 +69,6 @@ class Gemma4:
     def from_hf(cls, config: Fields) -> Gemma4:
         """Read a config.json, in the form of the hub (global_...) or with per_layer_config."""
         refuse_bidirectional(config)
-        _refuse_left_out(config)
         sizes = sizes_from_hf(config, is_tied=True, head_size=256)
         kinds = layer_kinds(config, sizes.num_layers, is_window=lambda i: (i + 1) % _PERIOD != 0)
         kinds = (*kinds[:-1], FULL_LAYER)  # as transformers does, whatever the file says
@@ -72,23 +77,19 @@ class Gemma4:
         head_size = layer.integer("head_dim", config.integer("global_head_dim", 512))
         groups = config.integer("num_global_key_value_heads", sizes.num_groups)
         groups = layer.integer("num_key_value_heads", groups if shares else sizes.num_groups)
-        length = sizes.max_length
         return cls(
             sizes=sizes,
             kinds=kinds,
             full_head_size=head_size,
             full_num_groups=groups,
             keys_are_values=shares,
-            frequencies={
-                FULL_LAYER: positions.from_hf(
-                    config, head_size=head_size, max_length=length, kind=FULL_LAYER, base=1e6
-                ),
-                WINDOW_LAYER: positions.from_hf(
-                    config, head_size=sizes.head_size, max_length=length, kind=WINDOW_LAYER
-                ),
-            },
+            frequencies=_frequencies(config, sizes, head_size),
             window=window_width(config, "sliding_window"),
             gate=gate_of(config, "hidden_activation", "gelu_pytorch_tanh"),
+            told=_told(config, sizes.vocab_size),
+            sources=_sources(config, kinds),
+            is_wide=config.flag("use_double_wide_mlp", False),
+            experts=_experts(config),
             logits_cap=config.number_or_none("final_logit_softcapping"),
             has_bias=config.flag("attention_bias", False),
         )
@@ -102,90 +103,232 @@ class Gemma4:
     def end_token_ids(self) -> tuple[int, ...]:
         return self.sizes.end_token_ids
 
-    def sizes_of(self, kind: str) -> Sizes:
-        """The sizes that a kind of layer has."""
-        if kind == WINDOW_LAYER:
-            return self.sizes
-        return replace(self.sizes, head_size=self.full_head_size, num_groups=self.full_num_groups)
+    def sizes_of(self, layer: int) -> Sizes:
+        """The sizes that a layer has."""
+        is_wide = self.is_wide and self.sources[layer] is not None
+        sizes = replace(self.sizes, inner=self.sizes.inner * (2 if is_wide else 1))
+        if self.kinds[layer] == WINDOW_LAYER:
+            return sizes
+        return replace(sizes, head_size=self.full_head_size, num_groups=self.full_num_groups)
 
     @property
     def facts(self) -> ModelFacts:
-        layers = [
-            (self.sizes_of(kind), extent)
-            for kind, extent in zip(self.kinds, self.extents, strict=True)
-        ]
-        specs = [grouped_cache_spec(s.num_groups, s.head_size, extent) for s, extent in layers]
+        specs = [self._cache_spec(layer) for layer in range(self.sizes.num_layers)]
         return facts_of(self.sizes, "gemma4", targets=self.targets("hf"), cache_specs=specs)
 
+    def _cache_spec(self, layer: int) -> CacheSpec:
+        sizes, extent, source = self.sizes_of(layer), self.extents[layer], self.sources[layer]
+        if source is not None:
+            return CacheSpec((), extent, source=source)
+        return grouped_cache_spec(sizes.num_groups, sizes.head_size, extent)
+
     def build(self) -> Transformer:
-        layers = zip(self.kinds, self.extents, strict=True)
+        sizes = self.sizes
+        inputs = LayerInputs(
+            sizes.vocab_size,
+            sizes.width,
+            num_layers=sizes.num_layers,
+            inner=self.told,
+            norm=self._norm(self.told),
+        )
         return decoder(
-            self.sizes,
-            [self._block(kind, extent) for kind, extent in layers],
+            sizes,
+            [self._block(layer) for layer in range(sizes.num_layers)],
             norm=self._norm(),
-            multiplier=math.sqrt(self.sizes.width),
+            multiplier=math.sqrt(sizes.width),
             cap=self.logits_cap,
+            layer_inputs=inputs if self.told else None,
         )
 
-    def _norm(self) -> WideRMSNorm:
-        return WideRMSNorm(self.sizes.width, self.sizes.epsilon)
+    def _norm(self, width: int | None = None) -> WideRMSNorm:
+        return WideRMSNorm(width or self.sizes.width, self.sizes.epsilon)
 
-    def _block(self, kind: str, extent: Extent) -> Block:
-        sizes = self.sizes_of(kind)
+    def _block(self, layer: int) -> Block:
+        width, told = self.sizes.width, self.told
+        dense = GatedMLP(width, self.sizes_of(layer).inner, gate=self.gate)
+        has_experts = self.experts is not None
         return Block(
-            norms=(self._norm(), self._norm()),
-            attention=GroupedAttention(
-                sizes.width,
-                num_heads=sizes.num_heads,
-                num_groups=sizes.num_groups,
-                head_size=sizes.head_size,
-                frequencies=self.frequencies[kind],
-                has_bias=self.has_bias,
-                has_output_bias=self.has_bias,
-                extent=extent,
-                keys_are_values=self._shares(kind),
-                head_norms=(
-                    WideRMSNorm(sizes.head_size, sizes.epsilon),
-                    WideRMSNorm(sizes.head_size, sizes.epsilon),
-                ),
-                value_norm=UnitRMSNorm(sizes.epsilon),
-                softmax_scale=1.0,  # the head norms' weights hold it
-            ),
-            mlp=GatedMLP(sizes.width, sizes.inner, gate=self.gate),
+            # Beside experts the feed-forward has norms of its own for either branch.
+            norms=(self._norm(), nn.Identity() if has_experts else self._norm()),
+            attention=self._attention(layer),
+            mlp=dense if self.experts is None else self._mixture(dense, self.experts),
             after_norms=(self._norm(), self._norm()),
+            layer_input=LayerInput(width, told, gate=self.gate, norm=self._norm())
+            if told
+            else None,
             has_gain=True,
+        )
+
+    def _attention(self, layer: int) -> GroupedAttention:
+        sizes, kind, source = self.sizes_of(layer), self.kinds[layer], self.sources[layer]
+        own = None if source is not None else self._norm(sizes.head_size)
+        return GroupedAttention(
+            sizes.width,
+            num_heads=sizes.num_heads,
+            num_groups=sizes.num_groups,
+            head_size=sizes.head_size,
+            frequencies=self.frequencies[kind],
+            has_bias=self.has_bias,
+            has_output_bias=self.has_bias,
+            extent=self.extents[layer],
+            keys_are_values=self._shares(kind),
+            head_norms=(self._norm(sizes.head_size), own),
+            value_norm=UnitRMSNorm(sizes.epsilon),
+            softmax_scale=1.0,  # the head norms' weights hold it
+            is_source=layer in self.sources,
+            source=source,
+        )
+
+    def _mixture(self, dense: GatedMLP, sizes: ExpertSizes) -> MixtureOfExperts:
+        width, count = self.sizes.width, sizes.num_experts
+        rule = WeighedSoftmax(count, num_chosen=sizes.num_chosen, multiplier=width**-0.5)
+        return MixtureOfExperts(
+            Router(width, count, rule, norm=self._norm()),
+            Experts(count, width, sizes.inner, gate=self.gate),
+            dense,
+            norms=(self._norm(), self._norm(), self._norm(), self._norm()),
         )
 
     def _shares(self, kind: str) -> bool:
         return self.keys_are_values and kind == FULL_LAYER
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
-        table, bias = names.HF_SANDWICH, self.has_bias
-        targets = names.end_targets(self.sizes, table)
-        for layer, kind in enumerate(self.kinds):
-            sizes = self.sizes_of(kind)
-            widths = dict.fromkeys(names.SANDWICH_NORMS, sizes.width)
-            widths |= {"query_norm": sizes.head_size, "key_norm": sizes.head_size}
-            at = table["layer"].format(layer)
-            targets |= names.norm_targets(table, layer, widths)
-            attention = names.attention_targets(
-                sizes, table, layer, has_bias=bias, has_output_bias=bias
-            )
-            if self._shares(kind):
-                value = at + table["value"]
-                attention = {n: t for n, t in attention.items() if not n.startswith(value)}
-            targets |= attention | names.gated_targets(sizes, table, layer)
-            targets[f"{at}layer_scalar"] = Target(f"blocks.{layer}.gain", (1,))
+        assert layout == "hf", "only Hugging Face's layout is read"
+        targets = names.end_targets(self.sizes, HF_SANDWICH)
+        if self.told:
+            targets |= _input_targets(self.sizes, self.told)
+        for layer in range(self.sizes.num_layers):
+            targets |= self._layer_targets(layer)
         return targets
 
+    def _layer_targets(self, layer: int) -> Targets:
+        table, sizes, kind = HF_SANDWICH, self.sizes_of(layer), self.kinds[layer]
+        at, to = table["layer"].format(layer), f"blocks.{layer}."
+        widths = dict.fromkeys(names.SANDWICH_NORMS, sizes.width)
+        widths |= {"query_norm": sizes.head_size, "key_norm": sizes.head_size}
+        targets = names.norm_targets(table, layer, widths) | names.attention_targets(
+            sizes, table, layer, has_bias=self.has_bias, has_output_bias=self.has_bias
+        )
+        targets |= names.gated_targets(sizes, table, layer)
+        left_out = _own_names(layer) if self.sources[layer] is not None else ()
+        if self._shares(kind):
+            left_out = (*left_out, at + table["value"])
+        targets = {n: t for n, t in targets.items() if not n.startswith(left_out)}
+        targets[f"{at}layer_scalar"] = Target(f"{to}gain", (1,))
+        if self.told:
+            targets |= _layer_input_targets(at, f"{to}layer_input.", sizes.width, self.told)
+        if self.experts is None:
+            return targets
+        return _beside_experts(targets, at, f"{to}mlp.", self.experts, sizes.width)
+
     def optional(self, layout: Layout) -> frozenset[str]:
-        return names.optional_names(self.sizes, layout, names.HF_SANDWICH)
+        """With the keys' and values' own weights that layers with a source may still have."""
+        spare = {
+            f"{name}.{kind}"
+            for layer, source in enumerate(self.sources)
+            if source is not None
+            for name in _own_names(layer)
+            for kind in ("weight", "bias")
+        }
+        return names.optional_names(self.sizes, layout, HF_SANDWICH) | spare
 
 
-def _refuse_left_out(config: Fields) -> None:
-    for field, what in _LEFT_OUT.items():
-        if config.truth(field):
-            raise UnsupportedModelError(
-                f"{config.file}: {field} asks for {what}; Gemma 4 models without them are "
-                "supported."
-            )
+def _own_names(layer: int) -> tuple[str, ...]:
+    """Modules that make keys and values."""
+    at = HF_SANDWICH["layer"].format(layer)
+    return tuple(at + HF_SANDWICH[name] for name in ("key", "value", "key_norm"))
+
+
+def _frequencies(
+    config: Fields, sizes: Sizes, full_head_size: int
+) -> dict[str, Frequencies | None]:
+    length, size = sizes.max_length, sizes.head_size
+    return {
+        FULL_LAYER: positions.from_hf(
+            config, head_size=full_head_size, max_length=length, kind=FULL_LAYER, base=1e6
+        ),
+        WINDOW_LAYER: positions.from_hf(
+            config, head_size=size, max_length=length, kind=WINDOW_LAYER
+        ),
+    }
+
+
+def _told(config: Fields, vocab_size: int) -> int:
+    told = config.integer("hidden_size_per_layer_input", 256, least=0)
+    rows = config.integer("vocab_size_per_layer_input", vocab_size)
+    if told and rows != vocab_size:
+        raise UnsupportedModelError(
+            f"{config.file}: vocab_size_per_layer_input is {rows}; it must be vocab_size, "
+            f"{vocab_size}, so that every token has its inputs."
+        )
+    return told
+
+
+def _sources(config: Fields, kinds: tuple[str, ...]) -> tuple[int | None, ...]:
+    """By layer whose keys and values it uses: of the last own ones, those of its kind."""
+    shared = config.integer("num_kv_shared_layers", 0, least=0)
+    own = kinds[: max(0, len(kinds) - shared)]
+    if not set(kinds) <= set(own):
+        raise ModelFormatError(
+            f"is {shared}; of each kind of layer, {' and '.join(sorted(set(kinds)))}, one at least "
+            "must have keys of its own.",
+            file=config.file,
+            field="num_kv_shared_layers",
+        )
+    last = {kind: layer for layer, kind in enumerate(own)}
+    return tuple(None if layer < len(own) else last[kind] for layer, kind in enumerate(kinds))
+
+
+def _experts(config: Fields) -> ExpertSizes | None:
+    if not config.flag("enable_moe_block", False):
+        return None
+    inner = config.integer("moe_intermediate_size")
+    return ExpertSizes.read(config, "num_experts", "top_k_experts", inner)
+
+
+def _input_targets(sizes: Sizes, told: int) -> Targets:
+    every = sizes.num_layers * told
+    table = Target("layer_inputs.table.weight", (sizes.vocab_size, every))
+    stored, shape = "model.per_layer_model_projection", (every, sizes.width)
+    return {
+        "model.embed_tokens_per_layer.weight": table,
+        **matrix(stored, "layer_inputs.projection", 0, shape),
+        "model.per_layer_projection_norm.weight": Target("layer_inputs.norm.weight", (told,)),
+    }
+
+
+def _layer_input_targets(at: str, to: str, width: int, told: int) -> Targets:
+    return {
+        **matrix(f"{at}per_layer_input_gate", f"{to}gate_rows", 0, (told, width)),
+        **matrix(f"{at}per_layer_projection", f"{to}projection", 0, (width, told)),
+        f"{at}post_per_layer_input_norm.weight": Target(f"{to}norm.weight", (width,)),
+    }
+
+
+def _beside_experts(targets: Targets, at: str, to: str, sizes: ExpertSizes, width: int) -> Targets:
+    """A layer's targets where the feed-forward has experts beside it."""
+    dense, first = f"{at}mlp.", f"{at}pre_feedforward_layernorm.weight"
+    moved = {
+        name: replace(target, parameter=target.parameter.replace(to, f"{to}shared."))
+        if name.startswith(dense)
+        else target
+        for name, target in targets.items()
+    }
+    norms = {
+        "pre_feedforward_layernorm": "shared_norm",
+        "post_feedforward_layernorm_1": "shared_after_norm",
+        "pre_feedforward_layernorm_2": "experts_norm",
+        "post_feedforward_layernorm_2": "experts_after_norm",
+    }
+    del moved[first]
+    moved |= {f"{at}{n}.weight": Target(f"{to}{own}.weight", (width,)) for n, own in norms.items()}
+    count, inner = sizes.num_experts, sizes.inner
+    return moved | {
+        **experts.router_targets(f"{at}router.proj", to, sizes, width),
+        f"{at}router.scale": Target(f"{to}router.norm.weight", (width,)),
+        f"{at}router.per_expert_scale": Target(f"{to}router.rule.factors", (count,)),
+        f"{at}experts.gate_up_proj": Target(
+            f"{to}experts.gate_up.weight", (count, 2 * inner, width)
+        ),
+        f"{at}experts.down_proj": Target(f"{to}experts.down.weight", (count, width, inner)),
+    }

@@ -203,7 +203,7 @@ def _opened(
             f"expert is {expert}; layer {layer} has experts 0 to {experts.num_experts - 1}.",
             param="expert",
         )
-    gate, up = (each[0] for each in experts.sides(normed, expert))
+    gate, up = (each[0] for each in experts.sides(mlp.experts_norm(normed), expert))
     return _Layer(
         "experts",
         name_of(experts.gate),

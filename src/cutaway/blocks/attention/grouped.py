@@ -36,10 +36,12 @@ class GroupedAttention(nn.Module):
     extent:      which earlier tokens stay visible.
     is_fused:    one stored matrix holds queries, keys and values.
     keys_are_values: no matrix of its own makes values; they are keys before norm and rotation.
-    head_norms:  of each query and each key head, before they turn.
+    head_norms:  of each query and each own key head, before they turn.
     cap:         scores are squeezed smoothly between -cap and cap.
     has_sinks:   each head has a learned score that brings no value.
     has_gate:    rows beside each query head's say, by a sigmoid, how much of the result counts.
+    is_source:   later layers use this one's keys and values.
+    source:      the layer whose keys and values are used; no matrix makes own ones.
 
     Shapes: hidden [T, D], cos and sin [T, C'/2] -> [T, D].
     Source: Ainslie et al. 2023, arXiv 2305.13245.
@@ -58,12 +60,14 @@ class GroupedAttention(nn.Module):
         is_fused: bool = False,
         extent: Extent = FULL,
         keys_are_values: bool = False,
-        head_norms: tuple[Norm, Norm] | None = None,
+        head_norms: tuple[Norm, Norm | None] | None = None,
         value_norm: Norm | None = None,
         softmax_scale: float | None = None,
         cap: float | None = None,
         has_sinks: bool = False,
         has_gate: bool = False,
+        is_source: bool = False,
+        source: int | None = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_groups, self.head_size = num_heads, num_groups, head_size
@@ -75,46 +79,51 @@ class GroupedAttention(nn.Module):
         self.value_norm = value_norm
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if has_sinks else None
         self.has_gate = has_gate
+        self.is_source, self.source = is_source, source
         query_rows = num_heads * head_size * (2 if has_gate else 1)
-        rows = (query_rows, *[num_groups * head_size] * (1 if keys_are_values else 2))
+        own = 0 if source is not None else 1 if keys_are_values else 2
+        rows = (query_rows, *[num_groups * head_size] * own)
         self.qkv = Linear(width, (sum(rows),) if is_fused else rows, has_bias=has_bias)
         self.output = Linear(num_heads * head_size, (width,), has_bias=has_output_bias)
 
     @property
     def cache_spec(self) -> CacheSpec:
+        if self.source is not None:
+            return CacheSpec((), self.extent, source=self.source)
         return grouped_cache_spec(self.num_groups, self.head_size, self.extent)
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
         heads = self.qkv(hidden).view(hidden.shape[0], -1, self.head_size)  # [T, H + 2G, C]
         query, gate, heads = self._query(heads)
-        key = heads[:, : self.num_groups]
-        value = heads[:, -self.num_groups :]  # the keys again where they are values too
-        if self.value_norm is not None:
-            value = self.value_norm(value)
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
+        if self.query_norm is not None:
+            query = self.query_norm(query)
         if rotation is not None:
-            query, key = rotate(query, *rotation), rotate(key, *rotation)
+            query = rotate(query, *rotation)
         query = step.tap("blocks.attention.query", query, layer)
-        key = step.tap("blocks.attention.key", key, layer)
-        value = step.tap("blocks.attention.value", value, layer)
+        own = self._own(heads, rotation, step, layer) if self.source is None else None
         if step.caches:
-            mixed = self._through_pages(query, key, value, step, step.caches[layer])
+            mixed = self._through_pages(query, own, step, step.caches[layer])
         else:
-            mixed = attention(
-                query,
-                key,
-                value,
-                plan=step.plan,
-                softmax_scale=self.softmax_scale,
-                extent=self.extent,
-                cap=self.cap,
-                sinks=self.sinks,
-            )
+            mixed = self._alone(query, own, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
         if gate is not None:
             mixed = mixed * step.tap("blocks.attention.gate", gate.sigmoid(), layer)
         return self.output(mixed.flatten(1))
+
+    def _own(
+        self, heads: Tensor, rotation: Cosines | None, step: Step, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of the step's tokens. Shapes: heads [T, 2G, C] -> [T, G, C] each."""
+        key = heads[:, : self.num_groups]
+        value = heads[:, -self.num_groups :]  # the keys again where they are values too
+        if self.value_norm is not None:
+            value = self.value_norm(value)
+        if self.key_norm is not None:
+            key = self.key_norm(key)
+        if rotation is not None:
+            key = rotate(key, *rotation)
+        key = step.tap("blocks.attention.key", key, layer)
+        return key, step.tap("blocks.attention.value", value, layer)
 
     def _query(self, heads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Query heads, their gates, and what is left. Shapes: [T, H, C] each."""
@@ -153,7 +162,8 @@ class GroupedAttention(nn.Module):
         has_heads = has_heads and self.head_size <= native.MOST_HEAD_SIZE
         has_values = self.value_norm is None and len(self.qkv.rows) != 2
         has_scores = self.sinks is None and not keeps_first and not self.has_gate
-        return has_heads and has_values and has_scores and self.frequencies is not None
+        has_keys = self.source is None and self.frequencies is not None
+        return has_heads and has_values and has_scores and has_keys
 
     def record(
         self,
@@ -224,14 +234,34 @@ class GroupedAttention(nn.Module):
             "blocks.attention.mixed", layer, lambda step: mixed[: step.num_tokens].view(shape)
         )
 
+    def _alone(
+        self, query: Tensor, own: tuple[Tensor, Tensor] | None, step: Step, layer: int
+    ) -> Tensor:
+        """Attention within the step, which stores nothing."""
+        if own is None:
+            assert self.source is not None, "a layer without own keys has a source"
+            own = step.left[self.source]
+        elif self.is_source:
+            step.left[layer] = own
+        return attention(
+            query,
+            *own,
+            plan=step.plan,
+            softmax_scale=self.softmax_scale,
+            extent=self.extent,
+            cap=self.cap,
+            sinks=self.sinks,
+        )
+
     def _through_pages(
-        self, query: Tensor, key: Tensor, value: Tensor, step: Step, cache: LayerCache
+        self, query: Tensor, own: tuple[Tensor, Tensor] | None, step: Step, cache: LayerCache
     ) -> Tensor:
         # Stored first and read back: what a token sees never depends on which chunk it came in.
         tables = step.groups[cache.group]
         key_scales, value_scales = cache.scales("key"), cache.scales("value")
-        store(cache.fields["key"], key, tables.slots, scales=key_scales)
-        store(cache.fields["value"], value, tables.slots, scales=value_scales)
+        if own is not None:
+            store(cache.fields["key"], own[0], tables.slots, scales=key_scales)
+            store(cache.fields["value"], own[1], tables.slots, scales=value_scales)
         return paged_attention(
             query,
             cache.fields["key"],
