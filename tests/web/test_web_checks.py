@@ -59,7 +59,7 @@ def test_axe_has_nothing_against_it(opened: Opened, axe: str, scheme: Any, width
     changing(opened, max_tokens=40, ignore_eos=True)
     page.get_by_role("button", name="Shade").click()
     ask(opened, "What is gravity?").locator("[data-token]").nth(4).hover()
-    page.locator("aside").wait_for()
+    page.get_by_role("complementary", name="Token").wait_for()
     assert violations(page, axe) == [], "with an answer and the card of a token"
     page.unroute("**/v1/chat/completions")
     changing(opened, max_tokens=-1)
@@ -94,7 +94,7 @@ def test_svelte_check_is_looking(tmp_path: Path) -> None:
     folder = tmp_path / "web"
     shutil.copytree(WEB, folder, ignore=shutil.ignore_patterns("node_modules"))
     (folder / "node_modules").symlink_to(MODULES)
-    with (folder / "page" / "Ribbon.svelte").open("a", encoding="utf-8") as file:
+    with (folder / "page" / "chat" / "Ribbon.svelte").open("a", encoding="utf-8") as file:
         file.write("<script module lang='ts'>export const three: number = 'three';</script>")
         file.write("<img src='x.svg' />")
     done = checked(folder)

@@ -1,14 +1,24 @@
 // Talks to the server's chat API: what is sent, what comes back, event by event.
 import { EventReader } from "./events";
 
+/** A call of a tool as the model wrote it. arguments: JSON in a string, which may be cut short. */
+export interface Call {
+  id: string;
+  name: string;
+  arguments: string;
+}
+
 export interface Message {
-  role: "system" | "user" | "assistant";
-  content: string;
+  role: "system" | "user" | "assistant" | "tool";
+  content: string | null;
+  tool_calls?: { id: string; type: "function"; function: { name: string; arguments: string } }[];
+  tool_call_id?: string;
 }
 
 /** One entry of the API's logprobs: a token with its exact bytes. Units: natural logarithm. */
 export interface Scored {
   token: string;
+  token_id?: number; // where the request asked for it
   bytes: number[];
   logprob: number;
   top_logprobs?: Scored[];
@@ -25,17 +35,28 @@ export interface Timings {
   predicted_per_second: number;
 }
 
+/** A part of a call: its name comes first, then its arguments piece by piece. */
+export interface CallPart {
+  index: number;
+  id?: string;
+  function?: { name?: string; arguments?: string };
+}
+
 /** What one event says. */
 export interface News {
+  id: string; // of the answer: its trace has the same
   text: string;
+  reasoning: string;
+  calls: CallPart[];
   tokens: Scored[];
   finish: string | null;
   timings: Timings | null;
 }
 
 interface Chunk {
+  id?: string;
   choices: {
-    delta: { content?: string };
+    delta: { content?: string; reasoning_content?: string; tool_calls?: CallPart[] };
     logprobs: { content: Scored[] } | null;
     finish_reason: string | null;
   }[];
@@ -45,22 +66,25 @@ interface Chunk {
 
 const ALTERNATIVES = 8;
 
+/** A request: what was said, and further fields of the API. */
+export interface Question {
+  model: string;
+  messages: readonly Message[];
+  fields?: Readonly<Record<string, unknown>>;
+}
+
 /** The body of a request. */
-export function bodyOf(model: string, messages: readonly Message[]): string {
-  const fields = { stream: true, logprobs: true, top_logprobs: ALTERNATIVES };
-  return JSON.stringify({ model, messages, ...fields });
+export function bodyOf({ model, messages, fields }: Question): string {
+  const always = { stream: true, logprobs: true, top_logprobs: ALTERNATIVES };
+  return JSON.stringify({ model, messages, ...always, ...fields });
 }
 
 /** What is new, event by event. Throws an Error in the server's own words. */
-export async function* ask(
-  model: string,
-  messages: readonly Message[],
-  signal: AbortSignal,
-): AsyncGenerator<News> {
+export async function* ask(question: Question, signal: AbortSignal): AsyncGenerator<News> {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: bodyOf(model, messages),
+    body: bodyOf(question),
     signal,
   });
   if (!response.ok || !response.body) throw new Error(await faultOf(response));
@@ -89,7 +113,10 @@ export function newsOf(data: string): News {
   if (chunk.error) throw new Error(chunk.error.message);
   const choice = chunk.choices[0];
   return {
+    id: chunk.id ?? "",
     text: choice?.delta.content ?? "",
+    reasoning: choice?.delta.reasoning_content ?? "",
+    calls: choice?.delta.tool_calls ?? [],
     tokens: choice?.logprobs?.content ?? [],
     finish: choice?.finish_reason ?? null,
     timings: chunk.timings ?? null,
@@ -101,4 +128,18 @@ export async function faultOf(response: Response): Promise<string> {
   const body: unknown = await response.json().catch(() => null);
   const message = (body as { error?: { message?: unknown } } | null)?.error?.message;
   return typeof message === "string" ? message : `the server answered ${response.status}.`;
+}
+
+/** Calls with the parts that came joined to them. */
+export function joined(calls: readonly Call[], parts: readonly CallPart[]): Call[] {
+  const all = [...calls];
+  for (const part of parts) {
+    const before = all[part.index] ?? { id: "", name: "", arguments: "" };
+    all[part.index] = {
+      id: part.id ?? before.id,
+      name: part.function?.name ?? before.name,
+      arguments: before.arguments + (part.function?.arguments ?? ""),
+    };
+  }
+  return all.filter(Boolean);
 }

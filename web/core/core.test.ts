@@ -40,7 +40,7 @@ describe("news", () => {
   });
 
   it("ask for alternatives", () => {
-    expect(JSON.parse(bodyOf("m", []))).toMatchObject({ logprobs: true, top_logprobs: 8 });
+    expect(JSON.parse(bodyOf({ model: "m", messages: [] }))).toMatchObject({ logprobs: true, top_logprobs: 8 });
   });
 });
 

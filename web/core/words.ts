@@ -51,3 +51,20 @@ export function stages(timings: Timings): { name: string; ms: number; share: num
   const whole = parts.reduce((sum, part) => sum + part.ms, 0) || 1;
   return parts.map((part) => ({ ...part, share: part.ms / whole }));
 }
+
+/** A count with a unit's prefix: 1.2 G, 34 M, 5.0 k. */
+export function counted(value: number): string {
+  const prefixes = ["", "k", "M", "G", "T", "P"];
+  const power = value >= 1 ? Math.min(5, Math.floor(Math.log10(value) / 3)) : 0;
+  const shown = value / 1000 ** power;
+  return `${shown >= 100 || power === 0 ? shown.toFixed(0) : shown.toFixed(1)} ${prefixes[power]}`.trimEnd();
+}
+
+/** How long ago a conversation changed, in a word or two. */
+export function ago(then: number, now: number): string {
+  const minutes = Math.max(0, (now - then) / 60_000);
+  if (minutes < 1) return "now";
+  if (minutes < 60) return `${Math.floor(minutes)} min`;
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h`;
+  return `${Math.floor(minutes / 1440)} d`;
+}

@@ -1,11 +1,20 @@
-// Which model the server has, and whether it takes requests.
+// Which model the server has, what it takes, and whether it takes requests.
 import { faultOf } from "../core/chat";
+import { fieldsOf, type Field } from "../core/sampling";
 
 const WAIT_MS = 2000;
+
+interface Card {
+  id: string;
+  max_model_len?: number;
+  sampling?: Record<string, unknown>;
+}
 
 /** What the page knows of its server. */
 export class Server {
   model = $state("");
+  maxLength = $state(0); // tokens of prompt and answer together; 0 while it is not known
+  fields: Field[] = $state.raw([]);
   isReady = $state(false);
   words = $state("Asking the server …");
 
@@ -22,14 +31,32 @@ export class Server {
         return true;
       }
       if (!models.ok) throw new Error(await faultOf(models));
-      const list = (await models.json()) as { data: { id: string }[] };
-      this.model = list.data[0]?.id ?? "";
       const ready = await fetch("/ready");
-      this.isReady = ready.ok;
       this.words = ready.ok ? "ready" : await faultOf(ready);
+      const card = ((await models.json()) as { data: Card[] }).data[0];
+      this.model = card?.id ?? "";
+      this.maxLength = card?.max_model_len ?? 0;
+      if (!ready.ok) return false;
+      this.isReady = true;
+      if (!this.fields.length) await this.#readFields(card?.sampling ?? {});
+      // The list is asked before; a model that came between has told no length yet.
+      return this.maxLength > 0;
     } catch (error) {
       this.words = error instanceof TypeError ? "The server does not answer." : String(error);
     }
-    return this.isReady;
+    return false;
   }
+
+  async #readFields(usual: Record<string, unknown>): Promise<void> {
+    const told = await fetch("/openapi.json");
+    if (told.ok) this.fields = fieldsOf(await told.json(), usual);
+  }
+}
+
+/** Tokens of a text, as the server's tokenizer counts them; 0 where it does not tell. */
+export async function countTokens(text: string): Promise<number> {
+  const body = JSON.stringify({ prompt: text, add_special_tokens: false });
+  const headers = { "content-type": "application/json" };
+  const answer = await fetch("/tokenize", { method: "POST", headers, body }).catch(() => null);
+  return answer?.ok ? ((await answer.json()) as { count: number }).count : 0;
 }

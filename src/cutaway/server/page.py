@@ -20,13 +20,14 @@ from cutaway.server.browsers import Browsers
 
 BUILT = Path(__file__).resolve().parent.parent / "_web"
 
-# Our own files alone, no inline code, nothing from elsewhere; the framework's templates are HTML
-# that its compiler wrote, and pass by a named policy.
+# Our own files alone, no inline code, nothing from elsewhere. HTML passes by two named policies:
+# the framework's templates, which its compiler wrote, and Markdown that DOMPurify made safe.
 POLICY = "; ".join(
     (
         *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'"),
-        *("connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
-        *("require-trusted-types-for 'script'", "trusted-types svelte-trusted-html"),
+        *("font-src 'self'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'"),
+        "frame-ancestors 'none'",
+        *("require-trusted-types-for 'script'", "trusted-types svelte-trusted-html dompurify"),
     )
 )
 HEADERS = {
@@ -40,6 +41,7 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
 }
 _MIN_PACKED = 1024  # what fits a packet or two gains nothing by compression
 

@@ -1,0 +1,79 @@
+// What the engine recorded of one answer, in short: read from its events when somebody asks.
+import { faultOf } from "./chat";
+import { EventReader } from "./events";
+
+/** A stage of the pipeline, summed over the steps of an answer. */
+export interface Stage {
+  name: string;
+  seconds: number;
+  bytes: number;
+  flops: number;
+}
+
+/** Sums of one answer. Units: seconds, bytes, FLOPs; null where the engine did not tell. */
+export interface Facts {
+  dtype: string;
+  device: string;
+  steps: number;
+  kernels: string[];
+  stages: Stage[];
+  seconds: number | null;
+  bytes: number | null;
+  flops: number | null;
+  detokenize: number | null;
+  first: number | null; // from the request's arrival to the first token
+}
+
+interface Told {
+  schema: number;
+  type: string;
+  dtype?: string;
+  device?: string;
+  kernel?: string;
+  stages?: Stage[];
+  seconds?: number;
+  bytes?: number;
+  flops?: number;
+  timings?: { detokenize?: number; first_token?: number };
+  error?: { message?: string };
+}
+
+const SCHEMA = 1;
+
+/** Read the events of an answer that has ended. Throws an Error in the server's words. */
+export async function factsOf(trace: string): Promise<Facts> {
+  const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(trace)}/events`);
+  if (!response.ok) throw new Error(await faultOf(response));
+  return summed(new EventReader().add(await response.text()));
+}
+
+/** The sums that events tell. Throws an Error for what this page cannot read. */
+export function summed(events: readonly string[]): Facts {
+  const nothing = { seconds: null, bytes: null, flops: null, detokenize: null, first: null };
+  const facts: Facts = { dtype: "", device: "", steps: 0, kernels: [], stages: [], ...nothing };
+  for (const data of events) {
+    const event = JSON.parse(data) as Told;
+    if (event.schema > SCHEMA) throw new Error(`The server's events have schema ${event.schema}; this page reads ${SCHEMA}.`);
+    if (event.type === "error") throw new Error(event.error?.message ?? "The record ends early.");
+    take(facts, event);
+  }
+  return facts;
+}
+
+function take(facts: Facts, event: Told): void {
+  if (event.type === "start") {
+    facts.dtype = event.dtype ?? "";
+    facts.device = event.device ?? "";
+  } else if (event.type === "step") {
+    facts.steps += 1;
+    if (event.kernel && !facts.kernels.includes(event.kernel)) facts.kernels.push(event.kernel);
+  } else if (event.type === "cost") {
+    facts.stages = event.stages ?? [];
+    facts.seconds = event.seconds ?? null;
+    facts.bytes = event.bytes ?? null;
+    facts.flops = event.flops ?? null;
+  } else if (event.type === "end") {
+    facts.detokenize = event.timings?.detokenize ?? null;
+    facts.first = event.timings?.first_token ?? null;
+  }
+}

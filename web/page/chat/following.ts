@@ -1,0 +1,72 @@
+// The news of an answer on its way to the page: at most once a frame, and less often where that is slow.
+import { flushSync } from "svelte";
+
+import { ask, joined, type Question, type Scored } from "../../core/chat";
+import { Pieces } from "../../core/pieces";
+import type { Turn } from "./turn.svelte";
+
+const HIDDEN_MS = 250; // a page that is not painted gets no frames, but is kept up to date
+const SHARE = 4; // painting takes at most this part of the time
+
+/** Bring an answer into its turn. begun: tokens that it is to go on from. */
+export async function follow(
+  turn: Turn,
+  question: Question,
+  signal: AbortSignal,
+  begun: readonly Scored[] = [],
+): Promise<void> {
+  const pieces = new Pieces();
+  if (begun.length) pieces.add(turn.text, begun);
+  const painter = new Painter(() => show(turn, pieces));
+  try {
+    for await (const news of ask(question, signal)) {
+      pieces.add(news.text, news.tokens);
+      turn.trace ||= news.id;
+      turn.reasoning += news.reasoning;
+      if (news.calls.length) turn.calls = joined(turn.calls, news.calls);
+      turn.finish = news.finish ?? turn.finish;
+      turn.timings = news.timings ?? turn.timings;
+      painter.ask();
+    }
+  } finally {
+    painter.end();
+  }
+}
+
+function show(turn: Turn, pieces: Pieces): void {
+  turn.text = pieces.text;
+  turn.pieces = [...pieces.all];
+  turn.rest = pieces.rest;
+}
+
+/** Paints when asked, once a frame, with pauses that grow with what a painting takes. */
+class Painter {
+  #frame = 0;
+  #timer = 0;
+  #notBefore = 0;
+
+  constructor(readonly paint: () => void) {}
+
+  ask(): void {
+    if (this.#timer) return;
+    const wait = Math.max(0, this.#notBefore - performance.now());
+    if (wait === 0) this.#frame = requestAnimationFrame(() => this.#paint());
+    // Frames stop in a window that nobody sees, and may be late on a busy machine.
+    this.#timer = window.setTimeout(() => this.#paint(), wait || HIDDEN_MS);
+  }
+
+  /** Paint what is left. */
+  end(): void {
+    this.#paint();
+  }
+
+  #paint(): void {
+    cancelAnimationFrame(this.#frame);
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    const began = performance.now();
+    flushSync(this.paint);
+    const ended = performance.now();
+    this.#notBefore = ended + (SHARE - 1) * (ended - began) - 16;
+  }
+}
