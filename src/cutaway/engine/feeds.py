@@ -22,7 +22,7 @@ from cutaway.engine.service import Batch, Listened
 from cutaway.trace.events import SCHEMA, Event
 from cutaway.trace.ledger import recorded
 
-MAX_EVENTS = 64  # between two steps; 40 us each
+MAX_EVENTS = 32  # between two steps; about 0.1 ms each
 MAX_OPEN, MAX_OF_OWNER = 128, 32
 
 Tell = Callable[[Batch | CutawayError], None]
