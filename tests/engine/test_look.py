@@ -16,6 +16,8 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
 from cutaway.kernels import capture
 from cutaway.trace.records import AnswerRecord
+from cutaway.views import view_of
+from cutaway.views.query import Query
 from cutaway.views.taken import Taken, Wanted
 from engines import run
 
@@ -137,6 +139,36 @@ def test_it_stops_where_nothing_more_is_wanted_and_runs_nothing_twice(folder: Pa
         taken.value("blocks.hidden", 1, start=4), taken.value("blocks.hidden", 1)[1:]
     )
     assert look.cost(everything(answer)).num_tokens == 45
+
+
+def test_one_replay_serves_several_views_and_keeps_no_more_than_they_want(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    look = Look(engine, answered(engine, range(40)))
+    views = [view_of(name) for name in ("lens", "residual", "sampling", "drift")]
+    query = Query()
+    look.prepare(views, query)
+    wants = [view.wants(look.subject, query) for view in views]
+    assert all(look.cost(wanted).num_tokens > 0 for wanted in wants), "nothing is run before"
+    first, *others = (look.take(wanted) for wanted in wants)
+    assert {id(taken.proof) for taken in others} == {id(first.proof)}, "one replay, one proof"
+    assert first.value("blocks.hidden", 1).shape == (4, 64)
+    assert others[0].value("blocks.hidden", 1).shape == (1, 64)
+    assert others[1].rows.keys() == {0} and not others[1].values
+
+
+def test_what_is_too_much_together_is_run_in_parts_and_the_oldest_is_dropped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(folder, "float32")
+    look = Look(engine, answered(engine, range(40)))
+    views, query = [view_of(name) for name in ("lens", "residual")], Query()
+    wants = [view.wants(look.subject, query) for view in views]
+    monkeypatch.setattr("cutaway.engine.look.MOST_TOGETHER", look.cost(wants[0]).num_bytes)
+    look.prepare(views, query)
+    look.take(wants[0])
+    assert look.cost(wants[1]).num_tokens > 0
+    look.take(wants[1])
+    assert look.cost(wants[0]).num_tokens > 0 and look.cost(wants[1]).num_tokens == 0
 
 
 def test_a_look_that_costs_too_much_is_refused_before_it_runs(folder: Path) -> None:

@@ -28,7 +28,7 @@ from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.replay import Replay, SinkOf
-from cutaway.engine.replay_plan import Level, plan_replay
+from cutaway.engine.replay_plan import Level, ReplayPlan, plan_replay
 from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
@@ -170,35 +170,58 @@ class Engine:
         answer: AnswerRecord,
         *,
         level: Level = "shape-faithful",
+        prefill_chunk: int | None = None,
         sink_of: SinkOf | None = None,
         intervenes: bool = False,
     ) -> Replay:
         """An answer of the ledger, ready to run again in pages of its own.
 
+        prefill_chunk: of steps that are not those of serving; None takes the engine's own.
         Its plan tells the cost before it is spent; running it is up to the caller.
         Raises: ReplayError when the record of it is not whole.
         """
-        assert self.ledger is not None, "an answer comes from the ledger"
-        plan = plan_replay(
-            self.ledger,
-            answer,
-            page_size=self.config.page_size,
-            prefill_chunk=self.config.prefill_chunk,
-            level=level,
-        )
+        plan = self.replay_plan(answer, level=level, prefill_chunk=prefill_chunk)
         return Replay(
             plan, model=self.model, config=self.config, sink_of=sink_of, intervenes=intervenes
         )
 
-    def verify(self, answer: AnswerRecord, *, level: Level = "shape-faithful") -> Verdict:
+    def replay_plan(
+        self,
+        answer: AnswerRecord,
+        *,
+        level: Level = "shape-faithful",
+        prefill_chunk: int | None = None,
+    ) -> ReplayPlan:
+        """What it takes to run an answer of the ledger again; it holds no pages.
+
+        level, prefill_chunk: as for replay.
+        Raises: ReplayError when the record of it is not whole.
+        """
+        assert self.ledger is not None, "an answer comes from the ledger"
+        return plan_replay(
+            self.ledger,
+            answer,
+            page_size=self.config.page_size,
+            prefill_chunk=prefill_chunk or self.config.prefill_chunk,
+            level=level,
+        )
+
+    def verify(
+        self,
+        answer: AnswerRecord,
+        *,
+        level: Level = "shape-faithful",
+        prefill_chunk: int | None = None,
+    ) -> Verdict:
         """Run an answer of the ledger again and say whether it is the one that was served.
 
+        level, prefill_chunk: as for replay.
         Raises: ReplayError when the record of it is not whole.
         """
         params = answer.request.params
         present = Present(self._fingerprints, self.model.transformer, self.cache, self.runner.pool)
         return verify(
-            self.replay(answer, level=level),
+            self.replay(answer, level=level, prefill_chunk=prefill_chunk),
             vocab_size=self.model.facts.vocab_size,
             end_ids=self.end_ids(params),
             state=self.grammar_state(params),

@@ -6,19 +6,17 @@ before it is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from cutaway.core.errors import ReplayError
-from cutaway.core.facts import ModelFacts
-from cutaway.core.step import Sink
+from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.forced import forced
-from cutaway.engine.replay_plan import ReplayPlan, Run
+from cutaway.engine.inner import Reader, Sinks, num_bytes, num_runs
 from cutaway.engine.verify import rows_of
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.checksums import checksums
@@ -29,15 +27,7 @@ from cutaway.views.subject import Build, Subject
 from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
 
-_MOST_TOGETHER = 512 * 2**20  # bytes; a chat with SmolLM2 takes some 20 MiB
-# Numbers per position and layer that a tap has; names that are not here have the model's width.
-_WIDTHS: Mapping[str, Callable[[ModelFacts], int]] = {
-    "blocks.attention.query": lambda facts: facts.num_heads * facts.head_size,
-    "blocks.attention.key": lambda facts: facts.num_groups * facts.head_size,
-    "blocks.attention.value": lambda facts: facts.num_groups * facts.head_size,
-    "blocks.attention.mixed": lambda facts: facts.num_heads * facts.head_size,
-    "blocks.mlp.product": lambda facts: facts.inner,
-}
+MOST_TOGETHER = 512 * 2**20  # bytes of one replay for several views, and of what is kept for later
 
 
 @dataclass(frozen=True)
@@ -73,19 +63,20 @@ class Look:
     ) -> None:
         self._engine, self._answer = engine, answer
         self._bounds = (max_bytes, max_flops)
-        self._taken: Taken | None = None
+        self._taken: list[Taken] = []
+        self._together: list[list[Wanted]] = []
         subject = _subject(engine, answer, self.take, messages)
         self.subject = replace(subject, encode_seconds=encode_seconds)
 
     def cost(self, wanted: Wanted) -> Cost:
         """Raises: ReplayError when the record of the answer is not whole."""
-        if wanted.is_empty or (self._taken and self._taken.wanted.covers(wanted)):
+        if wanted.is_empty or self._found(wanted) is not None:
             return Cost(0, 0, 0)
-        plan = self._engine.replay(self._answer).plan
-        runs = plan.runs[: _num_runs(plan, wanted, self._engine.config.page_size)]
+        plan = self._engine.replay_plan(self._answer)
+        runs = plan.runs[: num_runs(plan, wanted, self._engine.config.page_size)]
         num_tokens = sum(run.num_tokens for run in runs)
         facts = self._engine.model.facts
-        return Cost(num_tokens, 2 * facts.num_parameters * num_tokens, _bytes(wanted, facts))
+        return Cost(num_tokens, 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts))
 
     def take(self, wanted: Wanted) -> Taken:
         """Inner values, from a replay unless they are here already.
@@ -96,29 +87,45 @@ class Look:
             return Taken(wanted, Proof("record", 0, 0), {}, {}, {})
         for _ in self.taking(wanted):
             pass
-        assert self._taken is not None, "it was taken"
-        return self._taken
+        found = self._found(wanted)
+        assert found is not None, "it was taken"
+        return found
 
     def taking(self, wanted: Wanted) -> Iterator[None]:
         """Take inner values step by step, for whoever has other things to do between two steps.
 
         Raises: ReplayError as take does, before the first step.
         """
-        if wanted.is_empty or (self._taken and self._taken.wanted.covers(wanted)):
+        if wanted.is_empty or self._found(wanted) is not None:
             return
         self._check(self.cost(wanted))
-        yield from self._replaying(wanted)
+        alone = [wanted]
+        yield from self._replaying(next((g for g in self._together if wanted in g), alone))
 
     def prepare(self, views: Sequence[View], query: Query) -> None:
-        """Take in one replay what several views want, so that they need no more.
+        """Let one replay serve several of these views, as many as may be held together.
 
-        Nothing where all of it together would take much: each then runs the answer for itself.
+        Nothing is computed before the first of them is shown. A view that refuses the query, or
+        for which the answer cannot be run again, says so then.
         """
-        wanted = Wanted()
+        facts, left = self._engine.model.facts, 0
         for view in views:
-            wanted |= view.wants(self.subject, query)
-        if self.cost(wanted).num_bytes <= _MOST_TOGETHER:
-            self.take(wanted)
+            try:
+                view.check(self.subject, query)
+                wanted = view.wants(self.subject, query)
+            except CutawayError:
+                continue
+            if wanted.is_empty or any(wanted in group for group in self._together):
+                continue
+            size = num_bytes(wanted, facts)
+            if size > left:
+                self._together.append([])
+                left = MOST_TOGETHER
+            self._together[-1].append(wanted)
+            left -= size
+
+    def _found(self, wanted: Wanted) -> Taken | None:
+        return next((each for each in self._taken if each.wanted.covers(wanted)), None)
 
     def _check(self, cost: Cost) -> None:
         for value, bound, unit in (
@@ -131,96 +138,41 @@ class Look:
                     "layers or positions, or raise the bound."
                 )
 
-    def _replaying(self, wanted: Wanted) -> Iterator[None]:
+    def _replaying(self, group: Sequence[Wanted]) -> Iterator[None]:
+        """Run the answer as far as any of the group wants, and keep what each wants of it."""
         size = self._engine.config.page_size
-        reader = _Reader(wanted, size)
-        replay = self._engine.replay(self._answer, sink_of=reader.sink_of)
-        reader.plan, plan = replay.plan, replay.plan
+        readers = [Reader(wanted) for wanted in group]
+        sinks = Sinks(readers, size)
+        replay = self._engine.replay(self._answer, sink_of=sinks.of)
+        sinks.plan, plan = replay.plan, replay.plan
+        indices = frozenset[int]().union(*(wanted.rows for wanted in group))
         rows: dict[int, Tensor] = {}
         compared: list[bool] = []
-        for run, logits in replay.steps(_num_runs(plan, wanted, size)):
+        for run, logits in replay.steps(max(num_runs(plan, wanted, size) for wanted in group)):
             told = checksums(logits)
             for drawn in run.drawn:
                 compared.append(told[drawn.row] == self._answer.tokens[drawn.index].checksum)
-                if drawn.index in wanted.rows:
+                if drawn.index in indices:
                     rows[drawn.index] = logits[drawn.row].float().clone()
             yield
-        stored = {layer: replay.stored(plan.final, layer, wanted.end) for layer in wanted.stored}
         cause = plan.cause or "what serving computed was computed otherwise"
         proof = Proof(plan.level, len(compared), sum(compared), None if all(compared) else cause)
-        self._taken = Taken(wanted, proof, reader.values, stored, rows)
+        ends: dict[int, int] = {}
+        for wanted in group:
+            ends |= {layer: max(wanted.end, ends.get(layer, 0)) for layer in wanted.stored}
+        stored = {layer: replay.stored(plan.final, layer, end) for layer, end in ends.items()}
+        for reader in readers:
+            self._keep(reader.taken(proof, stored, rows))
 
-
-@dataclass(eq=False)
-class _Reader:
-    """Keeps what is wanted of what taps say; the last word on a position counts.
-
-    A draft that was refused leaves nothing: the right token came to its place later.
-    """
-
-    wanted: Wanted
-    page_size: int
-
-    def __post_init__(self) -> None:
-        self.plan: ReplayPlan | None = None
-        self.values: dict[tuple[str, int | None], Tensor] = {}
-
-    def sink_of(self, run: Run) -> Sink | None:
-        assert self.plan is not None, "a replay has a plan"
-        if not _touches(self.plan, run, self.wanted, self.page_size):
-            return None
-        first = sum(part.count for part in run.step.parts[: run.at])
-        start, end = max(run.part.start, self.wanted.start), min(run.part.end, self.wanted.end)
-        rows = slice(first + start - run.part.start, first + end - run.part.start)
-
-        def read(name: str, value: Tensor, layer: int | None) -> None:
-            if name in self.wanted.taps and (layer is None or layer in self.wanted.layers):
-                place = self._place(name, layer, value)
-                place[start - self.wanted.start : end - self.wanted.start] = value[rows]
-
-        return read
-
-    def _place(self, name: str, layer: int | None, value: Tensor) -> Tensor:
-        key = (name, layer)
-        if key not in self.values:
-            count = self.wanted.end - self.wanted.start
-            dtype = torch.promote_types(value.dtype, torch.float32)
-            if not value.is_floating_point():
-                dtype = value.dtype
-            self.values[key] = value.new_zeros((count, *value.shape[1:]), dtype=dtype)
-        return self.values[key]
-
-
-def _touches(plan: ReplayPlan, run: Run, wanted: Wanted, page_size: int) -> bool:
-    """Whether a run computes wanted positions of the answer: its own, or those of its prefix."""
-    start, end = max(run.part.start, wanted.start), min(run.part.end, wanted.end)
-    if start >= end:
-        return False
-    if run.writer.answer == plan.answer.number:
-        return True
-    ours, theirs = plan.tables[plan.final], plan.tables[run.writer]
-    places = range(start // page_size, (end - 1) // page_size + 1)
-    return any(p < len(ours) and p < len(theirs) and ours[p] == theirs[p] for p in places)
-
-
-def _num_runs(plan: ReplayPlan, wanted: Wanted, page_size: int) -> int:
-    """How many runs of the plan it takes, up to the first row behind that can be compared."""
-    last = 0
-    everything = replace(wanted, start=0) if wanted.stored else wanted
-    for index, run in enumerate(plan.runs):
-        is_row = any(drawn.index in wanted.rows for drawn in run.drawn)
-        if is_row or _touches(plan, run, everything, page_size):
-            last = index
-    while not plan.runs[last].drawn and last + 1 < len(plan.runs):
-        last += 1
-    return last + 1
-
-
-def _bytes(wanted: Wanted, facts: ModelFacts) -> int:
-    widths = (_WIDTHS.get(name, lambda facts: facts.width)(facts) for name in wanted.taps)
-    taps = sum(widths) * (wanted.end - wanted.start) * max(1, len(wanted.layers))
-    stored = len(wanted.stored) * wanted.end * 2 * facts.num_groups * facts.head_size
-    return 4 * (taps + stored + len(wanted.rows) * facts.vocab_size)
+    def _keep(self, taken: Taken) -> None:
+        """The latest first; the oldest go where all would be too much."""
+        self._taken.insert(0, taken)
+        facts, total = self._engine.model.facts, 0
+        for index, each in enumerate(self._taken):
+            total += num_bytes(each.wanted, facts)
+            if index and total > MOST_TOGETHER:
+                del self._taken[index:]
+                return
 
 
 def _subject(

@@ -16,7 +16,7 @@ from typing import cast
 
 from cutaway import __version__
 from cutaway.blocks.weighed import model_work
-from cutaway.core.errors import CutawayError, ReplayError, RequestError
+from cutaway.core.errors import ReplayError, RequestError
 from cutaway.engine.look import Look
 from cutaway.trace.cost import StepCost, charged, fitted
 from cutaway.trace.events import cost_fields, step_event, token_event
@@ -24,12 +24,10 @@ from cutaway.trace.file import SavedView, TraceFile, Values, write
 from cutaway.views.payload import split
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Wanted
 from cutaway.views.view import Shown, View
 
 # Settings that are made of words or ids, or that with the model would tell what was drawn.
 _TELLING = ("seed", "stop", "stop_token_ids", "logit_bias", "grammar")
-_MOST_BYTES = 256 * 2**20  # that one replay for several views may hold
 
 
 def save_trace(
@@ -52,7 +50,7 @@ def save_trace(
         )
     chosen = [view for view in views if not (redact and view.is_content)]
     left_out = [{"view": view.name, "reason": "redacted"} for view in views if view not in chosen]
-    _prepare(look, chosen, given)
+    look.prepare(chosen, given)
     saved: list[SavedView] = []
     for view in chosen:
         try:
@@ -64,19 +62,6 @@ def save_trace(
     trace = TraceFile(manifest, events, tuple(saved))
     write(path, trace)
     return trace
-
-
-def _prepare(look: Look, views: Sequence[View], query: Query) -> None:
-    """One replay for all views, where what they want fits into memory together."""
-    wanted = Wanted()
-    for view in views:
-        try:
-            view.check(look.subject, query)
-            wanted |= view.wants(look.subject, query)
-        except CutawayError:
-            continue  # it says so again when it is shown
-    if look.cost(wanted).num_bytes <= _MOST_BYTES:
-        look.take(wanted)
 
 
 def _saved(shown: Shown) -> SavedView:
