@@ -27,10 +27,14 @@ LATENT = {
     **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10, "n_routed_experts": 8},
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-DELTA = {
-    **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+STATE = {
     **{"linear_key_head_dim": 8, "linear_value_head_dim": 10, "linear_num_key_heads": 2},
-    **{"shared_expert_intermediate_size": 24, "head_dim": 16},
+    "head_dim": 16,
+}
+DELTA = {
+    **STATE,
+    **{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "shared_expert_intermediate_size": 24,
 }
 
 # case: transformers' class of the configuration, without "Config", and what differs from COMMON
@@ -223,6 +227,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"sliding_window": 20, "attention_bias": False, "tie_word_embeddings": True},
             **{"swiglu_limit": 0.5, "swiglu_alpha": 1.1, "num_hidden_layers": 3},
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "qwen3.5": ("Qwen3_5Text", {**STATE, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
+    "qwen3.5-flags": (
+        "Qwen3_5MoeText",
+        {
+            **DELTA,
+            **{"linear_num_value_heads": 2, "linear_conv_kernel_dim": 3, "head_dim": 12},
+            **{"tie_word_embeddings": True, "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.5},
+            },
         },
     ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),

@@ -23,6 +23,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3MoeForCausalLM": ("Qwen3MoeConfig", {}),
     "Qwen3NextForCausalLM": ("Qwen3NextConfig", {}),  # Qwen3-Next-80B-A3B
     "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", {}),
+    "Qwen3_5MoeForCausalLM": ("Qwen3_5MoeTextConfig", {}),
 }
 
 # Llama 3 report, arXiv 2407.21783, table 3; the vocabulary as in the released config.json.
@@ -58,6 +59,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "Qwen3MoeForCausalLM": {"mlp_only_layers": [1], "attention_bias": True, "head_dim": 24},
     "Qwen3NextForCausalLM": {"decoder_sparse_step": 2, "linear_num_value_heads": 4},
     "Qwen3_5ForCausalLM": {"tie_word_embeddings": True, "linear_conv_kernel_dim": 3},
+    "Qwen3_5MoeForCausalLM": {"num_experts_per_tok": 3, "linear_num_value_heads": 4},
 }  # fmt: skip
 
 _TINY: dict[str, Any] = {
@@ -93,6 +95,10 @@ _OWN_TINY: dict[str, dict[str, Any]] = {
     "Qwen3_5ForCausalLM": {
         "linear_key_head_dim": 8, "linear_value_head_dim": 12, "linear_num_key_heads": 2,
         "linear_num_value_heads": 2,
+    },
+    "Qwen3_5MoeForCausalLM": {
+        "num_experts": 8, "shared_expert_intermediate_size": 32, "linear_key_head_dim": 8,
+        "linear_value_head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
     },
 }  # fmt: skip
 

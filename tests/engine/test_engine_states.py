@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import architectures
-from cutaway.blocks.attention.delta import DeltaLayer, DeltaSizes
+from cutaway.blocks.attention.delta import ByHead, DeltaLayer, DeltaSizes
 from cutaway.cache.pool import Pool
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, group_layers
@@ -71,7 +71,7 @@ def test_the_convolution_sees_the_last_tokens_of_its_channel() -> None:
 
 
 def layer() -> DeltaLayer:
-    made = DeltaLayer(SIZES, epsilon=1e-6).double()
+    made = DeltaLayer(SIZES, reader=ByHead(SIZES), epsilon=1e-6).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():

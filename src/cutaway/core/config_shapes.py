@@ -402,6 +402,17 @@ def _qwen3_5(read: Reader) -> ModelShape:
     return _qwen_delta(read, lambda _: mlp)
 
 
+def _qwen3_5_moe(read: Reader) -> ModelShape:
+    experts = Mlp(
+        inner=read.integer("shared_expert_intermediate_size", 512),
+        expert_inner=read.integer("moe_intermediate_size", 512),
+        num_experts=read.integer("num_experts", 256),
+        num_active=read.integer("num_experts_per_tok", 8),
+        has_shared_gate=True,
+    )
+    return _qwen_delta(read, lambda _: experts)
+
+
 READERS: Mapping[str, Callable[[Reader], ModelShape]] = {
     "DeepseekV2ForCausalLM": _deepseek,
     "DeepseekV3ForCausalLM": _deepseek,
@@ -421,4 +432,6 @@ READERS: Mapping[str, Callable[[Reader], ModelShape]] = {
     "Qwen3NextForCausalLM": _qwen3_next,
     "Qwen3_5ForCausalLM": _qwen3_5,
     "Qwen3_5ForConditionalGeneration": _qwen3_5,
+    "Qwen3_5MoeForCausalLM": _qwen3_5_moe,
+    "Qwen3_5MoeForConditionalGeneration": _qwen3_5_moe,
 }

@@ -11,7 +11,7 @@ from typing import cast
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.gguf import GgufFile
 from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_class, gguf_word
-from cutaway.models.architecture import Architecture, Layout
+from cutaway.models.architecture import Architecture, FitsNames, Layout
 from cutaway.models.fields import Fields
 from cutaway.models.overrides import check_read, overridden
 from cutaway.models.positions import GGUF_FACTORS
@@ -72,7 +72,11 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
     fields = Fields(values, file=str(config))
     architecture = cast(Architecture, reader.from_hf(fields))
     check_read(fields, overrides)
-    source = _random(architecture) if is_random else _folder_weights(folder, values, str(config))
+    if is_random:
+        return Opened(architecture, _random(architecture), "hf")
+    source = _folder_weights(folder, values, str(config))
+    if isinstance(architecture, FitsNames):
+        architecture = architecture.fitting(source.names())
     return Opened(architecture, source, "hf")
 
 

@@ -23,6 +23,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Qwen3ForCausalLM": "qwen3:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
     "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
+    "Qwen3_5ForCausalLM": "qwen3_5:Qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen3_5:Qwen35",
 }
 
 # general.architecture of a GGUF file

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Collection, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
@@ -33,4 +33,13 @@ class Architecture(Protocol):
 
     def optional(self, layout: Layout) -> frozenset[str]:
         """Tensors that a file may hold although the model does not load them."""
+        ...
+
+
+@runtime_checkable
+class FitsNames(Protocol):
+    """An architecture whose files come in more than one layout, told apart by names alone."""
+
+    def fitting(self, stored: Collection[str]) -> Architecture:
+        """The same for files that hold these names."""
         ...

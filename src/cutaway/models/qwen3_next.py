@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cutaway.blocks.activations import Gate
-from cutaway.blocks.attention.delta import DeltaLayer, DeltaSizes
-from cutaway.blocks.attention.grouped import GroupedAttention, grouped_cache_spec
+from cutaway.blocks.attention.delta import ByHead, DeltaLayer, DeltaSizes
+from cutaway.blocks.attention.grouped import grouped_cache_spec
 from cutaway.blocks.block import Block
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
@@ -16,19 +16,18 @@ from cutaway.blocks.norm import OffsetRMSNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.router import Router, SoftmaxThenTop
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.errors import ModelFormatError, UnsupportedModelError
+from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.weights import Target
-from cutaway.models import experts, names, positions
+from cutaway.models import delta, experts, names, positions
 from cutaway.models.activations import gate_of
 from cutaway.models.architecture import Layout
 from cutaway.models.decoder import decoder
+from cutaway.models.delta import FULL_LAYER, STATE_LAYER
 from cutaway.models.experts import ExpertSizes
 from cutaway.models.fields import Fields
 from cutaway.models.names import HF, Names, Targets, matrix
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
-
-STATE_LAYER, FULL_LAYER = "linear_attention", "full_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +56,17 @@ class Qwen3Next:
             )
         sizes = sizes_from_hf(config, head_size=256)
         frequencies = positions.from_hf(
-            config, head_size=_turning(config, sizes), max_length=sizes.max_length
+            config, head_size=delta.turning_size(config, sizes), max_length=sizes.max_length
         )
         dense, every = config.integers("mlp_only_layers"), config.integer("decoder_sparse_step", 1)
         count = "num_experts" if config.has("num_experts") else "num_local_experts"
         inner = config.integer("moe_intermediate_size")
         return cls(
             sizes=positions.stretched(sizes, frequencies),
-            delta=_delta_sizes(config, sizes.width),
+            delta=delta.delta_sizes(config, sizes.width),
             experts=ExpertSizes.read(config, count, "num_experts_per_tok", inner, default=10),
             shared_inner=config.integer("shared_expert_intermediate_size"),
-            kinds=_kinds(config, sizes.num_layers),
+            kinds=delta.delta_kinds(config, sizes.num_layers),
             sparse_layers=frozenset(
                 layer
                 for layer in range(sizes.num_layers)
@@ -100,22 +99,10 @@ class Qwen3Next:
         is_state = self.kinds[layer] == STATE_LAYER
         return Block(
             norms=(self._norm(width), self._norm(width)),
-            attention=DeltaLayer(self.delta, epsilon=self.sizes.epsilon)
+            attention=DeltaLayer(self.delta, reader=ByHead(self.delta), epsilon=self.sizes.epsilon)
             if is_state
-            else self._attention(),
+            else delta.gated_attention(self.sizes, self.frequencies),
             mlp=self._experts() if layer in self.sparse_layers else self._dense(self.sizes.inner),
-        )
-
-    def _attention(self) -> GroupedAttention:
-        sizes = self.sizes
-        return GroupedAttention(
-            sizes.width,
-            num_heads=sizes.num_heads,
-            num_groups=sizes.num_groups,
-            head_size=sizes.head_size,
-            frequencies=self.frequencies,
-            head_norms=(self._norm(sizes.head_size), self._norm(sizes.head_size)),
-            has_gate=True,
         )
 
     def _dense(self, inner: int) -> GatedMLP:
@@ -143,15 +130,11 @@ class Qwen3Next:
     def _layer_targets(self, table: Names, layer: int, kind: str, *, is_sparse: bool) -> Targets:
         sizes, at, to = self.sizes, table["layer"].format(layer), f"blocks.{layer}."
         widths = {"attention_norm": sizes.width, "mlp_norm": sizes.width}
-        if kind == FULL_LAYER:
-            widths |= {"query_norm": sizes.head_size, "key_norm": sizes.head_size}
         targets = names.norm_targets(table, layer, widths, rest=0.0)
         if kind == STATE_LAYER:
-            targets |= _delta_targets(self.delta, f"{at}linear_attn.", f"{to}attention.")
+            targets |= _state_targets(self.delta, f"{at}linear_attn.", f"{to}attention.")
         else:
-            rows = 2 * sizes.num_heads * sizes.head_size  # of each head and its gate
-            targets |= names.attention_targets(sizes, table, layer)
-            targets |= matrix(at + table["query"], f"{to}attention.qkv", 0, (rows, sizes.width))
+            targets |= delta.gated_targets(sizes, table, layer)
         if is_sparse:
             return targets | self._expert_targets(f"{at}mlp.", f"{to}mlp.")
         return targets | names.gated_targets(sizes, table, layer)
@@ -176,54 +159,14 @@ class Qwen3Next:
         return names.optional_names(self.sizes, layout, HF) | spare
 
 
-def _turning(config: Fields, sizes: Sizes) -> int:
-    """The head size from which positions are to take their share; the absent share is a quarter."""
-    rope = config.nested("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
-    has_share = rope.has("partial_rotary_factor") or config.has("partial_rotary_factor")
-    return sizes.head_size if has_share else sizes.head_size // 4
-
-
-def _kinds(config: Fields, num_layers: int) -> tuple[str, ...]:
-    every = config.integer("full_attention_interval", 4)
-    kinds = config.texts("layer_types") or tuple(
-        STATE_LAYER if (layer + 1) % every else FULL_LAYER for layer in range(num_layers)
+def _state_targets(sizes: DeltaSizes, at: str, to: str) -> Targets:
+    values, heads, width = (
+        sizes.num_value_heads * sizes.value_size,
+        sizes.num_value_heads,
+        sizes.width,
     )
-    if len(kinds) != num_layers or not set(kinds) <= {STATE_LAYER, FULL_LAYER}:
-        raise UnsupportedModelError(
-            f"{config.file}: layer_types has {len(kinds)} entries of {sorted(set(kinds))}; it must "
-            f"have {num_layers} of {STATE_LAYER} and {FULL_LAYER}."
-        )
-    return kinds
-
-
-def _delta_sizes(config: Fields, width: int) -> DeltaSizes:
-    sizes = DeltaSizes(
-        width=width,
-        num_key_heads=config.integer("linear_num_key_heads", 16),
-        num_value_heads=config.integer("linear_num_value_heads", 32),
-        key_size=config.integer("linear_key_head_dim", 128),
-        value_size=config.integer("linear_value_head_dim", 128),
-        kernel=config.integer("linear_conv_kernel_dim", 4, least=2),
-    )
-    if sizes.num_value_heads % sizes.num_key_heads:
-        raise ModelFormatError(
-            f"is {sizes.num_value_heads}; it must be a multiple of the key heads, "
-            f"{sizes.num_key_heads}.",
-            file=config.file,
-            field="linear_num_value_heads",
-        )
-    return sizes
-
-
-def _delta_targets(sizes: DeltaSizes, at: str, to: str) -> Targets:
-    values, heads = sizes.num_value_heads * sizes.value_size, sizes.num_value_heads
-    width = sizes.width
     return {
-        **matrix(f"{at}in_proj_qkvz", f"{to}joined", 0, (sizes.channels + values, width)),
-        **matrix(f"{at}in_proj_ba", f"{to}rates", 0, (2 * heads, width)),
-        **matrix(f"{at}out_proj", f"{to}output", 0, (width, values)),
-        f"{at}conv1d.weight": Target(f"{to}convolution", (sizes.channels, 1, sizes.kernel)),
-        f"{at}dt_bias": Target(f"{to}decay_bias", (heads,)),
-        f"{at}A_log": Target(f"{to}decay_log", (heads,)),
-        f"{at}norm.weight": Target(f"{to}norm.weight", (sizes.value_size,)),
+        **matrix(f"{at}in_proj_qkvz", f"{to}reader.joined", 0, (sizes.channels + values, width)),
+        **matrix(f"{at}in_proj_ba", f"{to}reader.rates", 0, (2 * heads, width)),
+        **delta.state_targets(sizes, at, to),
     }

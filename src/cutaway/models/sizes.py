@@ -30,8 +30,14 @@ class Sizes:
     end_token_ids: tuple[int, ...] = ()
 
 
-def sizes_from_hf(config: Fields, *, is_tied: bool = False, head_size: int | None = None) -> Sizes:
-    """Read a config.json; is_tied and head_size are what an absent field means.
+def sizes_from_hf(
+    config: Fields,
+    *,
+    is_tied: bool = False,
+    head_size: int | None = None,
+    inner: int | None = None,
+) -> Sizes:
+    """Read a config.json; is_tied, head_size and inner are what an absent field means.
 
     Raises: ModelFormatError naming the field that is missing or wrong.
     """
@@ -39,7 +45,7 @@ def sizes_from_hf(config: Fields, *, is_tied: bool = False, head_size: int | Non
     return Sizes(
         vocab_size=config.integer("vocab_size"),
         width=width,
-        inner=config.integer("intermediate_size"),
+        inner=config.integer("intermediate_size", inner),
         num_layers=config.integer("num_hidden_layers"),
         num_heads=num_heads,
         num_groups=_groups(config, "num_key_value_heads", num_heads),

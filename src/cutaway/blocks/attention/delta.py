@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +55,68 @@ class DeltaSizes:
         return CacheSpec(fields, _KEPT, is_state=True)
 
 
+class Read(NamedTuple):
+    """What a layer reads of its tokens.
+
+    Shapes: inputs of the convolution [T, channels]; gate [T, H, V]; rate and speed [T, H].
+    """
+
+    inputs: Tensor
+    gate: Tensor
+    rate: Tensor
+    speed: Tensor
+
+
+class Reader(Protocol):
+    """The matrices before the convolution, in the order that files have. Shapes: hidden [T, D]."""
+
+    def __call__(self, hidden: Tensor) -> Read: ...
+
+
+class ByHead(nn.Module):
+    """Rows of each key head lie together: its query, its key, its values, their gates.
+
+    Source: Qwen3-Next.
+    """
+
+    def __init__(self, sizes: DeltaSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        values = sizes.num_value_heads * sizes.value_size
+        self.joined = Linear(sizes.width, (sizes.channels + values,))  # queries to gates
+        self.rates = Linear(sizes.width, (2 * sizes.num_value_heads,))
+
+    def forward(self, hidden: Tensor) -> Read:
+        sizes = self.sizes
+        value = sizes.shared * sizes.value_size
+        heads = self.joined(hidden).view(len(hidden), sizes.num_key_heads, -1)
+        parts = heads.split((sizes.key_size, sizes.key_size, value, value), dim=-1)
+        inputs = torch.cat([part.flatten(1) for part in parts[:3]], dim=-1)
+        rates = self.rates(hidden).view(len(hidden), sizes.num_key_heads, -1)
+        rate, speed = (part.flatten(1) for part in rates.chunk(2, dim=-1))
+        return Read(inputs, _gates(parts[3], sizes), rate, speed)
+
+
+class ByKind(nn.Module):
+    """All queries come first, then all keys, values and gates. Source: Qwen3.5."""
+
+    def __init__(self, sizes: DeltaSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        values = sizes.num_value_heads * sizes.value_size
+        self.joined = Linear(sizes.width, (sizes.channels, values))
+        self.rates = Linear(sizes.width, [sizes.num_value_heads] * 2)
+
+    def forward(self, hidden: Tensor) -> Read:
+        inputs, gate = self.joined(hidden).tensor_split([self.sizes.channels], dim=-1)
+        rate, speed = self.rates(hidden).chunk(2, dim=-1)
+        return Read(inputs, _gates(gate, self.sizes), rate, speed)
+
+
 class DeltaLayer(nn.Module):
     """Queries, keys and values through a short convolution, then the gated delta rule.
+
+    reader: makes what the convolution reads, gates and rates.
 
     Shapes: hidden [T, D] -> [T, D].
     Source: Yang et al. 2024, arXiv 2412.06464; Qwen3-Next.
@@ -63,12 +124,10 @@ class DeltaLayer(nn.Module):
 
     frequencies: Frequencies | None = None
 
-    def __init__(self, sizes: DeltaSizes, *, epsilon: float) -> None:
+    def __init__(self, sizes: DeltaSizes, *, reader: Reader, epsilon: float) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.reader = sizes, reader
         values = sizes.num_value_heads * sizes.value_size
-        self.joined = Linear(sizes.width, (sizes.channels + values,))  # queries to gates
-        self.rates = Linear(sizes.width, (2 * sizes.num_value_heads,))
         self.convolution = nn.Parameter(torch.zeros(sizes.channels, 1, sizes.kernel))
         self.decay_bias = nn.Parameter(torch.ones(sizes.num_value_heads))
         self.decay_log = nn.Parameter(torch.zeros(sizes.num_value_heads))
@@ -80,8 +139,8 @@ class DeltaLayer(nn.Module):
         return self.sizes.cache_spec
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
-        inputs, gate = self._inputs(hidden)
-        rate, decay = self._rates(hidden)
+        inputs, gate, *rates = self.reader(hidden)
+        rate, decay = self._rates(*rates)
         mixed = torch.cat(
             [
                 self._run(row, inputs[now], decay[now], rate[now], step, layer)
@@ -91,25 +150,11 @@ class DeltaLayer(nn.Module):
         mixed = step.tap("blocks.attention.mixed", mixed.to(hidden.dtype), layer)  # [T, H, V]
         return self.output(silu_gate(gate, self.norm(mixed)).flatten(1))
 
-    def _inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """What the convolution reads, and the gates. Shapes: [T, channels], [T, H, V].
-
-        The rows of each key head lie together: its query, its key, its values, their gates.
-        """
-        sizes = self.sizes
-        value = sizes.shared * sizes.value_size
-        heads = self.joined(hidden).view(len(hidden), sizes.num_key_heads, -1)
-        parts = heads.split((sizes.key_size, sizes.key_size, value, value), dim=-1)
-        gate = parts[3].reshape(len(hidden), sizes.num_value_heads, sizes.value_size)
-        return torch.cat([part.flatten(1) for part in parts[:3]], dim=-1), gate
-
-    def _rates(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _rates(self, rate: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
         """How much a token corrects, and what share of the state stays. Shapes: [T, H] each."""
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        heads = self.rates(hidden).view(len(hidden), self.sizes.num_key_heads, -1)
-        rate, step = (part.flatten(1).to(wide) for part in heads.chunk(2, dim=-1))
-        speed = nn.functional.softplus(step + self.decay_bias.to(wide))
-        return rate.sigmoid(), (-self.decay_log.to(wide).exp() * speed).exp()
+        wide = torch.promote_types(rate.dtype, torch.float32)
+        speed = nn.functional.softplus(speed.to(wide) + self.decay_bias.to(wide))
+        return rate.to(wide).sigmoid(), (-self.decay_log.to(wide).exp() * speed).exp()
 
     def _run(
         self, row: int, inputs: Tensor, decay: Tensor, rate: Tensor, step: Step, layer: int
@@ -170,6 +215,10 @@ class DeltaLayer(nn.Module):
         page = step.groups[cache.group].page_table[row, (end - 1) // cache.page_size]
         cache.fields["state"][page] = state.to(cache.fields["state"].dtype)
         cache.fields["inputs"][page] = inputs.to(cache.fields["inputs"].dtype)
+
+
+def _gates(rows: Tensor, sizes: DeltaSizes) -> Tensor:
+    return rows.reshape(len(rows), sizes.num_value_heads, sizes.value_size)
 
 
 def _spans(plan: ShapePlan) -> Iterator[slice]:
