@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 import tiny
 from cutaway import LLM
@@ -17,6 +18,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
+from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
@@ -194,6 +196,72 @@ def test_one_changed_number_in_a_page_is_named(folder: Path, dtype: str) -> None
     verdict = engine.verify(second)
     assert not verdict.is_exact and verdict.num_equal < verdict.num_tokens
     assert "value of token 11 in layer 1" in str(verdict)
+
+
+@NATIVE.marks[0]
+def test_other_chunk_borders_are_named_and_change_nothing_in_invariant_order(folder: Path) -> None:
+    engine = opened(folder, "auto", prefill_chunk=16)
+    answer = one(engine, range(40))
+    verdict = engine.verify(answer, level="invariant", prefill_chunk=11)
+    assert verdict.is_exact and verdict.num_equal == verdict.num_tokens and not verdict.difference
+    assert verdict.borders == "the prompt is cut at 11, 22, 33, serving cut it at 16, 32"
+    assert str(verdict) == f"exact (invariant, 6 tokens; {verdict.borders})"
+    alike = engine.verify(answer, level="invariant")
+    assert alike.is_exact and alike.borders is None
+
+
+def test_other_chunk_borders_are_the_cause_outside_invariant_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(folder, "float32")
+    sum_by_rows(monkeypatch)
+    answer = one(engine, range(40))
+    assert engine.verify(answer).is_exact, "the same borders give the same sums"
+    verdict = engine.verify(answer, level="invariant", prefill_chunk=11)
+    assert not verdict.is_exact and 0 < verdict.difference < 1e-4
+    words = "the plan: the prompt is cut at 11, 22, 33, serving cut it nowhere"
+    assert verdict.cause is not None and verdict.cause.startswith(words)
+    assert f"differ by at most {verdict.difference:.2g}" in str(verdict)
+
+
+def test_a_record_with_other_chunk_borders_is_no_fault_of_the_cache(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded borders are not those that were served: kept pages differ by rounding alone."""
+    engine = opened(folder, "float32", prefill_chunk=16)
+    sum_by_rows(monkeypatch)
+    answer = one(engine, range(40))
+    first, second = (records(engine).step(number) for number in answer.steps[:2])
+    assert first is not None and second is not None
+    for step, start, end in ((first, 0, 13), (second, 13, 32)):
+        part = replace(step.parts[0], start=start, count=end - start)
+        records(engine)._steps[step.number] = step._replace(parts=(part,))
+    verdict = engine.verify(answer)
+    assert not verdict.is_exact and 0 < verdict.difference < 1e-4
+    assert verdict.cause is not None and "the plan: " in verdict.cause
+    assert "differ from the rebuilt ones by rounding alone" in verdict.cause
+
+
+def sum_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products whose order of summation depends on the number of rows, as on many machines."""
+
+    def multiply(self: DenseWeight, x: torch.Tensor) -> torch.Tensor:
+        cut = x[..., 0].numel() % x.shape[-1]
+        left = functional.linear(x[..., :cut], self.weight[:, :cut])
+        return left + functional.linear(x[..., cut:], self.weight[:, cut:])
+
+    monkeypatch.setattr(DenseWeight, "multiply", multiply)
+
+
+def test_a_changed_number_is_named_under_another_plan_too(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = one(engine, range(40))
+    key = engine.cache.keys(answer.cache_root).between(0, 2, answer.token_ids)[1]
+    page = engine.cache.allocators[0].index.find(key)
+    engine.runner.pool.layers[1].fields["key"][page, 3, 0, 5] += 1.0
+    again = one(engine, range(40), 1)
+    verdict = engine.verify(again, level="invariant", prefill_chunk=11)
+    assert not verdict.is_exact and "key of token 11 in layer 1" in str(verdict)
 
 
 def test_a_lost_writer_of_a_prefix_is_told(folder: Path) -> None:

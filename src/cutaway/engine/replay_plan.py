@@ -8,7 +8,7 @@ not depend on rows, chunks and company.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,7 @@ from cutaway.trace.records import AnswerRecord, Origin, Part, StepRecord
 
 Level = Literal["shape-faithful", "invariant"]
 
+_MOST_BORDERS = 6  # in a sentence
 _MADE_UP = -1  # number of a step that was never served
 
 
@@ -63,6 +64,7 @@ class ReplayPlan:
     num_pages: of each cache group, the scratch page included.
     num_tokens: that go through the model, dummies included.
     cause:     why it is not what was asked for, if it is not.
+    borders:   in words, where the prompt is cut otherwise than serving cut it; None where alike.
     """
 
     answer: AnswerRecord
@@ -71,6 +73,7 @@ class ReplayPlan:
     tables: Mapping[Origin, tuple[int, ...]]
     num_pages: int
     cause: str | None
+    borders: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -101,7 +104,7 @@ def plan_replay(
             + ("" if answer.is_whole else "Raise ledger_bytes, or look at an answer sooner.")
         )
     if level == "invariant":
-        return _invariant(answer, page_size=page_size, chunk=prefill_chunk)
+        return _invariant(ledger, answer, page_size=page_size, chunk=prefill_chunk)
     planner = _Planner(ledger, page_size=page_size, chunk=prefill_chunk)
     for number in range(len(answer.admissions)):
         planner.rebuild(answer, number, target=True)
@@ -115,7 +118,7 @@ def plan_replay(
     )
 
 
-def _invariant(answer: AnswerRecord, *, page_size: int, chunk: int) -> ReplayPlan:
+def _invariant(ledger: Ledger, answer: AnswerRecord, *, page_size: int, chunk: int) -> ReplayPlan:
     """All tokens but the last in chunks, with a row wherever one was drawn from."""
     origin = Origin(answer.number, 0)
     num_stored = answer.num_prompt_tokens + len(answer.tokens) - 1
@@ -128,7 +131,36 @@ def _invariant(answer: AnswerRecord, *, page_size: int, chunk: int) -> ReplayPla
         runs.append(_alone(answer, origin, start, end - start, drawn))
     num_pages = pages_for(num_stored, page_size)
     table = tuple(range(1, 1 + num_pages))
-    return ReplayPlan(answer, "invariant", tuple(runs), {origin: table}, 1 + num_pages, None)
+    return ReplayPlan(
+        answer,
+        "invariant",
+        tuple(runs),
+        {origin: table},
+        1 + num_pages,
+        None,
+        _other_borders(ledger, answer, [run.part for run in runs]),
+    )
+
+
+def _other_borders(ledger: Ledger, answer: AnswerRecord, planned: Sequence[Part]) -> str | None:
+    """Where the prompt is cut, beside where serving cut it; the end of a prefix hit cuts too."""
+    steps = (ledger.step(number) for number in answer.admissions[-1].steps)
+    recorded = [part_of(step, answer.number) for step in steps if step is not None]
+    ours, served = (
+        sorted({part.start for part in parts if 0 < part.start < answer.num_prompt_tokens})
+        for parts in (planned, recorded)
+    )
+    if ours == served:
+        return None
+    return f"the prompt is cut {_places(ours)}, serving cut it {_places(served)}"
+
+
+def _places(borders: Sequence[int]) -> str:
+    if not borders:
+        return "nowhere"
+    shown = ", ".join(map(str, borders[:_MOST_BORDERS]))
+    more = len(borders) - _MOST_BORDERS
+    return f"at {shown}" + (f" and {more} places more" if more > 0 else "")
 
 
 def _alone(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
+from cutaway.engine.kept import as_bytes, kept_numbers
 from cutaway.engine.replay import Replay
 from cutaway.engine.replay_plan import Level
 from cutaway.quantize.packed import Packed
@@ -33,6 +34,7 @@ class Verdict:
     difference: largest absolute difference of the chosen tokens' log-probabilities.
     first:      index of the first token whose row or draw differs; None when none does.
     cause:      what was found to differ, in words; None when all is equal.
+    borders:    where the prompt was cut otherwise than in serving, in words; None where alike.
     """
 
     level: Level
@@ -42,10 +44,12 @@ class Verdict:
     difference: float
     first: int | None
     cause: str | None
+    borders: str | None = None
 
     def __str__(self) -> str:
         if self.is_exact:
-            return f"exact ({self.level}, {self.num_tokens} tokens)"
+            other = "" if self.borders is None else f"; {self.borders}"
+            return f"exact ({self.level}, {self.num_tokens} tokens{other})"
         return (
             f"not exact ({self.level}): {self.cause}; {self.num_equal} of {self.num_tokens} rows "
             f"equal, log-probabilities differ by at most {self.difference:.2g}"
@@ -143,13 +147,18 @@ def _compare(
         difference=max(differences, default=0.0),
         first=bad[0] if bad else None,
         cause=cause,
+        borders=replay.plan.borders,
     )
 
 
 def _cause(
     answer: AnswerRecord, replay: Replay, present: Present, *, is_row: bool, is_u: bool
 ) -> str:
-    """The first of the things that can differ which does."""
+    """The first of the things that can differ which does.
+
+    Another plan changes the last bits of many kept numbers, a fault more of one: a number that is
+    off by more than rounding is named before the plan, and one that is off by less after it.
+    """
     if not is_row:
         return (
             "the seed: another random number was drawn"
@@ -160,41 +169,22 @@ def _cause(
     changed = [name for name, value in present.weights.items() if now.get(name) != value]
     if changed:
         return f"the weights: {', '.join(changed[:3])} changed since the answer was served"
-    page = first_other_number(answer, replay, present)
-    if page is not None:
-        return f"the cache: {page} is not what was computed"
+    kept = kept_numbers(answer, replay, cache=present.cache, pool=present.pool)
+    if kept.spoilt is not None:
+        return f"the cache: {kept.spoilt} is not what was computed"
     if replay.plan.cause is not None:
         return replay.plan.cause
     if replay.plan.level == "invariant":
-        return "the plan: these kernels sum in an order that depends on rows, chunks or company"
-    return "unknown"
-
-
-def first_other_number(answer: AnswerRecord, replay: Replay, present: Present) -> str | None:
-    """Where kept pages of the answer differ from the rebuilt ones, bit for bit; None if nowhere.
-
-    Only pages that are still in the prefix index can be looked at.
-    """
-    size = present.cache.page_size
-    rebuilt = replay.plan.tables[replay.plan.final]
-    token_ids = answer.token_ids[:-1]
-    keys = present.cache.keys(answer.cache_root).between(0, len(token_ids) // size, token_ids)
-    for layer, (kept, ours) in enumerate(zip(present.pool.layers, replay.pool.layers, strict=True)):
-        index = present.cache.allocators[kept.group].index
-        for place, key in enumerate(keys):
-            page = index.find(key)
-            if page is None or place >= len(rebuilt):
-                continue
-            for name, field in kept.fields.items():
-                here, there = _bytes(field[page]), _bytes(ours.fields[name][rebuilt[place]])
-                if not torch.equal(here, there):
-                    offset = int((here != there).nonzero()[0, 0]) * size // here.numel()
-                    return f"{name} of token {place * size + offset} in layer {layer}"
-    return None
-
-
-def _bytes(numbers: Tensor) -> Tensor:
-    return numbers.contiguous().view(torch.uint8).flatten()
+        where = "" if replay.plan.borders is None else f"{replay.plan.borders}, and "
+        return f"the plan: {where}these kernels sum in an order that depends on that"
+    if kept.first is None:
+        return "unknown"
+    if kept.num_other > 1:
+        return (
+            f"the plan: {kept.num_other} kept tokens differ from the rebuilt ones by rounding "
+            "alone, as other chunk borders or other company make them"
+        )
+    return f"the cache: {kept.first} is not what was computed"
 
 
 def fingerprints(model: torch.nn.Module) -> dict[str, int]:
@@ -211,7 +201,7 @@ def fingerprints(model: torch.nn.Module) -> dict[str, int]:
 
 
 def _sum_of_words(tensor: Tensor) -> int:
-    data = _bytes(tensor)
+    data = as_bytes(tensor)
     end = data.numel() // 8 * 8
     words, rest = data[:end].view(torch.int64), int(data[end:].to(torch.int64).sum())
     # numpy adds 8 GB/s here, torch 2.2: 0.1 s of a start.
