@@ -351,6 +351,24 @@ def test_lens_reads_each_layers_stream(
     near(shown.similarity, cosine(streams, inner.streams[0][list(shown.positions)]))
 
 
+def test_logits_are_the_forwards_last_row(look: Look, inner: Inner) -> None:
+    shown = payload(look, "logits", token=2, top=8)
+    row = inner.logits[look.subject.row_position(2)]
+    assert shown.logits.shape == row.shape
+    near(shown.logits, row, atol=5e-3)
+    assert shown.top_token_ids[:8].tolist() == np.argsort(-row)[:8].tolist()
+    assert shown.recorded == look.subject.answer.tokens[2].token_id
+
+
+def test_logits_are_the_whole_row(look: Look, inner: Inner) -> None:
+    shown, record = payload(look, "logits", token=5), look.subject.answer.tokens[5]
+    row = inner.logits[look.subject.row_position(5)]
+    near(shown.logits, row, atol=1e-3)
+    likeliest = np.argsort(-row)[:10].tolist()
+    assert list(shown.top_token_ids) == list(dict.fromkeys([*likeliest, record.token_id]))
+    assert shown.u == record.u and shown.recorded == record.token_id
+
+
 def test_probabilities_are_the_softmax_of_the_row(look: Look, inner: Inner) -> None:
     token, subject = 2, look.subject
     ids = subject.answer.token_ids[subject.answer.num_prompt_tokens :]
