@@ -1,95 +1,149 @@
 """Whether charges are fair: their sum, and what ten times the context costs beside a short one.
 
-    python bench/cost.py [--model smollm2] [--short 400] [--tokens 60] [--rounds 5]
+    python bench/cost.py [--model smollm2] [--short 400] [--rounds 60]
 
-Prints the sum of all charges over the time spent in Engine.step, by a clock outside; and for a
-request with ten times the context of another how much more it is charged per token when both run
-together, over how much longer its steps take when each runs alone.
+Three engines of one model: one runs a short request alone, one a request of ten times its context
+alone, one both together. They take turns, one decode step each a round in an order that changes,
+so whatever else the machine does meets all three alike. Of each round: how much more the long
+request is charged for the step that both shared, over how much longer its step took alone. Medians
+over the rounds, and what 90 % of draws of as many rounds say. The third engine answered other
+requests before, as any engine has: its rates are fitted to all that it recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from time import perf_counter
 
 from cutaway import LLM
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import ModelWork
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.build import num_pages
 from cutaway.engine.engine import Engine
 from cutaway.trace.cost import charged, fitted
 from cutaway.trace.ledger import Ledger
-from cutaway.trace.records import AnswerRecord
+from cutaway.trace.records import StepRecord
 
-busy = 0.0  # seconds in Engine.step
+_MORE = 20  # decode steps of what the third engine answered before
+_DRAWS = 2000
 
 
-def run(engine: Engine, lengths: list[int], num_tokens: int, name: str) -> list[AnswerRecord]:
-    """Requests of these context lengths together; their records."""
-    global busy
-    for length in lengths:
+class Timed:
+    """An engine whose steps a clock outside adds up."""
+
+    def __init__(self, engine: Engine) -> None:
+        assert engine.ledger is not None
+        self.engine, self.ledger = engine, engine.ledger
+        self.busy = 0.0
+        dtype = str(engine.model.cache_dtype).removeprefix("torch.")
+        self.model = model_work(engine.model.transformer, engine.model.facts, dtype)
+
+    def add(self, length: int, num_tokens: int, name: str) -> None:
         ids = tuple(1000 + (7919 * i + length) % 20_000 for i in range(length))
         params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
-        engine.add(Request(request_id=f"{name}-{length}", prompt_token_ids=ids, params=params))
-    while engine.has_work:
-        began = perf_counter()
-        engine.step()
-        busy += perf_counter() - began
-    found = [ledger_of(engine).find(f"{name}-{length}") for length in lengths]
-    return [answer for answer in found if answer is not None]
+        self.engine.add(Request(request_id=name, prompt_token_ids=ids, params=params))
 
+    def step(self) -> StepRecord:
+        number, began = self.engine.num_steps, perf_counter()
+        self.engine.step()
+        self.busy += perf_counter() - began
+        found = self.ledger.step(number)
+        assert found is not None
+        return found
 
-def ledger_of(engine: Engine) -> Ledger:
-    assert engine.ledger is not None
-    return engine.ledger
+    def until(self, *names: str) -> None:
+        """Step until all of these have their first token."""
+        while not all((a := self.ledger.find(name)) and a.tokens for name in names):
+            self.step()
 
-
-def measured(engine: Engine, answer: AnswerRecord) -> float:
-    """Seconds of its median decode step."""
-    steps = [ledger_of(engine).step(token.step) for token in answer.tokens[1:]]
-    return statistics.median(s.ended - s.began for s in steps if s is not None)
-
-
-def paid(engine: Engine, answer: AnswerRecord, model: ModelWork) -> float:
-    """Seconds that its median decode step in company is charged."""
-    ledger = ledger_of(engine)
-    costs = {c.number: c for c in charged(ledger, answer, model, fitted(ledger, model))}
-    steps = [step for token in answer.tokens[1:] if (step := ledger.step(token.step)) is not None]
-    together = [step for step in steps if all(part.count == 1 for part in step.parts)]
-    return statistics.median(costs[step.number].seconds for step in together)
+    def charges(self, name: str) -> dict[int, float]:
+        """Seconds that a request is charged, by step."""
+        answer = self.ledger.find(name)
+        assert answer is not None
+        rates = fitted(self.ledger, self.model)
+        costs = charged(self.ledger, answer, self.model, rates)
+        return {cost.number: cost.seconds for cost in costs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--short", type=int, default=400)
-    parser.add_argument("--tokens", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=60)
     given = parser.parse_args()
-    engine = LLM(given.model, prefix_cache=False).engine
-    dtype = str(engine.model.cache_dtype).removeprefix("torch.")
-    model = model_work(engine.model.transformer, engine.model.facts, dtype)
-    lengths = [given.short, 10 * given.short]
-    rows: list[tuple[float, float]] = []
-    for number in range(given.rounds):
-        alone = [run(engine, [n], given.tokens, f"alone{number}")[0] for n in lengths]
-        both = run(engine, lengths, given.tokens, f"both{number}")
-        short, long = (measured(engine, answer) for answer in alone)
-        less, more = (paid(engine, answer, model) for answer in both)
-        rows.append((long - short, more - less))
-        print(
-            f"round {number}: alone {short * 1e3:.2f} and {long * 1e3:.2f} ms a token, together "
-            f"charged {less * 1e3:.2f} and {more * 1e3:.2f}: difference {more - less:.5f} s for "
-            f"{long - short:.5f} s, {(more - less) / (long - short):.1%}"
-        )
-    differences = [statistics.median(column) for column in zip(*rows, strict=True)]
-    ledger = ledger_of(engine)
-    rates = fitted(ledger, model)
-    total = sum(c.seconds for a in ledger.answers for c in charged(ledger, a, model, rates))
-    print(f"ten times the context: charged {differences[1] / differences[0]:.1%} of what it adds")
+    short, long, rounds = given.short, 10 * given.short, given.rounds
+    first = LLM(given.model, cache_tokens=12 * short + 4 * (rounds + _MORE)).engine
+    room = num_pages(first.model, first.config)
+    more = (Engine(first.model, first.config, num_pages=room) for _ in range(2))
+    low, high, both = (Timed(engine) for engine in (first, *more))
+    low.add(short, rounds + 2, "short")
+    high.add(long, rounds + 2, "long")
+    low.until("short")
+    high.until("long")
+    for length in (short, long):
+        both.add(length, _MORE, f"before {length}")
+        while both.engine.has_work:
+            both.step()
+    both.add(short, rounds + 9, "short")
+    both.add(long, rounds + 9, "long")
+    both.until("short", "long")
+    report(*interleaved(low, high, both, rounds))
+    total = sum(_charged(each) for each in (low, high, both))
+    busy = sum(each.busy for each in (low, high, both))
     print(f"sum of all charges: {total:.3f} s, {total / busy:.3%} of {busy:.3f} s in steps")
-    print(f"recorded steps kept: {len(list(ledger.steps))} of {engine.num_steps}")
+    spent, steps = both.engine.recorder, sum(s.ended - s.began for s in both.ledger.steps)
+    assert spent is not None
+    print(f"inside the recorder: {spent.seconds / steps:.3%} of the third engine's steps")
+
+
+def interleaved(
+    low: Timed, high: Timed, both: Timed, rounds: int
+) -> tuple[list[float], list[float]]:
+    """Of each round the difference alone, and the difference of charges. Units: seconds."""
+    chance = random.Random(0)
+    alone: list[float] = []
+    shared: list[int] = []
+    for _ in range(rounds):
+        steps: dict[Timed, StepRecord] = {}
+        for each in chance.sample((low, high, both), 3):
+            steps[each] = each.step()
+        assert len(steps[both].parts) == 2, "both decode"
+        alone.append(_seconds(steps[high]) - _seconds(steps[low]))
+        shared.append(steps[both].number)
+    less, more = both.charges("short"), both.charges("long")
+    return alone, [more[number] - less[number] for number in shared]
+
+
+def report(alone: list[float], charges: list[float]) -> None:
+    chance, count = random.Random(1), len(alone)
+    ratios: list[float] = []
+    for _ in range(_DRAWS):
+        drawn = [chance.randrange(count) for _ in range(count)]
+        left = statistics.median(charges[i] for i in drawn)
+        ratios.append(left / statistics.median(alone[i] for i in drawn))
+    ratios.sort()
+    difference, charge = statistics.median(alone), statistics.median(charges)
+    print(
+        f"{count} rounds: alone {difference * 1e3:.2f} ms more a token, charged "
+        f"{charge * 1e3:.2f} ms more: {charge / difference:.1%}, of as many rounds drawn anew "
+        f"90 % lie from {ratios[_DRAWS // 20]:.1%} to {ratios[-_DRAWS // 20]:.1%}"
+    )
+
+
+def _charged(each: Timed) -> float:
+    ledger: Ledger = each.ledger
+    rates = fitted(ledger, each.model)
+    return sum(
+        cost.seconds
+        for answer in ledger.answers
+        for cost in charged(ledger, answer, each.model, rates)
+    )
+
+
+def _seconds(step: StepRecord) -> float:
+    return step.ended - step.began
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from time import perf_counter
 
@@ -37,7 +38,10 @@ def main() -> None:
         began = perf_counter()
         trace = save_trace(Look(llm.engine, answer), path, views)
         print(f"saved in {perf_counter() - began:.1f} s, {len(trace.views)} views")
-        print(f"{len(answer.tokens)} tokens: {path.stat().st_size / 1e6:.2f} MB")
+        print(f"{len(answer.tokens)} tokens: {path.stat().st_size / 1e6:.2f} MB", flush=True)
+        with zipfile.ZipFile(path) as opened:
+            for entry in sorted(opened.infolist(), key=lambda each: -each.compress_size)[:8]:
+                print(f"{entry.compress_size:9,} of {entry.file_size:10,}  {entry.filename}")
         program = "from cutaway.cli.main import main; main()"
         began = perf_counter()
         subprocess.run(

@@ -19,7 +19,7 @@ from cutaway.engine.saved import save_trace
 from cutaway.text.messages import from_dicts
 from cutaway.trace.export import FORMATS
 from cutaway.trace.file import read
-from cutaway.views import VIEWS
+from cutaway.views import VIEWS, view_of
 
 
 @pytest.fixture
@@ -80,3 +80,19 @@ def test_not_redacted_they_differ_in_every_view_of_content(tmp_path: Path) -> No
     empty = {"grammar", "experts"}  # the answers and the model have none
     assert {Path(name).stem for name in alike if "/" in name} <= kept | empty
     assert len(left.keys() & right.keys()) > 15
+
+
+def test_a_trace_grows_by_few_bytes_a_token(tmp_path: Path) -> None:
+    """4 MB for 2,000 tokens are 2,000 bytes a token; a tenth of that is kept to."""
+    engine = subjects.engine_of(vocab_size=2048)
+    sizes: list[int] = []
+    for length in (20, 220):
+        answer = subjects.answered(
+            engine, list(range(30)), temperature=1.0, seed=0, max_tokens=length
+        )
+        path = tmp_path / f"{length}.cutaway"
+        views = ("tokens", "characters", "sampling", "detokenization", "timeline", "pages", "cost")
+        save_trace(Look(engine, answer), path, [view_of(name) for name in views])
+        sizes.append(path.stat().st_size)
+    per_token = (sizes[1] - sizes[0]) / 200
+    assert 50 < per_token < 200, per_token
