@@ -34,6 +34,11 @@ def test_shares_add_up_and_the_hit_is_free() -> None:
     assert sum(stage.seconds for stage in payload.stages) == pytest.approx(alone)
     assert float(payload.token_seconds.sum()) == pytest.approx(alone, rel=1e-5)
     assert float(payload.token_flops.sum()) == pytest.approx(sum(s.flops for s in payload.stages))
+    for name in ("seconds", "bytes", "flops"):
+        by_stage = getattr(payload, f"stage_{name}")  # [S, N]
+        totals = [getattr(stage, name.replace("bytes", "num_bytes")) for stage in payload.stages]
+        np.testing.assert_allclose(by_stage.sum(axis=1), totals, rtol=1e-5)
+        np.testing.assert_allclose(by_stage.sum(axis=0), getattr(payload, f"token_{name}"), 1e-5)
     # Pages of 8: of the 30 equal tokens 24 are found; 16 are computed, and one per further token.
     assert payload.num_cached == 24 and [mode.num_tokens for mode in payload.modes] == [16, 5]
     assert payload.money == pytest.approx(7.2 / 3600 * alone)

@@ -52,6 +52,7 @@ class Cost:
 
     token_seconds, token_bytes, token_flops [N]: of each token of the answer; the first one's are
               those of the prompt.
+    stage_seconds, stage_bytes, stage_flops [S, N]: the same by stages, in the order of stages.
     busy:     seconds of the steps that it was in; what others pay of them is not in its shares.
     price:    of this machine per hour; None where none was told, and then money is None.
     money:    for this answer.   per_million: for a million tokens: of prompts, of answers.
@@ -68,6 +69,9 @@ class Cost:
     token_seconds: Array
     token_bytes: Array
     token_flops: Array
+    stage_seconds: Array
+    stage_bytes: Array
+    stage_flops: Array
     price: float | None
     money: float | None
     per_million: tuple[float, float] | None
@@ -163,9 +167,12 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Cost:
         busy=_busy(subject, costs),
         num_cached=answer.admissions[0].num_hit,
         slope=_slope(subject, model, rates),
-        token_seconds=per_token[0],
-        token_bytes=per_token[1],
-        token_flops=per_token[2],
+        token_seconds=per_token[0].sum(axis=0),
+        token_bytes=per_token[1].sum(axis=0),
+        token_flops=per_token[2].sum(axis=0),
+        stage_seconds=per_token[0],
+        stage_bytes=per_token[1],
+        stage_flops=per_token[2],
         price=query.price,
         money=money,
         per_million=None if query.price is None else _per_million(modes, query.price),
@@ -212,19 +219,23 @@ def _slope(subject: Subject, model: ModelWork, rates: Rates) -> float | None:
 
 
 def _per_token(subject: Subject, costs: list[StepCost]) -> tuple[Array, Array, Array]:
-    """A step's cost is that of the tokens that it gave; of none, that of the next token."""
+    """A step's cost is that of the tokens that it gave; of none, that of the next token.
+
+    Shapes: seconds, bytes, operations [S, N].
+    """
     answer = subject.answer
-    values = np.zeros((3, len(answer.tokens)))
+    num_stages = len(costs[0].stages)
+    values = np.zeros((3, num_stages, len(answer.tokens)))
     given: dict[int, list[int]] = {}
     for index, token in enumerate(answer.tokens):
         given.setdefault(token.step, []).append(index)
-    kept = np.zeros(3)
+    kept = np.zeros((3, num_stages))
     for cost in costs:
-        kept += (cost.seconds, cost.num_bytes, cost.flops)
+        kept += np.array([(s.seconds, s.num_bytes, s.flops) for s in cost.stages]).T
         if cost.number in given:
             indices = given[cost.number]
-            values[:, indices] += kept[:, None] / len(indices)
-            kept = np.zeros(3)
+            values[:, :, indices] += kept[:, :, None] / len(indices)
+            kept[:] = 0
     seconds, num_bytes, flops = values.astype(np.float32)
     return seconds, num_bytes, flops
 
