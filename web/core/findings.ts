@@ -14,7 +14,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
     `${many(values.num_graphemes, "sign")}. Nothing is understood yet: each character is a number.`,
   template: (values) =>
     `The model gets ${many(values.num_tokens, "id")}, ${values.num_control} of them control tokens: no roles, no ` +
-    "names, no messages. Code outside the model wrote this text around yours.",
+    "names, no messages." + (values.num_control ? " Code outside the model wrote this text around yours." : ""),
   tokens: (values) => {
     const size = values.num_bytes.reduce((sum, each) => sum + each, 0);
     const letters = values.num_letters.reduce((sum, each) => sum + each, 0);
@@ -125,7 +125,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
     "something had to wait until a character was whole or a stop string ruled out.",
   pages: (values) =>
     `${many(values.num_tokens, "token")} keep ${bytes(values.kept_bytes)} in pages of ${values.page_size}. With them the ` +
-    `answer took ${operations(values.flops)}; without, it had taken ${operations(values.without_flops)}.`,
+    `answer took ${operations(values.flops)}; without, it would have taken ${operations(values.without_flops)}.`,
   timeline: (values) =>
     `First token after ${seconds(values.first_token)}, the end after ${seconds(values.total)}: ` +
     `${many(values.steps.length, "pass", "passes")} through ${values.num_layers} layers.`,

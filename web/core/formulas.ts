@@ -6,7 +6,7 @@ import { figure } from "./numbers";
 export type Markup = string | [name: string, ...Markup[]];
 
 const letter = (text: string): Markup => ["mi", text];
-const words = (text: string): Markup => ["mtext", text];
+const words = (text: string): Markup => ["mtext", text.replaceAll(" ", "\u00a0")]; // MathML drops blanks at ends
 const sign = (text: string): Markup => ["mo", text];
 const number = (value: number | null | undefined, digits = 3): Markup => ["mn", figure(value, digits)];
 const row = (...parts: Markup[]): Markup => ["mrow", ...parts];

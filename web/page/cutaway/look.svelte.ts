@@ -16,6 +16,7 @@ export class Look {
   seen: Seen | null = $state.raw(null);
   fault: string = $state("");
   isWaiting = $state(false);
+  isWide = $state(false); // the lens over the last positions instead of the chosen one
   words = $state(""); // that a view works on, where one takes any
   facts: Record<string, string> = $state({}); // a number on the map, by view
   numLayers = $state(0); // 0 as long as it is not known
@@ -49,11 +50,12 @@ export class Look {
   }
 
   /** What makes this answer again, for whoever wants it in Python. */
-  async made(model: string): Promise<Made> {
+  async made(): Promise<Made> {
+    const models = (await (await fetch("/v1/models")).json()) as { data: { id: string }[] };
     const sampling = (await this.views.see({ view: "sampling" }, "made")).values as unknown as Sampling;
     const ids = this.tokens!.token_ids;
     return {
-      model,
+      model: models.data[0]?.id ?? "",
       prompt: ids.slice(0, this.numPrompt),
       numTokens: this.numAnswer,
       settings: sampling.settings,
@@ -97,7 +99,7 @@ export class Look {
       else if (name === "text" && this.words) query.text = this.words;
     }
     if (this.view === "attention" && head === null) delete query.layer;
-    if (this.view === "lens" && layer === null) delete query.position;
+    if (this.view === "lens" && (layer !== null || this.isWide)) delete query.position;
     return query;
   }
 
