@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 
+import golden_draws
 from golden_frames import GOLDEN, frames
 
 
 def test_golden_frames_are_up_to_date() -> None:
     kept = json.loads(GOLDEN.read_text(encoding="ascii"))
     assert kept == frames(), "run: python tests/web/golden_frames.py"
+
+
+def test_golden_draws_are_what_the_engine_draws() -> None:
+    kept = json.loads(golden_draws.GOLDEN.read_text(encoding="ascii"))
+    assert len(kept) == golden_draws.NUM_ROWS
+    for number in range(0, len(kept), 8):  # all of them take 11 s
+        assert kept[number] == golden_draws.case_of(number), "run: python tests/web/golden_draws.py"
