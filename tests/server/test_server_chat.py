@@ -290,3 +290,45 @@ def test_what_would_change_the_answer_and_is_not_there_is_refused(
     for name, answer in zip(refused, answers, strict=True):
         assert answer.status_code == 400 and answer.json()["error"]["param"] == name
     assert taken.status_code == 200
+
+
+def test_an_answer_goes_on_from_tokens_that_it_is_said_to_begin_with(
+    asked: Callable[..., Any],
+) -> None:
+    """With the draws that it would have had: they hang on seed and place."""
+    drawn = {"temperature": 1, "seed": 3, "max_tokens": 12, "ignore_eos": True, "logprobs": True}
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> tuple[Any, Any, list[Any]]:
+        own = {"token_ids": True}
+        whole = (await http.post(URL, json=chat(**drawn, top_logprobs=2, cutaway=own))).json()
+        begun = {"answer_token_ids": ids_of(whole)[:5], **own}
+        rest = await http.post(URL, json=chat(**{**drawn, "max_tokens": 7}, cutaway=begun))
+        streamed_rest = await streamed(http, **{**drawn, "max_tokens": 7}, cutaway=begun)
+        return whole, rest.json(), events(streamed_rest.text)
+
+    whole, rest, chunks = asked(ask)
+    assert ids_of(whole)[5:] == ids_of(rest)
+    first = whole["choices"][0]["logprobs"]["content"][0]
+    assert len({other["token_id"] for other in first["top_logprobs"]}) == 2
+    assert whole["usage"]["prompt_tokens"] + 5 == rest["usage"]["prompt_tokens"]
+    told = [c["logprobs"]["content"] for k in chunks[:-1] for c in k["choices"] if c["logprobs"]]
+    assert [entry["token_id"] for content in told for entry in content] == ids_of(rest)
+
+
+def ids_of(answer: Any) -> list[int]:
+    """The ids of a whole answer's tokens."""
+    return [entry["token_id"] for entry in answer["choices"][0]["logprobs"]["content"]]
+
+
+def test_tokens_that_an_answer_cannot_begin_with_are_refused(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
+        formed = {"response_format": {"type": "json_object"}}
+        return [
+            await http.post(URL, json=chat(**more, cutaway={"answer_token_ids": ids}))
+            for ids, more in (([10**6], {}), ("x", {}), ([True], {}), ([1], formed))
+        ]
+
+    answers = [answer.json()["error"] for answer in asked(ask)]
+    assert {error["param"] for error in answers} == {"cutaway.answer_token_ids"}
+    assert "token ids go from 0 to" in answers[0]["message"]
+    assert "response_format are both given" in answers[3]["message"]

@@ -71,12 +71,14 @@ export interface Question {
   model: string;
   messages: readonly Message[];
   fields?: Readonly<Record<string, unknown>>;
+  begun?: readonly number[]; // ids of the tokens that the answer begins with
 }
 
 /** The body of a request. */
-export function bodyOf({ model, messages, fields }: Question): string {
+export function bodyOf({ model, messages, fields, begun }: Question): string {
   const always = { stream: true, logprobs: true, top_logprobs: ALTERNATIVES };
-  return JSON.stringify({ model, messages, ...always, ...fields });
+  const cutaway = { token_ids: true, ...(begun?.length && { answer_token_ids: begun }) };
+  return JSON.stringify({ model, messages, ...always, ...fields, cutaway });
 }
 
 /** What is new, event by event. Throws an Error in the server's own words. */

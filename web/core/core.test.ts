@@ -39,7 +39,9 @@ describe("news", () => {
     expect(newsOf('{"choices": []}')).toMatchObject({ text: "", finish: null });
   });
 
-  it("ask for alternatives", () => {
+  it("ask for alternatives, ids, and to go on from tokens", () => {
+    const body = JSON.parse(bodyOf({ model: "m", messages: [], begun: [5, 6] })) as object;
+    expect(body).toMatchObject({ cutaway: { token_ids: true, answer_token_ids: [5, 6] } });
     expect(JSON.parse(bodyOf({ model: "m", messages: [] }))).toMatchObject({ logprobs: true, top_logprobs: 8 });
   });
 });

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
@@ -190,6 +190,22 @@ def turn_of(conversation: Conversation, context: Context) -> Turn:
             is_parallel=conversation.is_parallel,
         ),
     )
+
+
+def begun(turn: Turn, token_ids: Sequence[int], *, param: str) -> Turn:
+    """The turn when its answer begins with these tokens: the model goes on from them.
+
+    Ids, not text: cut anew, a text may become other tokens than those it was read from.
+
+    Raises: RequestError naming param, where the answer is held to a form: its rule begins with it.
+    """
+    if turn.grammar_field is not None:
+        raise RequestError(
+            f"{param} and {turn.grammar_field} are both given; a form holds an answer from its "
+            "first token. Leave one out.",
+            param=param,
+        )
+    return replace(turn, token_ids=(*turn.token_ids, *token_ids))
 
 
 def _prompt(conversation: Conversation, context: Context, tool_format: ToolFormat) -> Prompt:

@@ -41,6 +41,7 @@ def _openai(context: Context) -> dict[str, Any]:
         "created": context.created,
         "owned_by": "cutaway",
         **({} if most is None else {"max_model_len": most}),
+        **({"sampling": dict(context.sampling)} if context.sampling else {}),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,13 +13,21 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request
 from cutaway.server.answers import Answers, gathered, news
 from cutaway.server.body import read
 from cutaway.server.constraints import grammar_of
 from cutaway.server.context import Context
-from cutaway.server.conversation import Conversation, Reading, renamed, request_of, turn_of
+from cutaway.server.conversation import (
+    Conversation,
+    Reading,
+    Turn,
+    begun,
+    renamed,
+    request_of,
+    turn_of,
+)
 from cutaway.server.door import Call, call_of
 from cutaway.server.events import DONE, EventStream, data, until_gone
 from cutaway.server.fields import Ignored, Limited, Refused, array, given
@@ -40,8 +48,9 @@ from cutaway.server.openai_parts import (
     usage_of,
     usage_so_far,
 )
-from cutaway.server.opt_in import opened_at, wants_trace
+from cutaway.server.opt_in import ChatOptIn, opened_at, wants_trace
 from cutaway.server.routes import described, json_answer
+from cutaway.server.tokens import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
 from cutaway.text.messages import from_dicts
 
@@ -70,6 +79,7 @@ class ChatBody(Sampling):
     tool_choice: Annotated[object, given(optional(TOOL_CHOICES))] = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Annotated[object, given(optional({"type": "object"}))] = None
+    cutaway: ChatOptIn | None = None
     functions: Annotated[object, Refused(_USE_TOOLS)] = None
     function_call: Annotated[object, Refused(_USE_TOOLS, ("none",))] = None
     audio: Annotated[object, Refused("It writes text alone.")] = None
@@ -96,6 +106,7 @@ class Asked:
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
     is_traced: bool  # whether the end tells where the answer opens
+    has_ids: bool  # whether log-probabilities have token ids
 
 
 def router(context: Context) -> APIRouter:
@@ -122,7 +133,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
     context.check_model(read_body.model)
     check_streaming(read_body)
     _check_logprobs(read_body)
-    turn = turn_of(_conversation(read_body), context)
+    turn = _turn(read_body, context)
     params = params_of(
         read_body,
         context,
@@ -146,7 +157,19 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
+        has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
     )
+
+
+def _turn(body: ChatBody, context: Context) -> Turn:
+    """The conversation, and the answer's first tokens where they are given."""
+    turn = turn_of(_conversation(body), context)
+    given_ids = None if body.cutaway is None else body.cutaway.answer_token_ids
+    if given_ids is None:
+        return turn
+    param = "cutaway.answer_token_ids"
+    vocab_size = context.service.model.vocab_size
+    return begun(turn, token_ids_of(given_ids, param, vocab_size=vocab_size), param=param)
 
 
 def _conversation(body: ChatBody) -> Conversation:
@@ -197,9 +220,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
             {
                 "index": index,
                 **chat_choice(answer, asked.reading),
-                "logprobs": chat_logprobs(answer.logprobs, context.tokenizer)
-                if wants_logprobs
-                else None,
+                "logprobs": _logprobs(context, asked, answer.logprobs) if wants_logprobs else None,
             }
             for index, answer in enumerate(choices)
         ],
@@ -235,7 +256,7 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
             if delta.choice not in pieces:
                 pieces[delta.choice] = ChatPieces(asked.reading)
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
-            for choice in _choices(context, delta, pieces[delta.choice]):
+            for choice in _choices(context, asked, delta, pieces[delta.choice]):
                 yield data({**frame, "choices": [choice]})
             if delta.finish_reason is not None:
                 timings = timings_of([choices[delta.choice]])
@@ -248,12 +269,18 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
     yield DONE
 
 
-def _choices(context: Context, delta: Delta, pieces: ChatPieces) -> Iterator[dict[str, Any]]:
+def _logprobs(context: Context, asked: Asked, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return chat_logprobs(logprobs, context.tokenizer, has_ids=asked.has_ids)
+
+
+def _choices(
+    context: Context, asked: Asked, delta: Delta, pieces: ChatPieces
+) -> Iterator[dict[str, Any]]:
     """What a delta says; its log-probabilities stand with the first piece."""
     said = pieces.of(delta)
     if delta.logprobs:
         first = _piece(delta, said[0] if said else {"content": ""})
-        yield {**first, "logprobs": chat_logprobs(delta.logprobs, context.tokenizer)}
+        yield {**first, "logprobs": _logprobs(context, asked, delta.logprobs)}
         said = said[1:]
     for each in said:
         yield _piece(delta, each)

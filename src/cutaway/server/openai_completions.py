@@ -44,7 +44,7 @@ from cutaway.server.openai_parts import (
     usage_of,
     usage_so_far,
 )
-from cutaway.server.opt_in import opened_at, wants_trace
+from cutaway.server.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tokens import token_ids_of
 
@@ -74,6 +74,7 @@ class CompletionBody(Sampling):
     logprobs: Annotated[int | None, Limited("logprobs")] = None
     add_special_tokens: bool | None = None
     control: bool | None = None
+    cutaway: OptIn | None = None
     suffix: Annotated[object, Refused("It continues texts and fills no gaps.", ("",))] = None
     best_of: Annotated[object, Refused("Ask for n answers and choose.", (1,))] = None
 

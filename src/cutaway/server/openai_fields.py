@@ -10,7 +10,6 @@ from cutaway.core.request import SamplingParams
 from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
 from cutaway.server.context import Context
 from cutaway.server.fields import Body, Ignored, Limited, array, bias_of, given
-from cutaway.server.opt_in import OptIn
 
 _STOP = {
     "anyOf": [
@@ -80,7 +79,6 @@ class Sampling(Body):
     prompt_logprobs: Annotated[int | None, Limited("prompt_logprobs")] = None
     response_format: Annotated[object, given(optional(_FORMAT))] = None
     structured_outputs: Annotated[object, given(optional(_STRUCTURED))] = None
-    cutaway: OptIn | None = None
     user: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None

@@ -56,9 +56,20 @@ def ending_of(answer: Answer | Delta) -> dict[str, Any]:
     return {"finish_reason": answer.finish_reason, "stop_reason": answer.stopped_by}
 
 
-def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Log-probabilities as the chat API writes them, with each token's exact bytes."""
-    return {"content": token_logprobs(logprobs, tokenizer), "refusal": None}
+def chat_logprobs(
+    logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer, *, has_ids: bool = False
+) -> dict[str, Any]:
+    """Log-probabilities as the chat API writes them, with each token's exact bytes.
+
+    has_ids: whether each token has its id as well, which OpenAI's do not.
+    """
+    content = token_logprobs(logprobs, tokenizer)
+    if has_ids:
+        for entry, each in zip(content, logprobs, strict=True):
+            entry["token_id"] = each.token_id
+            for other, (token_id, _) in zip(entry["top_logprobs"], each.top, strict=True):
+                other["token_id"] = token_id
+    return {"content": content, "refusal": None}
 
 
 def token_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> list[dict[str, Any]]:

@@ -5,14 +5,15 @@ Nothing changes for those who do not send it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from cutaway.core.errors import RequestError
 from cutaway.server.context import Context
 from cutaway.server.errors import HttpError
-from cutaway.server.fields import Body
+from cutaway.server.fields import Body, array, given
 from cutaway.trace.events import SCHEMA
 
+_IDS = array({"type": "integer", "minimum": 0}, minItems=1)
 _TRACES = "/cutaway/v1/traces"
 
 
@@ -23,6 +24,17 @@ class OptIn(Body):
     """
 
     trace: bool | None = None
+
+
+class ChatOptIn(OptIn):
+    """What a chat may ask for besides.
+
+    token_ids: whether log-probabilities have each token's id.
+    answer_token_ids: how the answer begins; the model goes on from there, and what it adds is told.
+    """
+
+    token_ids: bool | None = None
+    answer_token_ids: Annotated[object, given({"anyOf": [_IDS, {"type": "null"}]})] = None
 
 
 def wants_trace(asked: OptIn | None, context: Context) -> bool:

@@ -138,13 +138,10 @@ export class Conversation {
     this.save();
     try {
       const messages = messagesOf(this.settings.system, before);
-      const fields: Record<string, unknown> = requestFields(this.settings);
-      if (begun.length) {
-        fields.cutaway = { answer_token_ids: begun.map((token) => token.token_id) };
-        const read = new TextDecoder().decode(Uint8Array.from(begun.flatMap((token) => token.bytes)));
-        turn.text = read.startsWith(text) ? read : text + read.slice(text.length);
-      }
-      await follow(turn, { model, messages, fields }, stopper.signal, begun);
+      const fields = requestFields(this.settings);
+      const ids = begun.map((token) => token.token_id ?? 0);
+      if (begun.length) turn.text = text + begun.at(-1)!.token;
+      await follow(turn, { model, messages, fields, begun: ids }, stopper.signal, begun);
     } catch (error) {
       if (stopper.signal.aborted) turn.finish = "stopped";
       else turn.fault = error instanceof Error ? error.message : String(error);
