@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+import tiny
 from cutaway import LLM, SamplingParams
 from program import Cutaway, spawn
 
@@ -172,3 +176,13 @@ def test_the_installed_program_answers(tiny_model: str) -> None:
     ended = spawn("complete", "hello", "-m", tiny_model, "--max-tokens", "3", "--json")
     assert (ended.code, ended.err) == (0, "")
     assert len(ended.json["token_ids"]) <= 3
+
+
+def test_a_model_that_sees_is_said_once_to_read_no_images(cutaway: Cutaway, tmp_path: Path) -> None:
+    text = tiny.config(model_type="mistral", sliding_window=None)
+    config = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    ended = cutaway("complete", "hello", "-m", f"random:{path}", "--max-tokens", "3", "--json")
+    assert ended.code == 0 and ended.json["finish_reason"] in ("length", "stop")
+    assert ended.err.count("its text part alone runs here, and images are not read.") == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+from cutaway.cli.terminal import note
+from cutaway.models.nested import TEXT_PARTS
 from cutaway.weights.find import Found, find
 from cutaway.weights.names import NAMED
 from cutaway.weights.package import is_cached
@@ -21,6 +25,16 @@ def at_hand(name: str) -> Found | None:
         return find(name)
     folder = _hub_folder(name)
     return None if folder is None else replace(find(str(folder)), name=name)
+
+
+def note_left_out(found: Found | None) -> None:
+    """Say on stderr that images are not read, where a model's text part is all that runs."""
+    if found is None or found.kind == "gguf":
+        return
+    config = found.path / "config.json" if found.kind == "folder" else found.path
+    words = cast("dict[str, object]", json.loads(config.read_bytes())).get("architectures")
+    if isinstance(words, list) and words and words[0] in TEXT_PARTS:
+        note(f"{found.name} also sees; its text part alone runs here, and images are not read.")
 
 
 def _hub_folder(repository: str) -> Path | None:

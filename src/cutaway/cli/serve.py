@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from cutaway.cli.at_hand import note_left_out
 from cutaway.cli.keys import ENGINE, MODEL, TRAFFIC
 from cutaway.cli.options import ConfigFile, Given, integer, with_settings
 from cutaway.cli.progress import download_bar
@@ -200,6 +201,7 @@ def serve_model(
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
         url = url_of(listener)
         note(f"Loading {context.name}; {url} answers /health meanwhile.")
+        note_left_out(found)
         say = greet or _greet
         try:
             asyncio.run(serve(context, listener, keys=keys, ready=lambda: say(url, context.name)))

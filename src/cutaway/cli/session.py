@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from cutaway.cli.answers import Answer, answer_object
+from cutaway.cli.at_hand import at_hand, note_left_out
 from cutaway.cli.progress import download_bar
 from cutaway.cli.settings import Resolved, resolve
 from cutaway.core.output import Delta
@@ -86,7 +87,9 @@ def open_llm(settings: Resolved) -> LLM:
             find(settings.model, progress=progress, accept_license=settings.accepts_license)
     from cutaway.engine.llm import LLM
 
-    return LLM(settings.model, **settings.engine)
+    llm = LLM(settings.model, **settings.engine)
+    note_left_out(at_hand(settings.model))
+    return llm
 
 
 def bounded(params: SamplingParams, *, default: int, num_left: int) -> SamplingParams:

@@ -26,8 +26,9 @@ def shape_of(config: Mapping[str, object], *, file: str = "config.json") -> Mode
         )
     text = config.get("text_config")
     if isinstance(text, Mapping):
-        tied = {"tie_word_embeddings": config.get("tie_word_embeddings")}
-        config = {**tied, **cast("Mapping[str, object]", text)}
+        tied = config.get("tie_word_embeddings")  # the head is the whole model's
+        config = dict(cast("Mapping[str, object]", text))
+        config |= {} if tied is None else {"tie_word_embeddings": tied}
     return reader(Reader(config, file, word))
 
 
@@ -424,6 +425,7 @@ READERS: Mapping[str, Callable[[Reader], ModelShape]] = {
     "Gemma4ForConditionalGeneration": _gemma4,
     "GptOssForCausalLM": _gpt_oss,
     "LlamaForCausalLM": _llama,
+    "Mistral3ForConditionalGeneration": _mistral,
     "MistralForCausalLM": _mistral,
     "MixtralForCausalLM": _mixtral,
     "Qwen2ForCausalLM": _qwen2,

@@ -13,6 +13,7 @@ from cutaway.core.gguf import GgufFile
 from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_class, gguf_word
 from cutaway.models.architecture import Architecture, FitsNames, Layout
 from cutaway.models.fields import Fields
+from cutaway.models.nested import TEXT_PARTS, text_name, text_values
 from cutaway.models.overrides import check_read, overridden
 from cutaway.models.positions import GGUF_FACTORS
 from cutaway.quantize import checkpoint_reader
@@ -26,11 +27,15 @@ from cutaway.weights.source import GgufWeights, WeightSource
 
 @dataclass(frozen=True)
 class Opened:
-    """What a model is made of. layout: whose names its tensors have."""
+    """What a model is made of.
+
+    layout: whose names its tensors have. is_part: whether this is the text part of more.
+    """
 
     architecture: Architecture
     source: WeightSource
     layout: Layout
+    is_part: bool = False
 
 
 def open_gguf(file: GgufFile) -> Opened:
@@ -52,14 +57,14 @@ def open_gguf(file: GgufFile) -> Opened:
 
 
 def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
-    """A folder, or random weights of a config.json.
+    """A folder, or random weights of a config.json; of a model that also sees its text part.
 
     Raises: UnsupportedModelError, ModelFormatError, ConfigError for overrides.
     """
     is_random = found.kind == "random"
     folder = folder_of(found)
     config = found.path if is_random else folder / "config.json"
-    values = overridden(_read_json(config), overrides)
+    values = _read_json(config)
     words = values.get("architectures")
     word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
     if not isinstance(word, str):
@@ -69,15 +74,20 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
             field="architectures",
         )
     reader = architecture_class(word, ARCHITECTURES, file=str(config))
-    fields = Fields(values, file=str(config))
+    is_part = word in TEXT_PARTS
+    own = text_values(word, values, file=str(config)) if is_part else values
+    own = overridden(own, overrides)
+    fields = Fields(own, file=str(config))
     architecture = cast(Architecture, reader.from_hf(fields))
     check_read(fields, overrides)
     if is_random:
-        return Opened(architecture, _random(architecture), "hf")
-    source = _folder_weights(folder, values, str(config))
+        return Opened(architecture, _random(architecture), "hf", is_part)
+    stored = SafetensorsWeights(folder, named=text_name if is_part else str)
+    settings = values.get("quantization_config", own.get("quantization_config"))
+    source = _as_kept(stored, settings, str(config))
     if isinstance(architecture, FitsNames):
         architecture = architecture.fitting(source.names())
-    return Opened(architecture, source, "hf")
+    return Opened(architecture, source, "hf", is_part)
 
 
 def folder_of(found: Found) -> Path:
@@ -85,8 +95,8 @@ def folder_of(found: Found) -> Path:
     return found.path.parent if found.kind == "random" else found.path
 
 
-def _folder_weights(folder: Path, config: Mapping[str, object], file: str) -> WeightSource:
-    stored, settings = SafetensorsWeights(folder), config.get("quantization_config")
+def _as_kept(stored: SafetensorsWeights, settings: object, file: str) -> WeightSource:
+    """The folder's tensors, those of quantized matrices put together. settings: of the config."""
     if settings is None:
         return stored
     if not isinstance(settings, dict):

@@ -60,6 +60,11 @@ def requantize(
     type_name = block_type(scheme) if is_gguf else ""
     file = gguf.read(found.path) if is_gguf else None
     opened = open_hf(found) if file is None else open_gguf(file)
+    if opened.is_part:
+        raise ConfigError(
+            f"{found.name} also sees, and its text part alone is read; a folder of it would lack "
+            "the rest. Take a model of text alone."
+        )
     if isinstance(opened.source, QuantizedWeights | Mxfp4Weights):
         raise ConfigError(f"{found.name} is quantized already; take it without quantization.")
     source, targets = opened.source, opened.architecture.targets(opened.layout)

@@ -13,18 +13,23 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForCausalLM": "gemma3:Gemma3",
     "DeepseekV2ForCausalLM": "deepseek_v2:DeepseekV2",
     "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
+    "Gemma3ForConditionalGeneration": "gemma3:Gemma3",  # see nested.py
     "Gemma4ForCausalLM": "gemma4:Gemma4",
+    "Gemma4ForConditionalGeneration": "gemma4:Gemma4",
     "GPT2LMHeadModel": "gpt2:GPT2",
     "GptOssForCausalLM": "gpt_oss:GptOss",
     "LlamaForCausalLM": "llama:Llama",
     "MistralForCausalLM": "mistral:Mistral",
+    "Mistral3ForConditionalGeneration": "mistral:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
     "Qwen2ForCausalLM": "qwen2:Qwen2",
     "Qwen3ForCausalLM": "qwen3:Qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
     "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
     "Qwen3_5ForCausalLM": "qwen3_5:Qwen35",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5:Qwen35",
     "Qwen3_5MoeForCausalLM": "qwen3_5:Qwen35",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5:Qwen35",
 }
 
 # general.architecture of a GGUF file

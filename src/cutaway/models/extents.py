@@ -39,7 +39,10 @@ def layer_kinds(
 
 def refuse_bidirectional(config: Fields) -> None:
     """Raise UnsupportedModelError for a model whose tokens see those after them."""
-    if config.truth("use_bidirectional_attention"):
+    # Of a model that sees, "vision" speaks of images alone, which are not read.
+    if config.truth("use_bidirectional_attention") and not config.holds(
+        "use_bidirectional_attention", "vision"
+    ):
         value = config.shown("use_bidirectional_attention")
         raise UnsupportedModelError(
             f"{config.file}: use_bidirectional_attention is {value}; causal models are supported."

@@ -51,6 +51,10 @@ class Fields:
         """Whether a field is there and neither null, 0, false nor empty."""
         return bool(self._found(name))
 
+    def holds(self, name: str, word: str) -> bool:
+        """Whether a field is this very string."""
+        return self._found(name) == word
+
     def shown(self, name: str) -> str:
         """A field's value for a message."""
         return shown(self._found(name))

@@ -6,7 +6,7 @@ change a model.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -37,16 +37,20 @@ _PART_DTYPES: Mapping[str, torch.dtype] = {
 class SafetensorsWeights:
     """Tensors of one folder.
 
+    named: what the model calls a stored tensor; None for one that it does not have.
+
     Raises: ModelFormatError, UnsupportedModelError, ModelNotFoundError when it is made, once all
     headers were judged.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, named: Callable[[str], str | None] = str) -> None:
         self._folder = folder
         try:
-            self._tensors = folder_tensors(folder)
+            stored = folder_tensors(folder)
         except OSError as error:
             raise _unreadable(folder, error) from error
+        own = ((named(name), tensor) for name, tensor in stored.items())
+        self._tensors = {name: tensor for name, tensor in own if name is not None}
 
     @property
     def file(self) -> str:
