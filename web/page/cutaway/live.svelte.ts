@@ -17,6 +17,8 @@ export class Live {
   step = $state(-1);
   last: Happening | null = $state.raw(null); // step
   token: Happening | null = $state.raw(null);
+  chances: number[] = $state.raw([]); // of each token so far
+  times: number[] = $state.raw([]); // of each step behind the first, in milliseconds
   #stopper: AbortController | null = null;
 
   /** Follow an answer; gives what ends it. */
@@ -35,7 +37,11 @@ export class Live {
         if (event.type === "step") {
           this.last = event;
           this.step = event.number ?? -1;
-        } else if (event.type === "token") this.token = event;
+          if (event.count === 1) this.times = [...this.times, 1000 * ((event.ended ?? 0) - (event.began ?? 0))];
+        } else if (event.type === "token") {
+          this.token = event;
+          this.chances = [...this.chances, event.probability ?? NaN];
+        }
         else if (event.type === "end") break;
       }
     } catch {
