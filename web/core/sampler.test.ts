@@ -1,6 +1,4 @@
 // The page's sampler is the engine's: hash, weights and draws, and a thousand rows with everything set.
-import { readFileSync } from "node:fs";
-
 import { describe, expect, it } from "vitest";
 
 import cases from "./golden_draws.json";
@@ -24,8 +22,8 @@ interface Specified {
 }
 
 // The file that every twin of the sampler is held to; tests/sampling/plain_sampler.py writes it.
-const file = new URL("../../tests/sampling/golden/draw.json", import.meta.url);
-const specified = JSON.parse(readFileSync(file, "utf8")) as Specified;
+const files = import.meta.glob<Specified>("../../tests/sampling/golden/draw.json", { eager: true, import: "default" });
+const specified = Object.values(files)[0]!;
 
 const fromBits = (words: number[]): Float32Array => new Float32Array(Uint32Array.from(words).buffer);
 

@@ -1,0 +1,100 @@
+// What the engine holds at a moment, as GET /cutaway/v1/engine tells it, and a memory of moments.
+
+/** An answer that runs or waits. trace_id: null unless it is one's own. pages: runs [first, count]. */
+export interface Running {
+  answer: number | null;
+  trace_id: string | null;
+  choice: number | null;
+  num_tokens: number;
+  num_computed: number;
+  num_prompt_tokens: number;
+  num_cached: number | null;
+  preemptions: number;
+  pages: [number, number][][];
+}
+
+export interface Group {
+  layers: number[];
+  window: number | null;
+  is_state: boolean;
+  token_bytes: number;
+  page_bytes: number;
+  num_pages: number;
+  free: number;
+  cached: number;
+  used: number;
+  evictions: number;
+  map: string; // a letter a page
+}
+
+export interface Moment {
+  schema: number;
+  steps: number;
+  running: Running[];
+  waiting: Running[];
+  batch: {
+    number: number;
+    seconds: number;
+    kernel: string;
+    parts: { answer: number; start: number; count: number; rows: number; drafts: number }[];
+  } | null;
+  groups: Group[];
+  counts: Record<string, number>;
+}
+
+/** What the letters of a page map mean. */
+export const STATES: Readonly<Record<string, string>> = {
+  u: "in use",
+  s: "shared by several",
+  c: "kept for the next prompt",
+  f: "free",
+  ".": "scratch",
+};
+
+/** Pages in a picture of at most so many bricks: each stands for neighbours and is as its busiest one. */
+export function bricksOf(map: string, most: number): { state: string; first: number; count: number }[] {
+  const size = Math.max(1, Math.ceil(map.length / most));
+  const order = "suc.f";
+  return Array.from({ length: Math.ceil(map.length / size) }, (_, index) => {
+    const pages = map.slice(index * size, (index + 1) * size);
+    const state = [...order].find((letter) => pages.includes(letter)) ?? "f";
+    return { state, first: index * size, count: pages.length };
+  });
+}
+
+/** One answer's way through time: when it was seen waiting, reading its prompt, and writing. */
+export interface Lane {
+  answer: number;
+  isOwn: boolean;
+  tokens: number;
+  spans: { state: "waiting" | "prefill" | "decode"; from: number; to: number }[];
+}
+
+/** Remembers what answers were doing, as often as somebody looked. Units: seconds. */
+export class Watch {
+  readonly lanes = new Map<number, Lane>();
+  constructor(
+    readonly span = 60,
+    readonly most = 24,
+  ) {}
+
+  add(moment: Moment, now: number): void {
+    for (const each of moment.waiting) this.#note(each, "waiting", now);
+    for (const each of moment.running) {
+      this.#note(each, each.num_computed < each.num_prompt_tokens ? "prefill" : "decode", now);
+    }
+    for (const [answer, lane] of this.lanes) {
+      if ((lane.spans.at(-1)?.to ?? 0) < now - this.span || this.lanes.size > this.most) this.lanes.delete(answer);
+    }
+  }
+
+  #note(each: Running, state: Lane["spans"][number]["state"], now: number): void {
+    if (each.answer === null) return;
+    const lane = this.lanes.get(each.answer) ?? { answer: each.answer, isOwn: each.trace_id !== null, tokens: 0, spans: [] };
+    this.lanes.set(each.answer, lane);
+    lane.tokens = each.num_tokens;
+    const last = lane.spans.at(-1);
+    if (last?.state === state) last.to = now;
+    else lane.spans.push({ state, from: last ? last.to : now, to: now });
+  }
+}

@@ -1,0 +1,20 @@
+// The rooms beside chat and cutaway, and how the address bar names them: #/room/<name>.
+
+export const ROOMS = [
+  { id: "lab", name: "Sampling lab", about: "Turn every knob on a row that this answer was drawn from." },
+  { id: "engine", name: "Engine", about: "What the engine holds at this moment: pages, batch and queue." },
+] as const;
+
+export type Room = (typeof ROOMS)[number]["id"];
+
+/** The room that a hash names: it stands in front of whatever place follows. */
+export function roomOf(hash: string): Room | null {
+  const [, name] = /^#\/room\/([a-z]+)/.exec(hash) ?? [];
+  return ROOMS.find((room) => room.id === name)?.id ?? null;
+}
+
+/** The hash of a room that keeps the place behind it. */
+export function hashOfRoom(room: Room | null, hash: string): string {
+  const place = hash.replace(/^#\/room\/[^/]*/, "#").replace(/^#\/?$/, "");
+  return room === null ? place : `#/room/${room}${place.slice(1)}`;
+}
