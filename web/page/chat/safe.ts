@@ -5,13 +5,14 @@ const TAGS = [
   ...["a", "blockquote", "br", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr"],
   ...["li", "ol", "p", "pre", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"],
 ];
-const ATTRIBUTES = ["align", "class", "data-language", "data-tex", "href", "rel", "start", "target"];
+const PLAIN = ["align", "class", "data-language", "data-tex", "rel", "start", "target"]; // no addresses
 
 /** A fragment that holds text, links to elsewhere and plain structure: no script, picture, style or form. */
 export function safe(html: string): DocumentFragment {
   return DOMPurify.sanitize(html, {
     ALLOWED_TAGS: TAGS,
-    ALLOWED_ATTR: ATTRIBUTES,
+    ALLOWED_ATTR: ["href", ...PLAIN],
+    ADD_URI_SAFE_ATTR: PLAIN,
     ALLOW_DATA_ATTR: false,
     ALLOW_ARIA_ATTR: false,
     ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
