@@ -17,6 +17,7 @@ from cutaway.models.nested import TEXT_PARTS, text_name, text_values
 from cutaway.models.overrides import check_read, overridden
 from cutaway.models.positions import GGUF_FACTORS
 from cutaway.quantize import checkpoint_reader
+from cutaway.weights.absorbed import AbsorbedWeights, is_absorbed
 from cutaway.weights.find import Found
 from cutaway.weights.mxfp4 import Mxfp4Weights
 from cutaway.weights.quantized import QuantizedWeights
@@ -45,7 +46,9 @@ def open_gguf(file: GgufFile) -> Opened:
     has_experts = fields.has("expert_count") and fields.integer("expert_count", least=0) > 0
     entry = gguf_word(word, has_experts=has_experts)
     reader = architecture_class(entry, GGUF_ARCHITECTURES, file=file.file)
-    source = GgufWeights(file)
+    source: WeightSource = GgufWeights(file)
+    if is_absorbed(file.tensors):
+        source = AbsorbedWeights(GgufWeights(file))
     factors = {
         name: tuple(cast("list[float]", source.tensor(name).tolist()))
         for name in GGUF_FACTORS

@@ -69,7 +69,9 @@ def requantize(
         raise ConfigError(f"{found.name} is quantized already; take it without quantization.")
     source, targets = opened.source, opened.architecture.targets(opened.layout)
     RoundedWeights(source, targets, scheme)  # refuses columns that do not divide
-    chosen = {name: targets[name] for name in matrices_of(source, targets)}
+    # A latent layer's matrix is two stacks in a GGUF file, which stay what they are.
+    names = source.names() if file is None else file.tensors
+    chosen = {name: targets[name] for name in matrices_of(source, targets) if name in names}
     made = dict[str, IntegerMatrix | Float8Matrix]()
     for name, root in _with_roots(found, chosen, calibration):
         matrix = source.tensor(name)

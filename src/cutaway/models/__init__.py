@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
 
 # general.architecture of a GGUF file
 GGUF_ARCHITECTURES: Mapping[str, str] = {
+    "deepseek2": "deepseek2:Deepseek2",
     "gemma2": "gemma2:Gemma2",
     "gemma3": "gemma3:Gemma3",
     "gpt-oss": "gpt_oss:GptOss",

@@ -26,7 +26,7 @@ from cutaway.models.decoder import decoder
 from cutaway.models.experts import ExpertSizes
 from cutaway.models.fields import Fields
 from cutaway.models.latent import LatentSizes, latent_from_hf
-from cutaway.models.names import HF, Targets
+from cutaway.models.names import GGUF, HF, Targets, matrix
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
 
 
@@ -91,17 +91,17 @@ class Deepseek:
         )
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
-        assert layout == "hf", "only Hugging Face's layout is read"
-        sizes = self.sizes
-        targets = names.end_targets(sizes, HF)
+        sizes, table = self.sizes, names.in_layout(layout)
+        make_experts = self._expert_targets if layout == "hf" else self._stacked_targets
+        targets = names.end_targets(sizes, table)
         for layer in range(sizes.num_layers):
             widths = {"attention_norm": sizes.width, "mlp_norm": sizes.width}
-            targets |= names.norm_targets(HF, layer, widths)
-            targets |= self.attention.targets(HF["layer"].format(layer), layer)
+            targets |= names.norm_targets(table, layer, widths)
+            targets |= self.attention.targets(table["layer"].format(layer), layer, layout)
             if layer < self.num_dense:
-                targets |= names.gated_targets(sizes, HF, layer, has_bias=self.has_mlp_bias)
+                targets |= names.gated_targets(sizes, table, layer, has_bias=self.has_mlp_bias)
             else:
-                targets |= self._expert_targets(layer)
+                targets |= make_experts(layer)
         return targets
 
     def _expert_targets(self, layer: int) -> Targets:
@@ -111,18 +111,35 @@ class Deepseek:
         targets |= experts.separate_targets(
             f"{at}experts.{{}}", to, sizes, width, names=experts.PROJECTIONS
         )
-        if self.has_correction:
-            stored, path = f"{at}gate.e_score_correction_bias", f"{to}router.rule.correction"
-            targets[stored] = Target(path, (sizes.num_experts,))
+        targets |= self._correction_target(f"{at}gate.e_score_correction_bias", to)
         if self.num_shared:
-            shared = replace(self.sizes, inner=self.num_shared * sizes.inner)
             targets |= experts.shared_targets(
-                f"{at}shared_experts.", to, shared, has_bias=self.has_mlp_bias
+                f"{at}shared_experts.", to, self._shared_sizes, has_bias=self.has_mlp_bias
             )
         return targets
 
+    def _stacked_targets(self, layer: int) -> Targets:
+        """The same as GGUF files keep them."""
+        at, to = GGUF["layer"].format(layer), f"blocks.{layer}.mlp."
+        targets = experts.stacked_targets(at, to, self.experts, self.sizes.width)
+        targets |= self._correction_target(f"{at}exp_probs_b.bias", to)
+        if self.num_shared:
+            rows = (self._shared_sizes.inner, self.sizes.width)
+            targets |= matrix(f"{at}ffn_gate_shexp", f"{to}shared.gate_up", 0, rows)
+            targets |= matrix(f"{at}ffn_up_shexp", f"{to}shared.gate_up", 1, rows)
+            targets |= matrix(f"{at}ffn_down_shexp", f"{to}shared.down", 0, (rows[1], rows[0]))
+        return targets
+
+    def _correction_target(self, stored: str, to: str) -> Targets:
+        target = Target(f"{to}router.rule.correction", (self.experts.num_experts,))
+        return {stored: target} if self.has_correction else {}
+
+    @property
+    def _shared_sizes(self) -> Sizes:
+        return replace(self.sizes, inner=self.num_shared * self.experts.inner)
+
     def optional(self, layout: Layout) -> frozenset[str]:
-        spare = names.optional_names(self.sizes, layout, HF)
+        spare = names.optional_names(self.sizes, layout, names.in_layout(layout))
         first = self.sizes.num_layers
         layers = range(first, first + self.num_predicting)
         return spare | {name for layer in layers for name in self._predicting_names(layer)}
@@ -175,26 +192,35 @@ def read_deepseek(
 
 
 def read_groups(config: Fields, *, num_counted: int) -> Groups:
-    """Groups of experts, and how many of them a token may use.
+    """Groups of experts by config.json, and how many of them a token may use; see groups_of."""
+    sizes = ExpertSizes.read(config, "n_routed_experts", "num_experts_per_tok", 1)
+    return groups_of(config, sizes, names=("n_group", "topk_group"), num_counted=num_counted)
+
+
+def groups_of(
+    config: Fields, sizes: ExpertSizes, *, names: tuple[str, str], num_counted: int
+) -> Groups:
+    """Groups of experts. names: of the fields that count them, and those that a token may use.
 
     num_counted: a group is worth the sum of so many of its best scores.
     Raises: ModelFormatError when a token could not find all its experts in them.
     """
-    num_experts, num_groups = config.integer("n_routed_experts"), config.integer("n_group", 1)
-    num_chosen = config.integer("topk_group", num_groups)
+    count, used = names
+    num_experts, num_groups = sizes.num_experts, config.integer(count, 1)
+    num_chosen = config.integer(used, num_groups)
     size, rest = divmod(num_experts, num_groups)
     within = num_chosen * size
     if rest or size < num_counted or num_chosen > num_groups:
         raise ModelFormatError(
             f"is {num_groups}; it must cut {num_experts} experts into equal groups of at least "
-            f"{num_counted}, and be at least topk_group, {num_chosen}.",
+            f"{num_counted}, and be at least {used}, {num_chosen}.",
             file=config.file,
-            field="n_group",
+            field=count,
         )
-    if config.integer("num_experts_per_tok") > within:
+    if sizes.num_chosen > within:
         raise ModelFormatError(
             f"is {num_chosen}; so many groups hold {within} experts, fewer than a token uses.",
             file=config.file,
-            field="topk_group",
+            field=used,
         )
     return Groups(num_groups, num_chosen, num_counted)

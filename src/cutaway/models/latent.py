@@ -13,6 +13,7 @@ from cutaway.blocks.positions import Frequencies, Yarn
 from cutaway.core.layout import CacheSpec
 from cutaway.core.weights import Target
 from cutaway.models import positions
+from cutaway.models.architecture import Layout
 from cutaway.models.fields import Fields
 from cutaway.models.names import Names, Targets, matrix
 
@@ -25,6 +26,16 @@ HF: Names = {
     "latent_norm": "self_attn.kv_a_layernorm",
     "up": "self_attn.kv_b_proj",
     "output": "self_attn.o_proj",
+}
+GGUF: Names = {
+    "query": "attn_q",
+    "query_down": "attn_q_a",
+    "query_norm": "attn_q_a_norm",
+    "query_up": "attn_q_b",
+    "down": "attn_kv_a_mqa",
+    "latent_norm": "attn_kv_a_norm",
+    "up": "attn_kv_b",
+    "output": "attn_output",
 }
 
 
@@ -66,9 +77,10 @@ class LatentSizes:
             has_bias=self.has_bias,
         )
 
-    def targets(self, at: str, layer: int) -> Targets:
+    def targets(self, at: str, layer: int, layout: Layout = "hf") -> Targets:
         """Where the tensors of a layer go. at: what their stored names begin with."""
-        to, names = f"blocks.{layer}.attention.", {n: at + stored for n, stored in HF.items()}
+        table = HF if layout == "hf" else GGUF
+        to, names = f"blocks.{layer}.attention.", {n: at + stored for n, stored in table.items()}
         heads, width, rank = self.num_heads, self.width, self.rank
         up_rows = heads * (self.plain_size + self.value_size)
         down, output = (rank + self.rotary_size, width), (width, heads * self.value_size)
