@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import clocks
 import subjects
-from cutaway.engine import engine as engine_module
-from cutaway.engine import recorder, running
 from cutaway.engine.look import Look
 from cutaway.engine.saved import save_trace
 from cutaway.text.messages import from_dicts
@@ -23,12 +20,8 @@ from cutaway.views import VIEWS, view_of
 
 
 @pytest.fixture
-def even_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A clock that ticks when it is asked, in steps whose differences are exact."""
-    ticks = count()
-    for module in (engine_module, recorder, running):
-        monkeypatch.setattr(module, "perf_counter", lambda: next(ticks) / 1024)
-    yield
+def even_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks.tick(monkeypatch)
 
 
 def saved(path: Path, prompt: bytes, *, redact: bool, **params: Any) -> Path:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count
 
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
@@ -30,24 +31,31 @@ class Rerun:
         *,
         copies: int = 1,
         ignore_eos: bool = False,
+        is_cold: bool = False,
         **params: int | float | None,
     ) -> list[AnswerRecord]:
-        """Answers to token_ids with some sampling settings changed, all at once."""
+        """Answers to token_ids with some sampling settings changed, all at once.
+
+        is_cold: under a salt of their own, so that no page of an earlier answer is found.
+        """
         changed = replace(
             self._request.params,
             **{"max_tokens": max_tokens, "min_tokens": 0, "n": 1, "grammar": None, **params},
             prompt_logprobs=None,
             ignore_eos=ignore_eos,
         )
+        number = next(_NUMBERS)
+        salt = f"rerun-{number}".encode() if is_cold else self._request.cache_salt
         requests = [
             replace(
                 self._request,
-                request_id=f"rerun-{next(_NUMBERS)}",
+                request_id=f"rerun-{number}-{copy}",
+                cache_salt=salt,
                 prompt_token_ids=tuple(token_ids),
                 params=changed,
                 deadline=None,
             )
-            for _ in range(copies)
+            for copy in range(copies)
         ]
         for request in requests:
             self._engine.add(request)
@@ -69,14 +77,19 @@ class Rerun:
             for request_id in left:
                 self._engine.abort(request_id)
 
-    def first_token(self, answer: AnswerRecord) -> float:
-        """Seconds from arrival to the first token."""
-        assert answer.timings is not None, "it was run to its end"
-        return answer.timings.first_token
+    def seconds(self, answer: AnswerRecord) -> float:
+        """Of all steps that it was in."""
+        steps = (self.ledger.step(number) for number in answer.steps)
+        return sum(step.ended - step.began for step in steps if step is not None)
 
-    def gap(self, answer: AnswerRecord) -> float:
-        """Median seconds between tokens; 0 where there are fewer than two."""
-        steps = [self.ledger.step(token.step) for token in answer.tokens]
-        ends = [step.ended for step in steps if step is not None]
-        gaps = [after - before for before, after in pairwise(ends)]
-        return statistics.median(gaps) if gaps else 0.0
+    def gap(self, answer: AnswerRecord, company: int = 1) -> float:
+        """Median seconds of its steps of one token beside company - 1 others; inf without any."""
+        steps = [self.ledger.step(token.step) for token in answer.tokens[1:]]
+        meant = [
+            step.ended - step.began
+            for step in steps
+            if step is not None
+            and len(step.parts) == company
+            and all(part.count == 1 for part in step.parts)
+        ]
+        return statistics.median(meant) if meant else math.inf
