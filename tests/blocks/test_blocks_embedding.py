@@ -18,7 +18,7 @@ def test_j01_the_multiplier_is_rounded_to_the_dtype_of_the_rows() -> None:
     assert embedding.to(torch.bfloat16)(step).eq(55.5).all()
 
 
-def test_positions_are_added_by_their_place_and_not_by_the_row() -> None:
+def test_d11_positions_are_added_by_their_place_and_not_by_the_row() -> None:
     embedding = Embedding(4, 3, positions=LearnedPositions(5, 3))
     generator = torch.Generator().manual_seed(1)
     for table in (embedding.table, embedding.positions.table):

@@ -62,7 +62,7 @@ def expanded(made: LatentAttention, hidden: Tensor, turns: tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize("query_rank", [None, 7])
 @torch.no_grad()
-def test_absorbed_equals_expanded(query_rank: int | None) -> None:
+def test_j05_absorbed_equals_expanded(query_rank: int | None) -> None:
     made, step, hidden = module(query_rank), Step.without_cache([[0] * 30]), hidden_of(30)
     ours = made(hidden, rotation(step), step, 0)
     assert torch.allclose(ours, expanded(made, hidden, rotation(step)), atol=1e-11)

@@ -60,7 +60,7 @@ def plan(*lengths: tuple[int, int]) -> ShapePlan:
 
 @pytest.mark.parametrize("heads, groups", [(4, 4), (4, 2), (6, 2), (8, 1)])
 @pytest.mark.parametrize("extent", [FULL, Window(3), Window(5, sinks=2)])
-def test_attention_equals_the_formula(heads: int, groups: int, extent: Extent) -> None:
+def test_j04_attention_equals_the_formula(heads: int, groups: int, extent: Extent) -> None:
     """Cases J04 (which key head serves which query head) and D05 (a window counts the query)."""
     query, key, value = tensors(17, heads, groups, 8)
     ours = attention(query, key, value, plan=plan((17, 17)), softmax_scale=0.3, extent=extent)

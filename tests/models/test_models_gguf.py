@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import architectures
+from cutaway.core.errors import ModelError
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
@@ -122,3 +123,25 @@ def add_tokenizer(writer: Any, vocab_size: int) -> None:
     writer.add_token_types(types)
     writer.add_token_merges(["t h"])
     writer.add_eos_token_id(257)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("foo", "architecture 'foo' is not known; known are deepseek2, gemma2"),
+        ("llama", "llama.embedding_length: is missing; the architecture needs it."),
+    ],
+)
+def test_g09_a_gguf_file_of_no_known_model_is_refused_by_its_metadata(
+    word: str, message: str, tmp_path: Path
+) -> None:
+    """One of another architecture, and one with a vocabulary alone."""
+    path = tmp_path / "vocabulary.gguf"
+    writer = gguf.GGUFWriter(path, word)
+    add_tokenizer(writer, 270)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError) as fault:
+        load_model(find(str(path)), EngineConfig(dtype="float32", device="cpu"))
+    assert message in str(fault.value)

@@ -109,6 +109,16 @@ def test_what_a_published_gemma_3_leaves_out_is_what_transformers_takes() -> Non
     assert len(made) == 10
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_g05_a_head_is_tied_as_the_whole_model_says(tied: bool) -> None:
+    inner = {"model_type": "mistral", "tie_word_embeddings": not tied}
+    whole = {"text_config": inner, "tie_word_embeddings": tied}
+    word = "Mistral3ForConditionalGeneration"
+    assert text_values(word, whole, file="config.json")["tie_word_embeddings"] is tied
+    del whole["tie_word_embeddings"]
+    assert text_values(word, whole, file="config.json")["tie_word_embeddings"] is not tied
+
+
 def test_a_text_part_of_another_kind_is_refused() -> None:
     values = {"text_config": {"model_type": "qwen2"}}
     with pytest.raises(UnsupportedModelError) as fault:

@@ -105,7 +105,7 @@ def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
 
 def _yarn(rope: Fields, size: int, base: float, trained: int, max_length: int) -> Yarn:
     factor = rope.number("factor", max_length / trained)
-    scales = [rope.number(n) if rope.has(n) else None for n in ("mscale", "mscale_all_dim")]
+    scales = [rope.number_or_none(name) for name in ("mscale", "mscale_all_dim")]
     computed = yarn_attention_factor(factor, *scales)
     return Yarn(
         size,
