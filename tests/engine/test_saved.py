@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_not_redacted_they_differ_in_every_view_of_content(tmp_path: Path) -> No
     empty = {"grammar", "experts"}  # the answers and the model have none
     assert {Path(name).stem for name in alike if "/" in name} <= kept | empty
     assert len(left.keys() & right.keys()) > 15
+    told = json.loads(left["events.ndjson"].splitlines()[0])
+    assert told == {"type": "message", "role": "user", "content": "the patient is ill."}
 
 
 def test_a_trace_grows_by_few_bytes_a_token(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cutaway.core.errors import TraceFileError
 from cutaway.trace import file as trace_file
+from cutaway.trace.export import FORMATS
 from cutaway.trace.file import SavedView, TraceFile, read, write
 from cutaway.trace.tensors import packed, unpacked
 
@@ -187,3 +188,23 @@ def test_reading_needs_no_torch(tmp_path: Path) -> None:
         f"read(Path({str(path)!r})); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_of_every_schema_that_was_ever_written_opens(tmp_path: Path) -> None:
+    """Files of the schema's own time, kept in the tree: what was saved must open for ever."""
+    assert len(trace_file.UPGRADES) == trace_file.SCHEMA - 1, "one function per older schema"
+    for number in range(1, trace_file.SCHEMA + 1):
+        old = Path(__file__).parent / "files" / f"schema_{number}.cutaway"
+        found = read(old)
+        assert found.section("answer")["num_tokens"] == len(found.of_kind("token")) == 6
+        assert found.of_kind("message")[0]["content"] == "What is gravity?"
+        names = [view.name for view in found.views]
+        assert names == ["tokens", "attention", "timeline", "pages", "cost"]
+        assert all(view.lines for view in found.views)
+        assert found.views[2].arrays["tokens"].shape == (6,)
+        for name, form in FORMATS.items():
+            assert form(found), name
+        again, twin = tmp_path / "again.cutaway", tmp_path / "twin.cutaway"
+        write(again, found)
+        write(twin, read(again))
+        assert twin.read_bytes() == again.read_bytes()

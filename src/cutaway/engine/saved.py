@@ -18,6 +18,7 @@ from cutaway import __version__
 from cutaway.blocks.weighed import model_work
 from cutaway.core.errors import ReplayError, RequestError
 from cutaway.engine.look import Look
+from cutaway.text.messages import to_dicts
 from cutaway.trace.cost import StepCost, charged, fitted
 from cutaway.trace.events import cost_fields, step_event, token_event
 from cutaway.trace.file import SavedView, TraceFile, Values, write
@@ -129,8 +130,8 @@ def _events(subject: Subject) -> Iterator[Values]:
     steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]
     assert answer.timings is not None and steps, "asked before"
     zero = steps[0].began - answer.timings.queue
-    for message in subject.messages or ():
-        yield {"type": "message", "role": message.role, "content": str(message.content)}
+    for message in to_dicts(subject.messages or ()):
+        yield {**message, "type": "message"}
     texts = subject.texts()
     yield {
         "type": "prompt",
