@@ -17,6 +17,7 @@ from cutaway.core.limits import LIMITS, Limit
 from cutaway.server.anthropic import CountBody, MessagesBody
 from cutaway.server.context import Context
 from cutaway.server.fields import Body, Limited, Unused
+from cutaway.server.learn import LearnBody
 from cutaway.server.openai_chat import ChatBody
 from cutaway.server.openai_completions import CompletionBody
 from cutaway.server.openai_responses import ResponsesBody
@@ -34,6 +35,7 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/tokenize": (TokenizeBody, {"prompt": "hello"}),
     "/detokenize": (DetokenizeBody, {"tokens": [104, 105]}),
     "/cutaway/v1/traces/{trace_id}/views": (ViewBody, {"view": "tokens"}),
+    "/cutaway/v1/learn": (LearnBody, {"text": "hello hello"}),
 }
 
 # What a field needs beside it to be taken at all.
@@ -103,6 +105,7 @@ BAD["cutaway"] = [1, "x", [], {"trace": 1}, {"trace": "true"}, {"trace": [True]}
 OTHERS: dict[tuple[type[Body], str], list[Any]] = {
     (TokenizeBody, "prompt"): WRONG["str"],
     (ViewBody, "text"): WRONG["str"],
+    (LearnBody, "text"): [*WRONG["str"], ""],
 }
 
 

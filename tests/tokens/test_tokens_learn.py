@@ -186,3 +186,15 @@ def test_what_was_learned_is_a_tokenizer():
 
 def test_lone_surrogates_are_learned_as_the_replacement_character():
     assert BPELearner(["\ud83d"]).run(9) == BPELearner(["\ufffd"]).run(9)
+
+
+def test_the_texts_get_shorter_by_what_each_merge_joins() -> None:
+    learner = BPELearner(["aaaa banana banana aaa"])
+    lengths = [learner.num_tokens]
+    while learner.step() is not None:
+        lengths.append(learner.num_tokens)
+    state = learner.state()
+    words, counts = state["words"], state["word_counts"]
+    assert isinstance(words, list) and isinstance(counts, list)
+    assert lengths[0] == 22 and lengths[-1] == sum(counts) == 4
+    assert lengths == sorted(lengths, reverse=True) and all(len(word) == 1 for word in words)

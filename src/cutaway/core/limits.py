@@ -61,11 +61,14 @@ LIMITS: Mapping[str, Limit] = {
     "top": Limit("int", None, 1, 2**31 - 1, meaning="how many of a ranking"),
     "view_bytes": Limit("int", None, 1, 256 * 2**20, meaning="of inner values that it may take"),
     "view_flops": Limit("int", None, 1, 20 * 10**12, meaning="that running again may take"),
+    # Learning a vocabulary: these of a text of random letters take 1.5 s.
+    "merges": Limit("int", 100, 1, 300, meaning="pairs that become tokens, at most"),
     "ignore_eos": Limit("bool", False),
     "include_stop": Limit("bool", False),
     "skip_special_tokens": Limit("bool", True),
 }
 
+MAX_LEARN_BYTES = 10_000  # of a text that a vocabulary is learned from
 MAX_LOGIT_BIAS = 1024  # entries of one request
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256  # of one stop string

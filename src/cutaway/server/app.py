@@ -17,6 +17,7 @@ from cutaway.core.errors import CutawayError
 from cutaway.server import (
     anthropic,
     health,
+    learn,
     models,
     openai_chat,
     openai_completions,
@@ -40,6 +41,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     models.router,
     tokens.router,
     views.router,
+    learn.router,
     traces.router,
     health.router,
 )

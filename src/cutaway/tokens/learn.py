@@ -103,6 +103,7 @@ class BPELearner:
             self._learn((left, right), count)
         self._words = words
         self._word_counts = word_counts
+        self._num_tokens = sum(len(w) * n for w, n in zip(words, word_counts, strict=True))
         self._pair_counts: Counter[Pair] = Counter()
         self._words_of: dict[Pair, set[int]] = {}  # words that hold the pair, or once did
         for index, (word, count) in enumerate(zip(words, word_counts, strict=True)):
@@ -133,6 +134,11 @@ class BPELearner:
             if learned is None:
                 return
             yield learned
+
+    @property
+    def num_tokens(self) -> int:
+        """In the texts, as they are cut now."""
+        return self._num_tokens
 
     def top_pairs(self, num_pairs: int) -> list[PairCount]:
         """The most frequent pairs as they are now, best first: the first is merged next."""
@@ -183,8 +189,9 @@ class BPELearner:
     def _merge_everywhere(self, pair: Pair, token_id: int) -> None:
         changes: Counter[Pair] = Counter()
         for index in self._words_of.pop(pair):
-            count = self._word_counts[index]
+            count, before = self._word_counts[index], len(self._words[index])
             self._words[index], gone, come = _merge_word(self._words[index], pair, token_id)
+            self._num_tokens -= count * (before - len(self._words[index]))
             for each in gone:
                 changes[each] -= count
             for each in come:
