@@ -143,7 +143,12 @@ def _invariant(ledger: Ledger, answer: AnswerRecord, *, page_size: int, chunk: i
 
 
 def _other_borders(ledger: Ledger, answer: AnswerRecord, planned: Sequence[Part]) -> str | None:
-    """Where the prompt is cut, beside where serving cut it; the end of a prefix hit cuts too."""
+    """Where the prompt is cut, beside where serving cut it; the end of a prefix hit cuts too.
+
+    None as well where nothing was served: tokens that are put in the model's mouth.
+    """
+    if not answer.admissions:
+        return None
     steps = (ledger.step(number) for number in answer.admissions[-1].steps)
     recorded = [part_of(step, answer.number) for step in steps if step is not None]
     ours, served = (
