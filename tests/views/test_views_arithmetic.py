@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cutaway.engine.look import Look
+from cutaway.views import arithmetic
 from cutaway.views.arithmetic import Arithmetic
 from cutaway.views.heads import MIXED, QUERY
 from cutaway.views.taken import Wanted
@@ -45,6 +46,22 @@ def test_every_column_is_that_of_the_formula(look: Look) -> None:
     raised /= raised.sum()
     assert shown.entropy_unscaled == pytest.approx(-(raised * np.log2(raised)).sum(), rel=1e-5)
     assert shown.is_equal and shown.difference < 1e-6
+
+
+def test_of_too_many_keys_the_heaviest_are_told(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: Arithmetic = payload(look, "arithmetic", layer=1, head=2, position=17, top=3)
+    monkeypatch.setattr(arithmetic, "MOST_KEYS", 6)
+    shown: Arithmetic = payload(look, "arithmetic", layer=1, head=2, position=17, top=3)
+    heaviest = sorted(np.argsort(-whole.weights[:18])[:6].tolist())
+    later = list(range(18, len(whole.keys)))
+    assert shown.keys.tolist() == [*heaviest, *later] and shown.num_left_out == 12
+    for name in ("products", "scaled", "masked", "weights", "contributions"):
+        np.testing.assert_array_equal(getattr(shown, name), getattr(whole, name)[shown.keys])
+    assert shown.weight_left_out == pytest.approx(1 - shown.weights.sum(), abs=1e-6)
+    assert shown.difference == whole.difference, "the sum is over all keys"
+    assert shown.draw().text() == whole.draw().text()
 
 
 def test_the_picture_has_the_five_columns_and_says_what_it_leaves_out(look: Look) -> None:

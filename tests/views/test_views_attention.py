@@ -75,7 +75,7 @@ def test_a_long_text_is_told_by_a_window_and_tiles(
     pooled = weights[1, 1, :16, :16].reshape(4, 4, 4, 4).max(axis=(1, 3))
     np.testing.assert_allclose(shown.tiles * shown.tile_scale, pooled, atol=shown.tile_scale)
     lines = shown.draw().text().splitlines()
-    assert max(map(len, lines)) <= 100 and any("rows: positions 0 to 15" in x for x in lines)
+    assert max(map(len, lines)) <= 100 and any("rows: who looks, 0 to 15" in x for x in lines)
     # Where all queries cost too much, the last ones: as many as make up the most weights.
     monkeypatch.setattr(head, "MOST_TILED", 16 * 12)
     few: Head = payload(look, "attention", layer=1, head=1, position=15)

@@ -68,7 +68,7 @@ def test_the_picture_fits_and_says_what_it_leaves_out(query: Query) -> None:
     engine = engine_of(num_hidden_layers=6)
     lines = lens_of(Look(engine, answered(engine, range(20))), query).draw().text().splitlines()
     assert max(map(len, lines)) <= 100
-    assert " of 6 layers, positions " in lines[-1] and "GFLOP through the unembedding" in lines[-1]
+    assert "6 layers at " in lines[-1] and "GFLOP through the unembedding" in lines[-1]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from cutaway import LLM
 from cutaway.engine.look import Look
-from cutaway.views import view_of
+from cutaway.views import tokens, view_of
 from cutaway.views.drawing import columns
 from cutaway.views.query import Query
 from cutaway.views.tokens import Tokens
@@ -50,6 +50,19 @@ def test_a_long_prompt_is_drawn_in_part() -> None:
     lines = payload.draw().text().splitlines()
     assert "... 700 tokens are left out here ..." in lines and max(map(columns, lines)) <= 100
     assert len(payload.texts) == 1001 and len(lines) < 60
+
+
+def test_of_a_very_long_text_the_last_tokens_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_TOLD", 8)
+    engine = engine_of()
+    answer = answered(engine, b"abc def ghi", max_tokens=3)
+    payload = shown(Look(engine, answer))
+    assert (payload.start, payload.num_prompt, payload.skipped_bytes) == (6, 5, 6)
+    assert payload.token_ids == answer.token_ids[6:] and payload.texts[:2] == ("f", "\u00b7")
+    assert payload.skipped_letters == 5 and sum(payload.num_letters[:5]) == 4
+    lines = payload.draw().text().splitlines()
+    assert lines[0].startswith("prompt  11 tokens, 11 bytes, 1.0 a token")
+    assert lines[1] == "the first 6 are counted and not told"
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from cutaway.views.view import View
 
 TOLERANCE = 1e-5  # of the largest entry of what was mixed, or what its dtype can tell apart
 MOST_LATER = 32  # keys behind the query that are told; all are masked
+MOST_KEYS = 8192  # that are told; of more the heaviest
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class Arithmetic:
     entropy, entropy_unscaled: of the weights in bits, and had nothing been scaled.
     difference: largest one between the weighted sum and what the engine mixed; is_equal: at most
                1e-5 of its largest entry, or what activations' dtype can tell apart.
-    Keys behind the position are told too, 32 at most: what it would have looked at.
+    keys:      [K], positions of those told: all up to the query's, or the 8,192 heaviest of more;
+               and up to 32 behind it, which it would have looked at.
+    num_left_out, weight_left_out: keys that are not told, and their weight together.
     top:       how many keys the picture shows.
     """
 
@@ -43,7 +46,10 @@ class Arithmetic:
     group: int
     position: int
     text: str
+    keys: Array
     tokens: tuple[str, ...]
+    num_left_out: int
+    weight_left_out: float
     softmax_scale: float
     cap: float | None
     window: int | None
@@ -103,26 +109,26 @@ class Arithmetic:
 
     def _table(self, drawing: Drawing) -> None:
         """The heaviest keys in the order of the text, and the first that is masked."""
-        seen = self.position + 1
-        order = [int(key) for key in (-self.weights[:seen]).argsort(kind="stable")[: self.top]]
+        seen = int((self.keys <= self.position).sum())
+        order = [int(at) for at in (-self.weights[:seen]).argsort(kind="stable")[: self.top]]
         later = [seen] if seen < len(self.tokens) else []
         most = max(float(self.contributions.max()), 1e-30)
         rows = [
             (
-                str(key),
-                cut(self.tokens[key], 18),
-                f"{self.products[key]:.3f}",
-                f"{self.scaled[key]:.3f}",
-                "-inf" if self.masked[key] == -math.inf else f"{self.masked[key]:.3f}",
-                f"{self.weights[key]:.4f}",
-                f"{self.contributions[key]:.3f}",
-                bar(float(self.contributions[key]) / most, 16),
+                str(self.keys[at]),
+                cut(self.tokens[at], 18),
+                f"{self.products[at]:.3f}",
+                f"{self.scaled[at]:.3f}",
+                "-inf" if self.masked[at] == -math.inf else f"{self.masked[at]:.3f}",
+                f"{self.weights[at]:.4f}",
+                f"{self.contributions[at]:.3f}",
+                bar(float(self.contributions[at]) / most, 16),
             )
-            for key in [*sorted(order), *later]
+            for at in [*sorted(order), *later]
         ]
         header = ("at", "token", "q.k", "scaled", "masked", "softmax", "|weight v|", "")
         drawing.table(header, rows, sides="rlrrrrrl")
-        others = seen - len(order)
+        others = self.position + 1 - len(order)
         if others:
             rest = max(0.0, 1 - self.sink - float(self.weights[order].sum()))
             drawing.line(
@@ -166,28 +172,34 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Arithmetic:
     products, scaled, weights = (
         each[0, 0] for each in (opened.products, opened.scaled, opened.weights)
     )
-    key, value = (of_head(seen.attention, each, head)[:, 0] for each in (seen.keys, seen.values))
+    key, value = (
+        of_head(seen.attention, each, head)[:, 0].double() for each in (seen.keys, seen.values)
+    )
     mixed = taken.value(MIXED, layer, start=position, end=position + 1)[0, head].double()
     scoring, groups = seen.attention.scoring, seen.keys.shape[1]
     difference = float((weights @ value - mixed).abs().max())
     dtype: torch.dtype = getattr(torch, subject.build.dtype)
     tolerance = max(TOLERANCE, torch.finfo(dtype).eps) * float(mixed.abs().max())
-    texts = subject.texts()
+    keys, texts = _told(weights, position), subject.texts()
+    contributions = weights * (value * value).sum(dim=-1).sqrt()
     return Arithmetic(
         layer=layer,
         head=head,
         group=head * groups // seen.attention.num_heads,
         position=position,
         text=texts[position],
-        tokens=tuple(texts[:end]),
+        keys=keys.cpu().numpy(),
+        tokens=tuple(texts[int(each)] for each in keys),
+        num_left_out=end - len(keys),
+        weight_left_out=max(0.0, float(weights.sum() - weights[keys].sum())),
         softmax_scale=scoring.softmax_scale,
         cap=scoring.cap,
         window=window_of(scoring.extent),
-        products=_array(products),
-        scaled=_array(scaled),
-        masked=_array(scaled.masked_fill(~opened.visible[0], -torch.inf)),
-        weights=_array(weights),
-        contributions=_array(weights * (value * value).sum(dim=-1).sqrt()),
+        products=_array(products[keys]),
+        scaled=_array(scaled[keys]),
+        masked=_array(scaled.masked_fill(~opened.visible[0], -torch.inf)[keys]),
+        weights=_array(weights[keys]),
+        contributions=_array(contributions[keys]),
         sink=float(opened.sink[0, 0]),
         query=_array(seen.query[0][head]),
         key=_array(key[position]),
@@ -199,6 +211,16 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Arithmetic:
         is_equal=difference <= tolerance,
         top=query.top,
     )
+
+
+def _told(weights: Tensor, position: int) -> Tensor:
+    """Keys up to the position, the heaviest where they are too many, and those behind it."""
+    end = position + 1
+    keys = torch.arange(len(weights), device=weights.device)
+    if end <= MOST_KEYS:
+        return keys
+    heaviest = weights[:end].topk(MOST_KEYS).indices.sort().values
+    return torch.cat((heaviest, keys[end:]))
 
 
 def _bits(weights: Tensor) -> float:

@@ -118,8 +118,8 @@ class Head:
         end = self.start + len(self.tokens)
         drawing.line(
             Span(
-                f"rows: positions {self.tile_start:,} to {end - 1:,}; columns: keys 0 to "
-                f"{end - 1:,}; a cell is the largest weight in its tile",
+                f"rows: who looks, {self.tile_start:,} to {end - 1:,}; columns: at whom, from 0; "
+                "a cell: the largest of its tile",
                 "dim",
             )
         )

@@ -29,7 +29,7 @@ from cutaway.views.subject import Subject
 from cutaway.views.taken import Taken, Wanted
 
 MOST_QUERIES = 128  # that numbers are means of
-MOST_STORED = 2**28  # numbers of keys and values, which decides how many layers are looked at
+MOST_STORED = 2**27  # numbers of keys and values, which decides how many layers are looked at
 
 _KINDS = (
     ("first", "f", "the first token, where nothing is needed"),

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cutaway.views.drawing import Drawing, Span, bar, columns, cut
+from cutaway.views.drawing import WIDTH, Drawing, Span, bar, columns, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
@@ -58,10 +58,11 @@ class Lens:
         else:
             self._grid(drawing)
         cost = f"{self.flops / 1e9:.2f} GFLOP through the unembedding"
+        last = "" if len(self.positions) == 1 else f" to {self.positions[-1]}"
         drawing.line(
             Span(
-                f"{len(self.layers)} of {self.num_layers} layers, positions {self.positions[0]} to "
-                f"{self.positions[-1]}: {cost}; others: --layer, --position",
+                f"{len(self.layers)} of {self.num_layers} layers at {self.positions[0]}{last}: "
+                f"{cost}; others: --layer, --position",
                 "dim",
             )
         )
@@ -125,7 +126,16 @@ class Lens:
         header = ("layer", "rank", "it has", "", "to embedding", "likeliest")
         if not by_layer:
             header = ("position", "rank", "came", "it has", "", "to embedding", "likeliest")
+        used = sum(
+            2 + max(columns(_words(row[i])) for row in (header, *rows))
+            for i in range(len(header) - 1)
+        )
+        rows = [(*row[:-1], cut(_words(row[-1]), WIDTH - used)) for row in rows]
         drawing.table(header, rows, sides="rrrlrl" if by_layer else "lrlrlrl")
+
+
+def _words(cell: Span | str) -> str:
+    return cell.text if isinstance(cell, Span) else cell
 
 
 def _padded(text: str, width: int) -> str:

@@ -141,11 +141,11 @@ class Pages:
         drawing.line(
             f"the cache holds {self.token_bytes / 1024:.1f} KiB a token, ",
             Span(f"{self.kept_bytes / 2**20:.2f} MiB", "strong"),
-            f" for {self.num_tokens} tokens, and grows by the token; without one 0",
+            f" for {self.num_tokens:,} tokens; without one, nothing",
         )
-        width, most = WIDTH - 40, self.without_flops
+        width, most = WIDTH - 42, self.without_flops
         for name, flops in (("with the cache", self.flops), ("without", self.without_flops)):
-            drawing.line(f"{name:<16}{flops / 1e9:>10.2f} GFLOP  ", bar(flops / most, width))
+            drawing.line(f"{name:<16}{flops / 1e9:>14,.2f} GFLOP  ", bar(flops / most, width))
         ratio = self.without_flops / self.flops
         drawing.line(f"without a cache {ratio:.1f} times the operations, all of them repetition")
 

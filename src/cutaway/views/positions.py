@@ -194,7 +194,7 @@ def _scores(subject: Subject, query: Query, taken: Taken) -> _Scores:
     weights = seen.opened(position, position + 1, head=head).weights[0, 0]
     key = int(weights[1:-1].argmax()) + 1 if position > 1 else 0
     attention, length = seen.attention, subject.answer.max_length
-    one = seen.keys[key : key + 1]
+    one = seen.keys[key : key + 1].double()
     score = _products(attention, seen.query, one, head)[0, 0]
     shifts = torch.tensor(SHIFTS, device=one.device)
     back = torch.arange(DISTANCES, device=one.device)

@@ -100,7 +100,7 @@ class Probabilities:
         drawing.table(("rank", "token", "share", "", ""), rows, sides="rlrll")
         others = self.vocab_size - len(self.top)
         drawing.line(
-            f"the other {others:,} entries have {_percent(self.tail_mass)} together; entropy "
+            f"the other {others:,} have {_percent(self.tail_mass)} together; entropy "
             f"{self.entropy:.2f} bits, as of {2**self.entropy:,.1f} equally likely tokens"
         )
         counts = ", ".join(

@@ -13,15 +13,18 @@ from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 NUM_COLOURS = 6  # neighbours differ; which colour a token has means nothing
+MOST_TOLD = 32_768  # tokens one by one, a megabyte; of more the last
 _FIRST, _LAST = 240, 60  # tokens of prompt or answer that are drawn
 _HOLDING = 12
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Each token of prompt and answer.
+    """Each token of prompt and answer, or the last 32,768 of more.
 
-    texts: with blanks visible.   num_bytes: of each token.   num_prompt: so many are asked.
+    start: position of the first that is told; skipped_bytes, skipped_letters: of those before it.
+    texts: with blanks visible.   num_bytes: of each token.   num_prompt: so many of the told are
+    of the prompt.
     is_part:     whether its bytes are no whole characters, so that it shows as \\xNN.
     num_letters: letters inside it.   letters: those that were asked for; else all.
     num_words:   words of prompt and answer, between blanks.
@@ -36,19 +39,25 @@ class Tokens:
     letters: str | None
     num_words: tuple[int, int]
     num_prompt: int
+    start: int
+    skipped_bytes: int
+    skipped_letters: int
 
     def draw(self) -> Drawing:
         drawing = Drawing()
-        for name, start, end, words in (
-            ("prompt", 0, self.num_prompt, self.num_words[0]),
-            ("answer", self.num_prompt, len(self.texts), self.num_words[1]),
+        for name, start, end, words, before in (
+            ("prompt", 0, self.num_prompt, self.num_words[0], (self.start, self.skipped_bytes)),
+            ("answer", self.num_prompt, len(self.texts), self.num_words[1], (0, 0)),
         ):
-            total = sum(self.num_bytes[start:end])
-            counts = [f"{end - start} tokens", f"{total} bytes"]
-            counts.append(f"{total / max(1, end - start):.1f} a token")
+            count = end - start + before[0]
+            total = sum(self.num_bytes[start:end]) + before[1]
+            counts = [f"{count} tokens", f"{total} bytes"]
+            counts.append(f"{total / max(1, count):.1f} a token")
             if words:
-                counts.append(f"{(end - start) / words:.1f} tokens a word")
+                counts.append(f"{count / words:.1f} tokens a word")
             drawing.line(Span(name, "strong"), f"  {', '.join(counts)}")
+            if before[0]:
+                drawing.line(Span(f"the first {before[0]:,} are counted and not told", "dim"))
             skipped = end - start - _FIRST - _LAST
             if skipped <= 0:
                 self._draw_range(drawing, start, end)
@@ -74,7 +83,7 @@ class Tokens:
         parts = sum(self.is_part)
         if parts:
             drawing.line(f"{parts} tokens hold parts of characters (\\xNN)")
-        total = sum(self.num_letters)
+        total = sum(self.num_letters) + self.skipped_letters
         if self.letters is None:
             drawing.line(
                 Span(f"{total} letters are inside these tokens; the model sees the ids", "dim")
@@ -99,26 +108,31 @@ class Tokens:
 
 def probe(subject: Subject, query: Query, taken: Taken) -> Tokens:
     del taken
-    tokenizer, ids = subject.tokenizer, subject.answer.token_ids
+    tokenizer, every = subject.tokenizer, subject.answer.token_ids
     num_prompt = subject.answer.num_prompt_tokens
-    data = [tokenizer.token_bytes(each) for each in ids]
-    is_control = tuple(each in tokenizer.control_ids for each in ids)
+    start = max(0, min(num_prompt, len(every) - MOST_TOLD))
+    data = [tokenizer.token_bytes(each) for each in every]
+    is_control = tuple(each in tokenizer.control_ids for each in every)
     wanted = None if query.text is None else frozenset(query.text.lower())
     halves = (data[:num_prompt], data[num_prompt:])
     words = [len(b"".join(half).decode(errors="replace").split()) for half in halves]
+    letters = tuple(
+        0 if control else _num_letters(each, wanted)
+        for each, control in zip(data, is_control, strict=True)
+    )
     return Tokens(
-        texts=tuple(subject.texts()),
-        token_ids=ids,
-        num_bytes=tuple(map(len, data)),
-        is_control=is_control,
-        is_part=tuple(not _is_whole(each) for each in data),
-        num_letters=tuple(
-            0 if control else _num_letters(each, wanted)
-            for each, control in zip(data, is_control, strict=True)
-        ),
+        texts=tuple(map(subject.text, every[start:])),
+        token_ids=every[start:],
+        num_bytes=tuple(map(len, data[start:])),
+        is_control=is_control[start:],
+        is_part=tuple(not _is_whole(each) for each in data[start:]),
+        num_letters=letters[start:],
         letters=query.text,
         num_words=(words[0], words[1]),
-        num_prompt=num_prompt,
+        num_prompt=num_prompt - start,
+        start=start,
+        skipped_bytes=sum(map(len, data[:start])),
+        skipped_letters=sum(letters[:start]),
     )
 
 
