@@ -276,3 +276,12 @@ def test_a_running_engine_is_left_alone() -> None:
     engine.add(request("b", range(30)))
     with pytest.raises(ReplayError, match="when it has ended and nothing else runs"):
         why(engine, Look(engine, found(engine, "a")))
+
+
+def test_an_answer_whose_steps_were_dropped_is_not_diagnosed() -> None:
+    engine = engine_of()
+    engines.run(engine, [request("a", range(20))])
+    look = Look(engine, found(engine, "a"))
+    look.subject.answer.is_whole = False
+    with pytest.raises(ReplayError, match=r"steps of request 'a' were dropped.*ledger_bytes"):
+        why(engine, look)

@@ -51,6 +51,11 @@ def why(engine: Engine, look: Look) -> Diagnosis:
     """
     if engine.has_work or not look.subject.answer.tokens:
         raise ReplayError("an answer is diagnosed when it has ended and nothing else runs.")
+    if not look.subject.answer.is_whole:
+        raise ReplayError(
+            f"steps of request {look.subject.answer.request.request_id!r} were dropped, so nothing "
+            "of it can be told. Raise ledger_bytes, or ask sooner."
+        )
     # Both are read before anything is run again: steps of reruns would join the record.
     times = timeline.probe(look.subject, Query(), look.take(Wanted()))
     costs = cost.probe(look.subject, Query(), look.take(Wanted()))
