@@ -29,7 +29,7 @@ export function tablesOf(values: { [name: string]: Value }): Table[] {
       rest.push(...tablesOf(value).map((each) => ({ ...each, name: `${worded(name)}: ${each.name}` })));
     } else if (value === null || typeof value !== "object") single.push([worded(name), cell(value)]);
   }
-  const first: Table[] = single.length ? [{ name: "values", head: ["", "value"], rows: single, left: 0 }] : [];
+  const first: Table[] = single.length ? [{ name: "values", head: ["field", "value"], rows: single, left: 0 }] : [];
   return [...first, ...[...lists.values()].map(together), ...rest];
 }
 
@@ -54,7 +54,7 @@ function together(lists: [string, readonly (Value | number)[]][]): Table {
     String(index),
     ...lists.map(([, list]) => cell(list[index] ?? null)),
   ]);
-  return { name: lists.map(([name]) => name).join(", "), head: ["", ...lists.map(([name]) => name)], rows, left: length - shown };
+  return { name: lists.map(([name]) => name).join(", "), head: ["place", ...lists.map(([name]) => name)], rows, left: length - shown };
 }
 
 function matrix(name: string, tensor: Tensor): Table {
@@ -64,7 +64,7 @@ function matrix(name: string, tensor: Tensor): Table {
     String(index),
     ...Array.from({ length: width }, (_, column) => cell(tensor.at(index, column))),
   ]);
-  const head = ["", ...Array.from({ length: width }, (_, column) => String(column))];
+  const head = ["row", ...Array.from({ length: width }, (_, column) => String(column))];
   const cut = width < (tensor.shape[1] ?? 0) ? `, the first ${width} of ${tensor.shape[1]} columns` : "";
   return { name: name + cut, head, rows, left: tensor.length - shown };
 }

@@ -22,8 +22,8 @@ export class Look {
   numLayers = $state(0); // 0 as long as it is not known
   numHeads = $state(0);
 
-  constructor(trace: string) {
-    this.views = new Views(trace);
+  constructor(trace: string | Views) {
+    this.views = typeof trace === "string" ? new Views(trace) : trace;
   }
 
   readonly view = $derived(route.place.view ?? FIRST);
