@@ -17,8 +17,11 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.compare import compare
 from cutaway.engine.comparison import Comparison, Divergence
 from cutaway.engine.engine import Engine
+from cutaway.engine.forced import forced
 from cutaway.engine.levers import LEVERS, change_of
+from cutaway.engine.variant import with_naive_attention
 from cutaway.kernels import capture
+from opened_models import engine_of_case
 from subjects import Numbers, answered, engine_of, recomputed, softmax
 
 PROMPT = tuple(range(40, 60))
@@ -56,6 +59,7 @@ def rows_of(engine: Engine, found: Comparison, **changes: Any) -> Numbers:
     [
         *("temperature=0.8", "top_k=0", "top_p=1", "seed=7", "prefix_cache=on", "streaming=on"),
         *("batch=1", "kv_dtype=auto", "page_size=8", "context=20", "window=4096"),
+        "attention=fused",
     ],
 )
 def test_a_change_to_what_it_was_gives_the_very_answer(engine: Engine, change: str) -> None:
@@ -219,6 +223,51 @@ def test_where_native_kernels_served_both_sides_run_as_modules(tmp_path: Path) -
     assert moved(compare(engine, answer, change_of("ablate=0"), name=name)).distance.max() > 0.01
 
 
+def test_n1_naive_attention_gives_the_same_to_rounding() -> None:
+    """Over more keys than the paged form reduces at once, and against NumPy."""
+    engine = engine_of(max_position_embeddings=512)
+    prompt = tuple(40 + number % 200 for number in range(300))
+    answer = answered(engine, prompt)
+    told: list[str] = []
+    change = change_of("attention=naive")
+    found = compare(engine, answer, change, name="tiny", num_runs=1, tell=told.append)
+    assert found.first_difference is None and found.is_as_served
+    assert 0 < moved(found).distance.max() < 1e-12, "another order of sums, and no more"
+    assert "a second pool beside" in told[0]
+    assert found.notes[0].startswith("naive keeps up to 360,000 scores of a layer at once")
+    naive = engines.engine(with_naive_attention(engine.model))
+    rows = forced(naive, answer, prompt=prompt, output=found.recorded_token_ids)
+    ours = np.stack([row.double().numpy() for _, row in rows])
+    token_ids = (*prompt, *found.recorded_token_ids[:-1])
+    theirs = recomputed(engine, token_ids).logits[len(prompt) - 1 :]
+    np.testing.assert_allclose(ours, theirs, atol=1e-9)
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_naive_attention_is_no_native_kernel(tmp_path: Path) -> None:
+    name = folder_of(tmp_path / "one", **SIZES)
+    engine = LLM(name, cache_tokens=512).engine
+    assert engine.model.transformer.can_record
+    assert not with_naive_attention(engine.model).transformer.can_record
+    answer = answered(engine, PROMPT)
+    found = compare(engine, answer, change_of("attention=naive"), name=name, num_runs=1)
+    # Keys are kept in float16, where the last bit of a float32 may decide over one of theirs.
+    assert found.first_difference is None and moved(found).distance.max() < 1e-3
+
+
+@pytest.mark.parametrize("case", ["deepseek-v2", "gpt-oss"])
+def test_naive_attention_of_other_architectures(tmp_path: Path, case: str) -> None:
+    """Latent heads have one form; windows and sinks have both."""
+    engine = engine_of_case(tmp_path, case)
+    if case == "deepseek-v2":
+        with pytest.raises(RequestError, match="has layers with one form: their heads share one"):
+            with_naive_attention(engine.model)
+        return
+    answer = answered(engine, PROMPT)
+    found = compare(engine, answer, change_of("attention=naive"), name=case, num_runs=1)
+    assert found.first_difference is None and moved(found).distance.max() < 1e-3
+
+
 def test_another_model_gives_its_own_answer(tmp_path: Path) -> None:
     name = folder_of(tmp_path / "one")
     other = folder_of(tmp_path / "other", num_hidden_layers=3)
@@ -300,6 +349,7 @@ def test_what_cannot_be_changed_is_told_with_what_can(engine: Engine) -> None:
         "ablate=1.4": "a head must be from 0 to 3",
         "patch=1@4:5": "another position that is not behind it",
         "positions=on": "it must be off",
+        "attention=flash": "it must be naive or fused",
         "experts_per_token=1": "has no experts",
         "kv_cache=on": "it must be off",
         "batch=0": "it must be a whole number from 1",

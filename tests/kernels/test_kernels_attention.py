@@ -10,7 +10,12 @@ from torch import Tensor
 
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.core.step import ShapePlan
-from cutaway.kernels.attention import SEGMENT, attention, paged_attention
+from cutaway.kernels.attention import (
+    SEGMENT,
+    attention,
+    naive_paged_attention,
+    paged_attention,
+)
 from cutaway.kernels.store import store
 
 
@@ -132,6 +137,45 @@ def test_paged_equals_contiguous(num_queries: int, extent: Extent) -> None:
         query, key, value, plan=plan((length, length)), softmax_scale=0.35, extent=extent
     )
     assert torch.allclose(ours, whole[first:], atol=1e-12)
+
+
+@pytest.mark.parametrize("extent", [FULL, Window(300, sinks=4), Window(20)])
+@pytest.mark.parametrize(("cap", "has_sinks"), [(None, False), (5.0, True)])
+def test_the_naive_form_gives_the_same_to_rounding(
+    extent: Extent, cap: float | None, has_sinks: bool
+) -> None:
+    """A decode and two chunks at once, over more than one segment; pages nobody sees hold NaN."""
+    parts = [(1, 300), (40, 2 * SEGMENT + 37), (9, 9)]
+    queries, pages, tables, offset = [], [], [], 0
+    for seed, (num_queries, length) in enumerate(parts):
+        query, key, value = tensors(length, 4, 2, 8, seed=seed)
+        key_pages, value_pages, table = paged(key, value, 16)
+        value_pages[0] = torch.nan
+        if isinstance(extent, Window):
+            first = max(0, length - num_queries + 1 - extent.width) // 16
+            kept = 1 if extent.sinks else 0
+            table[0, kept : max(kept, first)] = 0  # left the window
+        queries.append(query[length - num_queries :])
+        pages.append((key_pages, value_pages))
+        tables.append(table + torch.where(table > 0, offset, 0))
+        offset += key_pages.shape[0]
+    widest = max(table.shape[1] for table in tables)
+    given = {
+        "page_table": torch.cat(
+            [torch.nn.functional.pad(table, (0, widest - table.shape[1])) for table in tables]
+        ),
+        "context_lengths": torch.tensor([length for _, length in parts]),
+        "plan": plan(*parts),
+        "softmax_scale": 0.35,
+        "extent": extent,
+        "cap": cap,
+        "sinks": torch.randn(4, dtype=torch.float64) if has_sinks else None,
+    }
+    keys, values = (torch.cat(each) for each in zip(*pages, strict=True))
+    ours = naive_paged_attention(torch.cat(queries), keys, values, **given)
+    assert torch.allclose(
+        ours, paged_attention(torch.cat(queries), keys, values, **given), atol=1e-12
+    )
 
 
 def test_decode_of_unequal_contexts_equals_each_alone() -> None:

@@ -33,6 +33,7 @@ MODULES: Mapping[str, str] = {
     "ablate": "LAYER, LAYER.HEAD, LAYER.attention or LAYER.mlp: it adds nothing",
     "patch": "LAYER@POSITION:OTHER, the stream of another position, or LAYER@POSITION:zero",
     "positions": "off: heads are not turned by their position",
+    "attention": "naive: all scores in memory and one softmax; fused: reduced as keys come",
     "window": "how many of the last tokens attention sees",
     "experts_per_token": "how many experts a token goes through",
 }

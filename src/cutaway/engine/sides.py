@@ -25,7 +25,12 @@ from cutaway.engine.intervene import ablation_of, patch_of, untouched
 from cutaway.engine.levers import DRAWS, ENGINES, MODELS, MODULES, RUNS, Change
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.side import Side
-from cutaway.engine.variant import with_experts, with_window, without_positions
+from cutaway.engine.variant import (
+    with_experts,
+    with_naive_attention,
+    with_window,
+    without_positions,
+)
 from cutaway.quantize.schemes import scheme_of
 from cutaway.text.messages import Message, Text
 from cutaway.text.prompt import encode
@@ -200,6 +205,8 @@ def _modules(source: Source, change: Change, base: Side) -> Pair:
             sink = patch_of(change, model.facts, num_positions=num_positions).sink
         plain = replace(base, sink_of=lambda: untouched)
         return Pair(plain, replace(base, sink_of=sink), forced=source.token_ids)
+    if change.lever == "attention":
+        return _attention(source, change, base)
     if change.lever == "positions":
         change.one_of("off")
         variant = without_positions(model)
@@ -213,6 +220,22 @@ def _modules(source: Source, change: Change, base: Side) -> Pair:
     # Both as modules, so that nothing but the change tells them apart.
     plain, other = (replace(each, sink_of=lambda: untouched) for each in (base, other))
     return Pair(plain, other, forced=source.token_ids)
+
+
+def _attention(source: Source, change: Change, base: Side) -> Pair:
+    """Both as modules, one by one: a captured step knows one form alone."""
+    engine, model = source.engine, source.engine.model
+    fused = replace(base, sink_of=lambda: untouched)
+    if change.one_of("naive", "fused") == "fused":
+        return Pair(fused, fused, forced=source.token_ids)
+    other = _beside(source, with_naive_attention(model), engine.config, graphs=False)
+    longest = min(len(source.prompt), engine.config.prefill_chunk)
+    scores = model.facts.num_heads * longest * len(source.prompt)
+    note = (
+        f"naive keeps up to {scores:,} scores of a layer at once ({4 * scores / 2**20:,.1f} MiB as "
+        f"float32); fused reduces them as keys come."
+    )
+    return Pair(fused, replace(fused, engine=other), forced=source.token_ids, notes=(note,))
 
 
 def _runs(source: Source, change: Change, base: Side) -> Pair:

@@ -1,4 +1,4 @@
-"""The same weights in another shape: without positions, with a window, or with fewer experts."""
+"""The same weights in another shape: positions, window, attention or experts other than theirs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from cutaway.blocks.attention.grouped import NAIVE, GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.transformer import Transformer
@@ -56,6 +57,24 @@ def with_window(model: LoadedModel, width: int) -> LoadedModel:
         return _changed(part, extent=Window(width, sinks)) if is_wider else part
 
     return _variant(model, attention=narrowed)
+
+
+def with_naive_attention(model: LoadedModel) -> LoadedModel:
+    """Attention as the formula has it: all scores of a sequence in memory, one softmax.
+
+    Raises: RequestError for a model with layers that have no such form.
+    """
+
+    def naive(part: nn.Module) -> nn.Module:
+        if not isinstance(part, GroupedAttention):
+            raise RequestError(
+                f"attention is 'naive', but {model.name} has layers with one form: their heads "
+                "share one latent row, or they keep a state.",
+                param="change",
+            )
+        return _changed(part, over_pages=NAIVE)
+
+    return _variant(model, attention=naive)
 
 
 def with_experts(model: LoadedModel, count: int) -> LoadedModel:

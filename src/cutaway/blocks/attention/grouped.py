@@ -14,7 +14,12 @@ from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import FULL, CacheField, CacheSpec, Extent, Window
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
-from cutaway.kernels.attention import Scoring, attention, paged_attention
+from cutaway.kernels.attention import (
+    Scoring,
+    attention,
+    naive_paged_attention,
+    paged_attention,
+)
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
@@ -25,6 +30,9 @@ def grouped_cache_spec(num_groups: int, head_size: int, extent: Extent = FULL) -
     shape = (num_groups, head_size)
     fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
     return CacheSpec(fields, extent)
+
+# The other form of the sums over pages, for engine/variant.py.
+NAIVE = naive_paged_attention
 
 
 class GroupedAttention(nn.Module):
@@ -73,6 +81,7 @@ class GroupedAttention(nn.Module):
         self.num_heads, self.num_groups, self.head_size = num_heads, num_groups, head_size
         self.frequencies = frequencies
         self.extent = extent
+        self.over_pages = paged_attention
         self.softmax_scale = head_size**-0.5 if softmax_scale is None else softmax_scale
         self.cap = cap
         self.query_norm, self.key_norm = head_norms or (None, None)
@@ -163,7 +172,8 @@ class GroupedAttention(nn.Module):
         has_values = self.value_norm is None and len(self.qkv.rows) != 2
         has_scores = self.sinks is None and not keeps_first and not self.has_gate
         has_keys = self.source is None and self.frequencies is not None
-        return has_heads and has_values and has_scores and has_keys
+        is_fused = self.over_pages is paged_attention
+        return has_heads and has_values and has_scores and has_keys and is_fused
 
     def record(
         self,
@@ -262,7 +272,7 @@ class GroupedAttention(nn.Module):
         if own is not None:
             store(cache.fields["key"], own[0], tables.slots, scales=key_scales)
             store(cache.fields["value"], own[1], tables.slots, scales=value_scales)
-        return paged_attention(
+        return self.over_pages(
             query,
             cache.fields["key"],
             cache.fields["value"],

@@ -1,5 +1,6 @@
 """Causal attention over a sequence's own tokens or over pages."""
 
+from cutaway.kernels.attention.naive import naive_paged_attention
 from cutaway.kernels.attention.plain import (
     SEGMENT,
     Scoring,
@@ -8,4 +9,11 @@ from cutaway.kernels.attention.plain import (
     paged_latent_attention,
 )
 
-__all__ = ["SEGMENT", "Scoring", "attention", "paged_attention", "paged_latent_attention"]
+__all__ = [
+    "SEGMENT",
+    "Scoring",
+    "attention",
+    "naive_paged_attention",
+    "paged_attention",
+    "paged_latent_attention",
+]
