@@ -31,7 +31,7 @@ def draw(
         wanted += at
         if at:
             rows += answers[item.sequence].rows(item.num_drafts)
-    if len(wanted) < len(logits):
+    if len(wanted) < logits.shape[0]:
         logits = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
     drawn = iter(sampler.sample(logits, rows))
     return [

@@ -40,17 +40,21 @@ class NativeSteps:
             for each in model.frequencies
         }
         self._logits = model.record(self._tape, caches, self._rotations)
+        self._wanted = self._logits[:1]
 
     def run(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run."""
-        count = len(step.token_ids)
         for frequencies, rotation in self._rotations.items():
             if rotation.is_by_token:
                 cos, sin = angles(frequencies, step.positions, step.declared_lengths, torch.float32)
+                count = len(step.token_ids)
                 rotation.cos[:count].copy_(cos)
                 rotation.sin[:count].copy_(sin)
         self._tape.run(step)
-        return self._logits[: len(step.logit_rows)]
+        num_rows = step.logit_rows.shape[0]
+        if self._wanted.shape[0] != num_rows:  # a view takes time, and decoding wants one for long
+            self._wanted = self._logits[:num_rows]
+        return self._wanted
 
     def time(self, step: Step) -> dict[str, float]:
         """Run a step and give the seconds of each kind of operation."""

@@ -36,13 +36,19 @@ class Runner:
         self._native = native
         self.kernel = "plain"  # what ran the latest step
 
-    @torch.inference_mode()
     def forward(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.
 
         Shapes: [R, V], valid until the next forward.
         """
-        if self._native is not None and (step.sink is None or self._native.keeps):
+        if self._native is not None and step.sink is None:
+            self.kernel = "native"  # hardly an operation of torch: entering a mode would cost more
+            return self._native.run(step)
+        return self._forward_with_torch(step)
+
+    @torch.inference_mode()
+    def _forward_with_torch(self, step: Step) -> Tensor:
+        if self._native is not None and self._native.keeps:
             self.kernel = "native"
             return self._native.run(step)
         if self._graphs is not None and self._graphs.fits(step):

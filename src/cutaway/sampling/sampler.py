@@ -11,7 +11,8 @@ stop rule and no sequence: what a row needs is in its Row.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -80,8 +81,6 @@ class Sampler:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
 
-    @one_thread()
-    @torch.no_grad()
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
         """One token per row.
 
@@ -89,11 +88,14 @@ class Sampler:
         The device is waited for once, at the end.
         """
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
-        if logits.device.type == "cpu" and native.is_available():
-            return sample_native(logits.to(torch.float32), rows)
+        if logits.is_cpu and native.is_available():
+            is_float32 = logits.dtype == torch.float32
+            return sample_native(logits if is_float32 else logits.to(torch.float32), rows)
         return sample_plain(logits, rows)
 
 
+@one_thread()
+@torch.no_grad()
 def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     """In torch, on any device: rows that are alike go through every stage together."""
     order: list[int] = []
@@ -118,9 +120,7 @@ def sample_native(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
         draws[index] = u
-    raw = list(logits.unbind())
-    edited = [_edited(logit, row) for logit, row in zip(raw, rows, strict=True)]
-    drawn = native.sample(raw, edited, list(map(_choice, rows, draws)))
+    drawn = native.sample(logits, _edited(logits, rows), list(map(_choice, rows, draws)))
     more = _alternatives(logits, [each.logit for each in drawn], rows)
     results: list[Sampled] = []
     for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):
@@ -129,13 +129,26 @@ def sample_native(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     return results
 
 
-def _edited(logits: Tensor, row: Row) -> Tensor:
-    """The row [V] after the edits that its settings ask for."""
-    candidates = Candidates(logits[None])
-    for stage in EDITS:
-        if not stage.is_neutral(row):
-            candidates = stage(candidates, [row])
-    return candidates.logits[0]
+@contextmanager
+def _in_torch() -> Generator[None]:
+    """Around the few operations that a native row still leaves to torch."""
+    with one_thread(), torch.no_grad():
+        yield
+
+
+def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
+    """The rows [V] whose settings ask for edits, after them."""
+    edited: dict[int, Tensor] = {}
+    for index, row in enumerate(rows):
+        stages = [stage for stage in EDITS if not stage.is_neutral(row)]
+        if not stages:
+            continue
+        with _in_torch():
+            candidates = Candidates(logits[index : index + 1])
+            for stage in stages:
+                candidates = stage(candidates, [row])
+            edited[index] = candidates.logits[0]
+    return edited
 
 
 def _choice(row: Row, u: int | None) -> native.Choice:
@@ -164,7 +177,8 @@ def _alternatives(
     for num_logprobs, indices in groups.items():
         for tile in _in_tiles(indices, logits):
             logit = torch.tensor([[chosen[index]] for index in tile])
-            numbers = alternatives(_take(logits, tile), logit, num_logprobs)
+            with _in_torch():
+                numbers = alternatives(_take(logits, tile), logit, num_logprobs)
             found.update(zip(tile, cast("list[list[float]]", numbers.tolist()), strict=True))
     return found
 

@@ -32,13 +32,15 @@ class NativeStep:
         """Pointers into the step's own tensors: int64 on the CPU, as the engine makes them."""
         if len(step.groups) > MAX_GROUPS:
             raise AssertionError(f"a step has {len(step.groups)} cache groups, more than four")
-        count, sequences = len(step.token_ids), len(step.context_lengths)
+        # Sizes by shape: len() of a tensor takes many times as long, and a step has few spare.
+        count, sequences = step.token_ids.shape[0], step.context_lengths.shape[0]
+        num_rows = step.logit_rows.shape[0]
         wanted = (
             (step.token_ids, (count,)),
             (step.positions, (count,)),
             (step.query_starts, (sequences + 1,)),
             (step.context_lengths, (sequences,)),
-            (step.logit_rows, (len(step.logit_rows),)),
+            (step.logit_rows, (num_rows,)),
             *((group.page_table, (sequences, group.page_table.shape[-1])) for group in step.groups),
             *((group.slots, (count,)) for group in step.groups),
         )
@@ -46,7 +48,7 @@ class NativeStep:
         num_groups = len(step.groups)
         tables, slots = kept[5 : 5 + num_groups], kept[5 + num_groups :]
         struct = StepStruct(
-            *(count, sequences, len(step.logit_rows)),
+            *(count, sequences, num_rows),
             *(each.data_ptr() for each in kept[:5]),
         )
         for index, (table, slot) in enumerate(zip(tables, slots, strict=True)):
@@ -111,10 +113,10 @@ class Program:
 
 
 def _integers(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tensor.dtype != torch.int64 or tensor.device.type != "cpu":
+    if tensor.dtype != torch.int64 or not tensor.is_cpu:
         raise AssertionError(
             f"a step's tensor is {tensor.dtype} on {tensor.device}, not int64 on cpu"
         )
-    if tuple(tensor.shape) != shape:
+    if tensor.shape != shape:
         raise AssertionError(f"a step's tensor has shape {tuple(tensor.shape)}, not {shape}")
     return tensor.contiguous()

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.kernels.native.library import check, library
-from cutaway.kernels.native.structs import Code, Rows, Sample, StepStruct
-
-_CHOICE = np.dtype(
-    [("temperature", "f4"), ("floor", "f4"), ("top_k", "i8"), ("rest", "i8"), ("u", "i8")]
-)
-_DRAWN = np.dtype(
-    [
-        *(("token_id", "i8"), ("total", "f8"), ("peak", "f4"), ("left", "f4")),
-        *(("logit", "f4"), ("unused", "f4"), ("checksum", "u8")),
-    ]
+from cutaway.kernels.native.structs import (
+    ChoiceStruct,
+    Code,
+    DrawnStruct,
+    Rows,
+    Sample,
+    StepStruct,
 )
 
 
@@ -56,32 +51,40 @@ class Drawn(NamedTuple):
     checksum: int
 
 
-def sample(raw: Sequence[Tensor], edited: Sequence[Tensor], rows: Sequence[Choice]) -> list[Drawn]:
+def sample(logits: Tensor, edited: Mapping[int, Tensor], rows: Sequence[Choice]) -> list[Drawn]:
     """A token of each row.
 
-    Shapes: raw and edited one [V] each, float32 in main memory; edited may be raw.
+    edited: what a row is drawn from where that is not its logits.
+    Shapes: logits [R, V], edited one [V] each, float32 in main memory.
     """
     if not rows:
         return []
-    size = len(raw[0])
-    drawn = np.zeros(len(rows), _DRAWN)
-    choices = np.array(rows, _CHOICE)
-    at_raw, at_edited = _addresses(raw, size), _addresses(edited, size)
-    if not len(raw) == len(edited) == len(rows):
-        raise AssertionError("one raw row, one edited row and one choice for each")
+    count, size = logits.shape
+    if count != len(rows):
+        raise AssertionError(f"{count} rows of logits have {len(rows)} choices")
+    # ctypes, not arrays of records: after a step that read all weights the caches hold nothing of
+    # this, and for a row or two they touch far less memory.
+    first, stride = _address(logits, size), logits.stride(0) * logits.element_size()
+    raw = [first + row * stride for row in range(count)]
+    drawn_from = raw.copy()
+    for row, each in edited.items():
+        drawn_from[row] = _address(each[None], size)
+    pointers = ctypes.c_void_p * count
+    at_raw, at_edited = pointers(*raw), pointers(*drawn_from)
+    choices, drawn = (ChoiceStruct * count)(*rows), (DrawnStruct * count)()
     arguments = Sample(
-        *(Rows.LOGITS, len(rows), at_raw.ctypes.data, at_edited.ctypes.data, size),
-        *(choices.ctypes.data, drawn.ctypes.data),
+        *(Rows.LOGITS, count, ctypes.addressof(at_raw), ctypes.addressof(at_edited), size),
+        *(ctypes.addressof(choices), ctypes.addressof(drawn)),
     )
-    step = StepStruct(num_logit_rows=len(rows))
+    step = StepStruct(num_logit_rows=count)
     address, num_bytes = ctypes.addressof(arguments), ctypes.sizeof(arguments)
     check(library().cw_run(Code.SAMPLE, address, num_bytes, ctypes.byref(step)))
-    return [Drawn(*each[:5], checksum=each[6]) for each in drawn.tolist()]
+    return [Drawn(d.token_id, d.total, d.peak, d.left, d.logit, d.checksum) for d in drawn]
 
 
-def _addresses(rows: Sequence[Tensor], size: int) -> NDArray[np.uint64]:
-    for row in rows:
-        is_sound = row.dtype == torch.float32 and row.shape == (size,) and row.is_contiguous()
-        if not (is_sound and row.device.type == "cpu"):
-            raise AssertionError(f"a row of logits is not a contiguous float32 [{size}] on cpu")
-    return np.array([row.data_ptr() for row in rows], np.uint64)
+def _address(logits: Tensor, size: int) -> int:
+    """Of the first row; each lies in one piece."""
+    is_sound = logits.dtype == torch.float32 and logits.shape[1] == size and logits.is_cpu
+    if not (is_sound and (size == 1 or logits.stride(1) == 1)):
+        raise AssertionError(f"a row of logits is not a contiguous float32 [{size}] on cpu")
+    return logits.data_ptr()

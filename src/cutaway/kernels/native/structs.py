@@ -245,6 +245,28 @@ class Attention(ctypes.Structure):
     ]
 
 
+class ChoiceStruct(ctypes.Structure):
+    _fields_ = [
+        ("temperature", ctypes.c_float),
+        ("floor", ctypes.c_float),
+        ("top_k", _Int),
+        ("rest", _Int),
+        ("u", _Int),
+    ]
+
+
+class DrawnStruct(ctypes.Structure):
+    _fields_ = [
+        ("token_id", _Int),
+        ("total", _Float),
+        ("peak", ctypes.c_float),
+        ("left", ctypes.c_float),
+        ("logit", ctypes.c_float),
+        ("unused", ctypes.c_float),
+        ("checksum", ctypes.c_uint64),
+    ]
+
+
 class Sample(ctypes.Structure):
     _fields_ = [
         *_ROWS,
