@@ -22,6 +22,7 @@ function fewFonts(): Plugin {
 }
 
 export default defineConfig({
+  assetsInclude: ["**/*.cutaway"], // trace files that tests open
   plugins: [
     fewFonts(),
     svelte({

@@ -79,6 +79,12 @@ interface Told {
 }
 
 function opened(bytes: ArrayBuffer): { told: Told; arrays: Map<string, Tensor> } {
+  const { metadata, arrays } = arraysOf(bytes);
+  return { told: JSON.parse((metadata as { cutaway: string }).cutaway) as Told, arrays };
+}
+
+/** Named arrays in the layout of safetensors. Throws an Error that says what is wrong. */
+export function arraysOf(bytes: ArrayBuffer): { metadata: unknown; arrays: Map<string, Tensor> } {
   if (bytes.byteLength < 8) throw new Error(`${bytes.byteLength} bytes are no view.`);
   const size = Number(new DataView(bytes).getBigUint64(0, true));
   const start = 8 + size;
@@ -92,7 +98,7 @@ function opened(bytes: ArrayBuffer): { told: Told; arrays: Map<string, Tensor> }
   for (const [name, entry] of Object.entries(entries)) {
     arrays.set(name, tensorOf(name, entry as Entry, bytes, start));
   }
-  return { told: JSON.parse((metadata as { cutaway: string }).cutaway) as Told, arrays };
+  return { metadata, arrays };
 }
 
 function tensorOf(name: string, entry: Entry, bytes: ArrayBuffer, start: number): Tensor {
@@ -110,7 +116,7 @@ function tensorOf(name: string, entry: Entry, bytes: ArrayBuffer, start: number)
 }
 
 /** Values with their arrays in place. */
-function filled(value: Value, arrays: ReadonlyMap<string, Tensor>): Value {
+export function filled(value: Value, arrays: ReadonlyMap<string, Tensor>): Value {
   if (Array.isArray(value)) return value.map((each) => filled(each, arrays));
   if (value === null || typeof value !== "object" || value instanceof Tensor) return value;
   const named = Object.entries(value);

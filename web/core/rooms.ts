@@ -3,6 +3,8 @@
 export const ROOMS = [
   { id: "lab", name: "Sampling lab", about: "Turn every knob on a row that this answer was drawn from." },
   { id: "engine", name: "Engine", about: "What the engine holds at this moment: pages, batch and queue." },
+  { id: "bpe", name: "Learn a vocabulary", about: "Watch byte pairs become tokens, one merge at a time." },
+  { id: "open", name: "Open a trace", about: "An answer in a file, looked into without a server." },
 ] as const;
 
 export type Room = (typeof ROOMS)[number]["id"];
