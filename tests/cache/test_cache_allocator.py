@@ -37,6 +37,18 @@ def test_a_released_page_is_free_or_cached() -> None:
     assert allocator.index.find(b"k") == known
 
 
+def test_each_page_has_the_letter_of_its_state() -> None:
+    allocator = PageAllocator(6)
+    cached, shared, used = take(allocator), take(allocator), take(allocator)
+    allocator.publish(b"c", cached)
+    allocator.publish(b"s", shared)
+    allocator.release(cached)
+    allocator.share(shared)
+    letters = allocator.states()
+    assert [letters[page] for page in (SCRATCH_PAGE, cached, shared, used)] == [".", "c", "s", "u"]
+    assert letters.count("f") == allocator.num_free == 2 and len(letters) == 6
+
+
 def test_free_pages_go_before_cached_ones() -> None:
     allocator = PageAllocator(3)
     page = take(allocator)

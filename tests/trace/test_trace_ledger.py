@@ -6,11 +6,13 @@ import random
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
-from cutaway.trace.ledger import Ledger
+from cutaway.trace.ledger import Ledger, recorded
 from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord, TokenRecord
 
 
@@ -48,6 +50,39 @@ def test_the_latest_of_an_id_is_found() -> None:
     opened(ledger, 1)
     latest = opened(ledger, 1)
     assert ledger.find("r1") is latest
+
+
+def test_choices_are_counted_over_all_prompts_of_a_request() -> None:
+    ledger = Ledger()
+    made: dict[tuple[int, int], AnswerRecord] = {}
+    for prompt in range(3):
+        request = Request(
+            request_id=f"cmpl-x-{prompt}", prompt_token_ids=(1,), params=SamplingParams(n=2)
+        )
+        for choice in range(2):
+            made[prompt, choice] = ledger.open(
+                request, choice=choice, seed=0, max_length=9, cache_root=b""
+            )
+    for number, own in enumerate(made.values()):
+        assert ledger.find_choice("cmpl-x", number, owner="") is own
+    assert ledger.find_choice("cmpl-x", 6, owner="") is None
+    assert ledger.find_choice("cmpl-x", 0, owner="someone") is None
+    assert ledger.find_choice("cmpl-x-1", 1, owner="") is made[1, 1]
+    ledger._drop(made[0, 0])  # the numbers of the others stay
+    assert ledger.find_choice("cmpl-x", 2, owner="") is made[1, 0]
+    with pytest.raises(ReplayError, match="no record of answer 'cmpl-x', choice 0"):
+        recorded(ledger, "cmpl-x", 0, owner="")
+
+
+def test_alternatives_of_tokens_count() -> None:
+    ledger = Ledger()
+    answer = opened(ledger, 1)
+    ledger.add_token(answer, TokenRecord(7, 0, 0, None, 0.0, 0.0, 0))
+    plain = ledger.num_bytes
+    ledger.add_token(answer, TokenRecord(7, 0, 0, None, 0.0, 0.0, 0, 1, ((7, -0.1), (8, -2.0))))
+    assert ledger.num_bytes - plain > 340 + 200
+    ledger._drop(answer)
+    assert ledger.num_bytes == 0
 
 
 @given(st.integers(0, 2**32), st.integers(3_000, 40_000))
