@@ -85,7 +85,10 @@ def test_the_page_is_made_of_this_servers_files_alone() -> None:
         if path.suffix in (".ts", ".svelte", ".css"):
             source = path.read_text(encoding="utf-8")
             assert not re.search(r"@html|innerHTML|outerHTML|insertAdjacent|\beval\(", source), path
-            assert not re.search(r"[\"'(]https?://", source), path
+            # What is not shipped may name addresses; a namespace is a name that nobody fetches.
+            is_test = path.name.endswith(".test.ts")
+            elsewhere = re.search(r"[\"'(]https?://(?!www\.w3\.org/\d{4}/)", source)
+            assert is_test or not elsewhere, path
 
 
 def test_the_lock_of_the_page_names_no_registry() -> None:
