@@ -1,0 +1,76 @@
+"""The rooms beside the chat in a real browser: lab, engine, player and trace files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from test_web_chat import ask, changing
+
+from house_tree import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+    from conftest import Opened
+
+pytestmark = pytest.mark.slow
+
+
+def room(opened: Opened, name: str, title: str) -> Locator:
+    """Enter a room."""
+    opened.page.evaluate("name => void (location.hash = `#/room/${name}`)", name)
+    dialog = opened.page.get_by_role("dialog", name=title)
+    dialog.get_by_role("heading", name=title, exact=True).wait_for()
+    return dialog
+
+
+def test_the_lab_draws_what_the_engine_drew_and_what_it_would(opened: Opened) -> None:
+    changing(opened, max_tokens=6, ignore_eos=True, temperature=0.8, top_p=0.9)
+    ask(opened)
+    opened.page.get_by_role("link", name="Rooms").click()
+    lab = opened.page.get_by_role("dialog", name="Sampling lab")
+    told = lab.get_by_text("it stays the same while you turn the knobs").inner_text()
+    first = int(told.partition("position ")[2].partition(":")[0])
+    for token in range(4):
+        lab.get_by_label("Token of the answer").fill(str(token))
+        lab.get_by_text(f"position {first + token}:").wait_for()
+        lab.get_by_text("It is the token that was served.").wait_for()
+    lab.get_by_label("Temperature").fill("0")
+    lab.get_by_text("is taken: the largest logit, without any draw.").wait_for()
+    lab.get_by_role("button", name="As it was served").click()
+    lab.get_by_text("It is the token that was served.").wait_for()
+    lab.get_by_role("button", name="Branch from here").click()
+    lab.wait_for(state="detached")
+    opened.page.get_by_text("2 / 2").wait_for()
+    assert opened.said == [], "no policy was broken and nothing failed"
+
+
+def test_the_engine_tells_its_pages_and_escape_leads_out(opened: Opened) -> None:
+    engine = room(opened, "engine", "Engine")
+    told = engine.get_by_role("img").first
+    told.wait_for()
+    assert "pages in use" in (told.get_attribute("aria-label") or "")
+    opened.page.keyboard.press("Escape")
+    engine.wait_for(state="detached")
+
+
+def test_a_vocabulary_is_learned_and_walked_by_keyboard(opened: Opened) -> None:
+    learn = room(opened, "bpe", "Learn a vocabulary")
+    learn.get_by_label("A text").fill("abababab")
+    learn.get_by_role("button", name="Learn").click()
+    learn.get_by_text("0 of 3").wait_for()
+    learn.get_by_label("Merges done").press("End")
+    learn.get_by_text("3 of 3").wait_for()
+    assert "The text has 1 tokens" in learn.inner_text()
+
+
+def test_a_trace_file_opens_and_another_file_is_refused(opened: Opened) -> None:
+    opening = room(opened, "open", "Open a trace")
+    field = opening.locator("input[type=file]")
+    field.set_input_files(ROOT / "tests" / "trace" / "files" / "schema_1.cutaway")
+    opening.get_by_role("heading", name="Into which pieces is the text cut?").wait_for()
+    opening.get_by_role("button", name="Timeline").click()
+    opening.locator("[data-view=timeline]").wait_for()
+    field.set_input_files(ROOT / "README.md")
+    assert "no zip" in opening.get_by_role("alert").inner_text()
