@@ -124,24 +124,27 @@ class Gemma4:
 
     def build(self) -> Transformer:
         sizes = self.sizes
-        inputs = LayerInputs(
-            sizes.vocab_size,
-            sizes.width,
-            num_layers=sizes.num_layers,
-            inner=self.told,
-            norm=self._norm(self.told),
-        )
         return decoder(
             sizes,
             [self._block(layer) for layer in range(sizes.num_layers)],
             norm=self._norm(),
             multiplier=math.sqrt(sizes.width),
             cap=self.logits_cap,
-            layer_inputs=inputs if self.told else None,
+            layer_inputs=self._layer_inputs() if self.told else None,
         )
 
-    def _norm(self, width: int | None = None) -> WideRMSNorm:
-        return WideRMSNorm(width or self.sizes.width, self.sizes.epsilon)
+    def _layer_inputs(self) -> LayerInputs:
+        sizes, told = self.sizes, self.told
+        return LayerInputs(
+            sizes.vocab_size,
+            sizes.width,
+            num_layers=sizes.num_layers,
+            inner=told,
+            norm=WideRMSNorm(told, sizes.epsilon),
+        )
+
+    def _norm(self) -> WideRMSNorm:
+        return WideRMSNorm(self.sizes.width, self.sizes.epsilon)
 
     def _block(self, layer: int) -> Block:
         width, told = self.sizes.width, self.told
@@ -161,7 +164,7 @@ class Gemma4:
 
     def _attention(self, layer: int) -> GroupedAttention:
         sizes, kind, source = self.sizes_of(layer), self.kinds[layer], self.sources[layer]
-        own = None if source is not None else self._norm(sizes.head_size)
+        own = None if source is not None else WideRMSNorm(sizes.head_size, sizes.epsilon)
         return GroupedAttention(
             sizes.width,
             num_heads=sizes.num_heads,
@@ -172,7 +175,7 @@ class Gemma4:
             has_output_bias=self.has_bias,
             extent=self.extents[layer],
             keys_are_values=self._shares(kind),
-            head_norms=(self._norm(sizes.head_size), own),
+            head_norms=(WideRMSNorm(sizes.head_size, sizes.epsilon), own),
             value_norm=UnitRMSNorm(sizes.epsilon),
             softmax_scale=1.0,  # the head norms' weights hold it
             is_source=layer in self.sources,
