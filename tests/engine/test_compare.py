@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import engines
 import tiny
@@ -21,6 +22,7 @@ from cutaway.engine.forced import forced
 from cutaway.engine.levers import LEVERS, change_of
 from cutaway.engine.variant import with_naive_attention
 from cutaway.kernels import capture
+from cutaway.quantize.packed import Packed
 from opened_models import engine_of_case
 from subjects import Numbers, answered, engine_of, recomputed, softmax
 
@@ -221,6 +223,28 @@ def test_where_native_kernels_served_both_sides_run_as_modules(tmp_path: Path) -
         assert found.first_difference is None and found.num_equal_rows == found.num_rows == 6
         assert not moved(found).distance.any()
     assert moved(compare(engine, answer, change_of("ablate=0"), name=name)).distance.max() > 0.01
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_modules_over_packed_weights_unpack_them_once_and_forget_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = folder_of(tmp_path / "one", **SIZES)
+    engine = LLM(name, cache_tokens=512).engine
+    answer, change = answered(engine, PROMPT), change_of("ablate=1")
+    packed = [p for p in engine.model.transformer.modules() if isinstance(p, Packed)]
+    calls, dense = list[Packed](), Packed.dense
+
+    def counted(part: Packed) -> torch.Tensor:
+        calls.append(part)
+        return dense(part)
+
+    monkeypatch.setattr(Packed, "dense", counted)
+    found = compare(engine, answer, change, name=name, num_runs=1)
+    assert moved(found).distance.max() > 0.01
+    # One run of each side, and the two together for their chances.
+    assert packed and len(calls) == 3 * len(packed)
+    assert all(part.unpacked is None for part in packed)
 
 
 def test_n1_naive_attention_gives_the_same_to_rounding() -> None:

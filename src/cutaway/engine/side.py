@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
@@ -20,6 +21,8 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
 from cutaway.engine.forced import forced
+from cutaway.engine.memory import free_bytes
+from cutaway.quantize.packed import unpacked_once
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord
 
@@ -72,26 +75,38 @@ class Side:
         salt = os.urandom(8)
         if self.is_warm:
             self._answer(self._requests(salt, self.lead)[:1])
-        before = self.engine.sink
-        self.engine.sink = before if self.sink_of is None else self.sink_of()
+        if self.sink_of is None:
+            return self._once(salt)
+        before, self.engine.sink = self.engine.sink, self.sink_of()
         try:
-            return self._cached(salt) if self.has_cache else self._recomputed()
+            with self._by_modules():
+                return self._once(salt)
         finally:
             self.engine.sink = before
+
+    def _once(self, salt: bytes) -> Ran:
+        return self._cached(salt) if self.has_cache else self._recomputed()
+
+    def _by_modules(self) -> AbstractContextManager[None]:
+        """Sinks that change values see modules; those over packed weights unpack them once."""
+        model = self.engine.model
+        return unpacked_once(model.transformer, most_bytes=free_bytes(model.device) // 2)
 
     def rows(self, like: AnswerRecord, output: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
         """The rows from which given tokens would have been drawn; see engine/forced.py."""
         if self.sink_of is None:
-            return forced(self.engine, like, prompt=self.prompt, output=output)
+            yield from forced(self.engine, like, prompt=self.prompt, output=output)
+            return
         sink = self.sink_of()
-        return forced(
-            self.engine,
-            like,
-            prompt=self.prompt,
-            output=output,
-            sink_of=lambda run: sink,
-            intervenes=True,
-        )
+        with self._by_modules():
+            yield from forced(
+                self.engine,
+                like,
+                prompt=self.prompt,
+                output=output,
+                sink_of=lambda run: sink,
+                intervenes=True,
+            )
 
     def _cached(self, salt: bytes) -> Ran:
         requests, began = self._requests(salt, self.lead), perf_counter()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -30,6 +31,7 @@ class Packed(nn.Module):
     def __init__(self, packed: PackedWeight) -> None:
         super().__init__()
         self.packed = packed
+        self.unpacked: Tensor | None = None  # while many products by modules follow
 
     @classmethod
     def of(cls, matrix: Tensor, *, row_order: Tensor | None, widens: bool) -> Packed:
@@ -40,7 +42,8 @@ class Packed(nn.Module):
         return cls(PackedWeight.from_matrix(matrix, kind, row_order=row_order))
 
     def multiply(self, x: Tensor) -> Tensor:
-        return linear(x, self.dense().to(x.dtype))
+        matrix = self.dense() if self.unpacked is None else self.unpacked
+        return linear(x, matrix.to(x.dtype))
 
     def rows(self, token_ids: Tensor) -> Tensor:
         return self.packed.rows(token_ids)
@@ -51,3 +54,24 @@ class Packed(nn.Module):
     @property
     def num_bytes(self) -> int:
         return self.packed.num_bytes
+
+
+@contextmanager
+def unpacked_once(model: nn.Module, *, most_bytes: int) -> Generator[None]:
+    """For many products by modules: packed matrices are unpacked once, not at each of them.
+
+    most_bytes: that they may take together; those for which nothing is left stay as they are.
+    """
+    kept: list[Packed] = []
+    try:
+        for part in model.modules():
+            if isinstance(part, Packed) and part.unpacked is None:
+                num_bytes = 4 * part.packed.num_rows * part.packed.num_columns
+                if num_bytes <= most_bytes:
+                    most_bytes -= num_bytes
+                    part.unpacked = part.dense()
+                    kept.append(part)
+        yield
+    finally:
+        for part in kept:
+            part.unpacked = None
