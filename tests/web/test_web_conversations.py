@@ -82,14 +82,17 @@ def test_settings_are_sent_and_told_where_they_are_out_of_range(opened: Opened) 
     assert answer.get_by_role("group", name="Answer").inner_text().strip() in ("yes", "no", "ye")
 
 
-def test_a_call_of_a_tool_waits_for_its_result_outside_the_model(opened: Opened) -> None:
+def test_calls_of_tools_wait_for_their_results_outside_the_model(opened: Opened) -> None:
     page = opened.page
     bodies: list[Any] = []
 
     def answering(route: Route) -> None:
         bodies.append(json.loads(route.request.post_data or ""))
-        call = {"index": 0, "id": "call_1", "function": {"name": "now", "arguments": "{}"}}
-        delta = {"content": "noon"} if len(bodies) > 1 else {"tool_calls": [call]}
+        calls = [
+            {"index": index, "id": f"call_{name}", "function": {"name": name, "arguments": "{}"}}
+            for index, name in enumerate(("now", "here"))
+        ]
+        delta = {"content": "noon"} if len(bodies) > 1 else {"tool_calls": calls}
         choice = {"delta": delta, "logprobs": None, "finish_reason": "stop"}
         body = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
         route.fulfill(content_type="text/event-stream", body=body)
@@ -98,8 +101,13 @@ def test_a_call_of_a_tool_waits_for_its_result_outside_the_model(opened: Opened)
     ask(opened, "what time is it?")
     page.get_by_label("Result of now").fill("12:00")
     page.keyboard.press("Enter")
+    page.get_by_role("article", name="Tool").wait_for()
+    assert len(bodies) == 1, "the model goes on when every call is answered"
+    page.get_by_label("Result of here").fill("Kyoto")
+    page.keyboard.press("Enter")
     page.get_by_text("noon").wait_for()
     told = bodies[1]["messages"]
-    assert [message["role"] for message in told] == ["user", "assistant", "tool"]
-    assert told[2] == {"role": "tool", "content": "12:00", "tool_call_id": "call_1"}
+    assert [message["role"] for message in told] == ["user", "assistant", "tool", "tool"]
+    assert told[2] == {"role": "tool", "content": "12:00", "tool_call_id": "call_now"}
+    assert told[3] == {"role": "tool", "content": "Kyoto", "tool_call_id": "call_here"}
     assert told[1]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
