@@ -143,7 +143,7 @@ class Arithmetic:
             drawing.line(f"the head's sink takes {self.sink:.4f} and brings no value")
         drawing.line(
             f"the weights look at {2**self.entropy:.1f} tokens' worth ({self.entropy:.2f} bits); "
-            f"unscaled it were {2**self.entropy_unscaled:.1f}"
+            f"unscaled it would be {2**self.entropy_unscaled:.1f}"
         )
         norm = math.sqrt(float((self.mixed * self.mixed).sum()))
         words = "equals" if self.is_equal else "is not"

@@ -162,8 +162,8 @@ def _whence(run: PageRun) -> str:
     if run.origin == "found":
         by = "an answer that is not recorded any more" if run.writer is None else "answer"
         return f"found, written by {by}" + ("" if run.writer is None else f" {run.writer}")
-    many = "" if run.count == 1 else "up to "
-    return f"written for the {run.origin} {many}in step {run.step}"
+    last = "" if run.count == 1 else ", the last"
+    return f"written for the {run.origin}{last} in step {run.step}"
 
 
 def probe(subject: Subject, query: Query, taken: Taken) -> Pages:
