@@ -1,0 +1,160 @@
+"""The cutaway in a real browser: every station opens, its numbers are those of a recomputation."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_web_chat import SEED, ask, changing
+from test_web_checks import axe  # noqa: F401
+
+import tiny
+from cutaway.views import VIEWS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from conftest import Opened
+
+pytestmark = pytest.mark.slow
+
+NUM_TOKENS = 6
+ELSEWHERE = ("logits",)  # a whole row of numbers, which is drawn where one samples from it
+FAULTS = """async () => (await axe.run('.cutaway')).violations.map(
+  (rule) => `${rule.id}: ${rule.nodes.map((node) => node.target)}`)"""
+
+
+def look_inside(opened: Opened) -> Page:
+    """Have an answer and open it."""
+    changing(opened, max_tokens=NUM_TOKENS, ignore_eos=True, temperature=0.8, seed=SEED)
+    ask(opened, "What is it?").get_by_role("button", name="Look inside").click()
+    opened.page.locator("article[data-view=probabilities][aria-busy=false]").wait_for()
+    return opened.page
+
+
+def station(page: Page, view: str) -> Locator:
+    """Go to a station by the map, and wait for what it shows."""
+    page.locator(f"nav [data-view={view}]").click()
+    shown = page.locator(f"article[data-view={view}][aria-busy=false]")
+    shown.wait_for()
+    return shown
+
+
+def copied(page: Page, shown: Locator, what: str) -> str:
+    """What one of the copy buttons gives."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    shown.get_by_role("button", name=f"Copy {what}").click()
+    shown.get_by_text(f"{what} copied").wait_for()
+    return page.evaluate("() => navigator.clipboard.readText()")
+
+
+def facts(shown: Locator) -> dict[str, str]:
+    """The numbers that stand first, by their names."""
+    names, values = (shown.locator(f"dl {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def share(value: float) -> str:
+    """A share of 1 as the page writes it, written anew."""
+    percent = 100 * value
+    if percent > 99.95 and percent < 100:
+        return "> 99.9 %"
+    if percent >= 10:
+        return f"{percent:.{0 if percent >= 99.5 else 1}f} %"
+    return f"{float(f'{percent:.2g}'):g} %"
+
+
+def test_every_station_opens_without_a_fault(opened: Opened, axe: str) -> None:  # noqa: F811
+    opened.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page = look_inside(opened)
+    page.evaluate(axe)
+    views = [view for view in VIEWS if view.name not in ELSEWHERE]
+    assert page.locator("nav [data-view]").count() == len(views)
+    for view in views:
+        shown = station(page, view.name)
+        assert shown.get_by_role("heading", level=2).inner_text() == view.question
+        badge = shown.locator(".badge").inner_text()
+        assert badge == "recorded" or badge.startswith("\u2713 exact"), f"{view.name}: {badge}"
+        shown.get_by_role("button", name="Numbers", exact=True).click()
+        assert shown.locator(".tables table").count() > 0, view.name
+        assert page.get_by_role("alert").count() == 0, view.name
+        assert page.evaluate(FAULTS) == [], view.name
+    assert opened.said == [], "no policy was broken and nothing failed"
+
+
+def test_numbers_are_those_of_a_recomputation(opened: Opened) -> None:
+    page = look_inside(opened)
+
+    told = json.loads(copied(page, station(page, "arithmetic"), "JSON"))
+    scaled = [each for each in told["masked"] if each is not None]
+    parts = [math.exp(each - max(scaled)) for each in scaled]
+    softmax = [share(part / sum(parts)) for part in parts]
+    page.get_by_role("button", name=re.compile("^All .* keys")).click()
+    rows = page.locator("article tbody tr").all()
+    cells = [row.locator("td").nth(4).inner_text() for row in rows]
+    assert cells[: len(softmax)] == softmax and set(cells[len(softmax) :]) <= {"0 %"}
+
+    shown = station(page, "probabilities")
+    top = json.loads(copied(page, shown, "JSON"))["top"]
+    bars = shown.locator("table").first.locator("tr")
+    for index, entry in enumerate(top):
+        assert bars.nth(index).locator(".told").inner_text() == share(math.exp(entry["logprob"]))
+    assert [each["rank"] for each in top] == list(range(1, len(top) + 1))
+
+    kept = facts(station(page, "pages"))
+    config = tiny.config()
+    token_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"]
+    token_bytes *= config["head_dim"] * 4  # float32
+    assert kept["bytes a token"] == f"{token_bytes} B"
+    assert float(kept["kept in all"].removesuffix(" KiB")) == pytest.approx(
+        int(kept["tokens kept"]) * token_bytes / 1024, rel=5e-3
+    )
+
+    shown = station(page, "positions")
+    told = json.loads(copied(page, shown, "JSON"))
+    scores = shown.locator("tbody td:last-child").all_inner_texts()
+    assert len(scores) == 4 and len(set(scores)) == 1, "a shift changes nothing"
+    for pair, dial in enumerate(shown.locator("ol svg").all()):
+        speed = config["rope_theta"] ** (-2 * pair / config["head_dim"])
+        angle = told["position"] * speed % (2 * math.pi)
+        label = (dial.get_attribute("aria-label") or "").removesuffix(" radians")
+        assert float(label.rpartition(" ")[2]) == pytest.approx(angle, rel=5e-3)
+
+
+def test_scrubbing_moves_every_station_and_the_address_leads_back(opened: Opened) -> None:
+    page = look_inside(opened)
+    slider = page.get_by_label("Token of the answer")
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert "/s/3" in page.url
+    first = json.loads(copied(page, station(page, "sampling"), "JSON"))
+    assert first["token"] == 3 and first["is_same"]
+    assert json.loads(copied(page, station(page, "residual"), "JSON"))["position"] == (
+        first["draw_effect"]["position"] - 1
+    )
+    page.locator("nav [data-view=residual]").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("article[data-view=drift][aria-busy=false]").wait_for()
+    address = page.url
+    page.keyboard.press("Escape")
+    page.locator(".cutaway").wait_for(state="detached")
+    assert "/s/" not in page.url
+    page.go_back()
+    page.locator("article[data-view=drift]").wait_for()
+    assert page.url == address
+
+
+def test_the_copied_python_names_this_very_answer(opened: Opened) -> None:
+    """It names the served model, the very prompt and what was drawn with."""
+    page = look_inside(opened)
+    program = copied(page, station(page, "attention"), "Python")
+    ids: list[Any] = json.loads(copied(page, station(page, "tokens"), "JSON"))["token_ids"]
+    num_prompt = len(ids) - NUM_TOKENS
+    assert f"prompt = {ids[:num_prompt]}" in program
+    assert f"temperature=0.8, seed={SEED}, max_tokens={NUM_TOKENS}" in program
+    assert 'view_of("attention")' in program
+    compile(program, "copied", "exec")
