@@ -31,6 +31,7 @@ def grouped_cache_spec(num_groups: int, head_size: int, extent: Extent = FULL) -
     fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
     return CacheSpec(fields, extent)
 
+
 # The other form of the sums over pages, for engine/variant.py.
 NAIVE = naive_paged_attention
 
