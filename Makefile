@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test quick again check types rules native web oracles bench tree clean
+.PHONY: help chat run serve test quick again check types rules native web oracles bench pictures tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -72,6 +72,9 @@ oracles: $(DEV)  ## fetch the public references that tests compare with, into th
 bench: $(DEV) native  ## run every script in bench/, each after a line that says what it prints
 	@for script in bench/*.py; do \
 	  $(BIN)/python tools/tree.py --first-line "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+pictures: $(DEV) native web  ## make the pictures of the page that README.md shows
+	@$(BIN)/python tools/pictures.py --readme
 
 tree: $(DEV)  ## write the generated parts of the pages anew: the tree, commands, settings
 	@$(BIN)/python tools/tree.py
