@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Workers of xdist share the cores; torch and OpenMP read this when they are first imported.
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+# Workers of xdist share the cores; torch and OpenMP read this when they are first imported. It is
+# not set in the process that starts them: they would inherit what it has, all the cores for each,
+# and threads that wait for one another's cores make small operations thirty times slower.
+if _WORKERS := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(_WORKERS))))
 # Processes that tests start would each compile torch anew, seconds of computing.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
