@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import sys
 from pathlib import Path
@@ -45,6 +46,23 @@ def test_a_peer_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no such model')", encoding="utf-8")
     with pytest.raises(PeerError, match=r"broken\.py ended: RuntimeError: no such model"):
         Peer(str(tmp_path / "broken.py"), [], python=sys.executable)
+
+
+def test_a_peer_that_is_asked_ends_at_once_after_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(
+        """
+import json, threading
+print(json.dumps({"versions": "busy"}), flush=True)
+threading.Event().wait()
+""",
+        encoding="utf-8",
+    )
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Peer(str(tmp_path / "busy.py"), [], python=sys.executable) as peer,
+    ):
+        signal.raise_signal(signal.SIGINT)
+    assert peer._process.returncode == -signal.SIGKILL
 
 
 def test_modules_are_looked_for_in_the_named_interpreter() -> None:
@@ -98,6 +116,43 @@ def test_an_unknown_model_is_named(cutaway: Cutaway) -> None:
     ended = cutaway("bench", "cpu", "--only", "training")
     assert ended.code == 2
     assert "only is 'training'; no case has it. Cases are decode, SmolLM2 Q4_1, " in ended.err
+
+
+class Interrupted:
+    """Our side alone; the second case meets a signal."""
+
+    number = signal.SIGINT
+
+    def __init__(self, path: Path, wanted: set[str], **_: object) -> None:
+        self.path, self.versions, self.peers = path, {"cutaway": "scripted"}, {}
+        self.ours = self
+
+    def ask(self, question: str, **values: object) -> float:
+        if values.get("context") == 1024:
+            signal.raise_signal(self.number)
+        return 1e9 if question == "bandwidth" else 0.5
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_measured_before_a_signal_is_printed(
+    cutaway: Cutaway, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(cpu, "_REST", 0)
+    monkeypatch.setattr(cpu, "_Sides", Interrupted)
+    monkeypatch.setattr(Interrupted, "number", number)
+    monkeypatch.setitem(cpu.MODELS, "q4_1", smollm2_gguf)
+    before = signal.getsignal(signal.SIGTERM)
+    ended = cutaway("bench", "cpu", "--models", "q4_1", "--json")
+    assert ended.code == 130, ended.err
+    report = json.loads(ended.out)
+    assert [row["name"] for row in report["rows"]] == ["decode, SmolLM2 Q4_1"]
+    assert report["rows"][0]["ours"] == 2.0 and not report["is_whole"]
+    assert "interrupted; rows of cases that were done before: 1" in ended.err
+    shown = cutaway("bench", "cpu", "--models", "q4_1")
+    assert shown.code == 130 and "decode, SmolLM2 Q4_1" in shown.out
+    assert "every target was reached" not in shown.err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.oracle

@@ -108,11 +108,15 @@ class Row:
 
 @dataclass
 class Report:
-    """Rows, what ran, and the read bandwidth of all rounds in bytes per second."""
+    """Rows, what ran, and the read bandwidth of all rounds in bytes per second.
+
+    is_whole: all that was asked for was measured; no Ctrl-C came before.
+    """
 
     rows: list[Row] = field(default_factory=list[Row])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     bandwidth: float = 0.0
+    is_whole: bool = True
 
 
 def run(
@@ -128,6 +132,7 @@ def run(
     """Measure the cases of some models; peers run in the interpreter `python`.
 
     only: a part of the names of the cases that are wanted.
+    After a KeyboardInterrupt the report holds the cases that were done.
 
     Raises: PeerError when our own side fails; a peer that fails is said and left out.
     """
@@ -135,20 +140,23 @@ def run(
     if not any(only in name for name in names):
         raise ConfigError(f"only is {only!r}; no case has it. Cases are {', '.join(names)}.")
     report, bandwidths = Report(), list[float]()
-    for model in models:
-        cases = [case for case in CASES if case.model == model and only in case.name]
-        if not cases:
-            continue
-        path = MODELS[model]()
-        with ExitStack() as stack:
-            wanted = {name for case in cases for name in case.targets}
-            sides = _Sides(path, wanted, threads=threads, python=python, stack=stack, say=say)
-            report.versions |= sides.versions
-            for case in cases:
-                say(f"{case.name} ...")
-                bandwidths += _measure(case, sides, rounds, steps, report)
-    if "q4_1" in models and only in START:
-        _measure_start(MODELS["q4_1"](), rounds, threads, python, report, say)
+    try:
+        for model in models:
+            cases = [case for case in CASES if case.model == model and only in case.name]
+            if not cases:
+                continue
+            path = MODELS[model]()
+            with ExitStack() as stack:
+                wanted = {name for case in cases for name in case.targets}
+                sides = _Sides(path, wanted, threads=threads, python=python, stack=stack, say=say)
+                report.versions |= sides.versions
+                for case in cases:
+                    say(f"{case.name} ...")
+                    bandwidths += _measure(case, sides, rounds, steps, report)
+        if "q4_1" in models and only in START:
+            _measure_start(MODELS["q4_1"](), rounds, threads, python, report, say)
+    except KeyboardInterrupt:
+        report.is_whole = False
     report.bandwidth = statistics.median(bandwidths or [0.0])
     return report
 
@@ -168,8 +176,7 @@ class _Sides:
     ) -> None:
         self.path = path
         arguments = [str(path), str(threads)]
-        self.ours = Peer("run_cutaway.py", arguments, python=sys.executable)
-        stack.callback(self.ours.close)
+        self.ours = stack.enter_context(Peer("run_cutaway.py", arguments, python=sys.executable))
         self.versions = {"cutaway": self.ours.versions}
         self.peers: dict[str, list[Peer]] = {}
         for kind in PEERS:
@@ -177,11 +184,12 @@ class _Sides:
                 continue
             for more in kind.variants if kind.name in wanted else ():
                 try:
-                    peer = Peer(kind.script, [*arguments, *more], python=python)
+                    peer = stack.enter_context(
+                        Peer(kind.script, [*arguments, *more], python=python)
+                    )
                 except PeerError as error:
                     say(f"{kind.name} is left out: {error}")
                     continue
-                stack.callback(peer.close)
                 self.peers.setdefault(kind.name, []).append(peer)
                 self.versions[" ".join((kind.name, *more))] = peer.versions
 
@@ -287,11 +295,15 @@ def _peak_memory(command: Sequence[str]) -> float:
     """
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     status, most = Path(f"/proc/{process.pid}/status"), 0
-    while process.poll() is None:
-        with suppress(OSError):
-            lines = status.read_text(encoding="ascii").splitlines()
-            most = max(most, *(int(x.split()[1]) for x in lines if x.startswith("VmHWM")), 0)
-        time.sleep(0.002)
+    try:
+        while process.poll() is None:
+            with suppress(OSError):
+                lines = status.read_text(encoding="ascii").splitlines()
+                most = max(most, *(int(x.split()[1]) for x in lines if x.startswith("VmHWM")), 0)
+            time.sleep(0.002)
+    finally:  # of no use to anybody after Ctrl-C
+        process.kill()
+        process.wait()
     if process.returncode:
         raise PeerError(f"{' '.join(command[:4])} ended with {process.returncode}")
     return most * 1024

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cutaway.cli import exits
 from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cutaway.bench.cpu import Report
 
 app = typer.Typer(name="bench", help="Measure Cutaway beside other engines.")
 
@@ -35,10 +42,11 @@ def cpu(
     ] = "q4_1,q4_0,q8_0,1b",
     only: Annotated[str, typer.Option(metavar="TEXT", help="cases whose name has it")] = "",
     json: AsJson = False,
-) -> None:
+) -> int:
     """Measure decoding, prefill and start-up beside llama.cpp, OpenVINO and transformers.
 
     Peers that are not installed are left out. The ratio is the lower quartile of the rounds.
+    Ctrl-C or SIGTERM ends it with the cases that are done.
     """
     from cutaway.bench import cpu as measured
     from cutaway.kernels import hardware
@@ -48,17 +56,40 @@ def cpu(
     if unknown:
         known = ", ".join(measured.MODELS)
         raise ConfigError(f"models holds {unknown[0]!r}; it must be of {known}.")
-    report = measured.run(
-        rounds=rounds,
-        threads=threads or hardware.chosen_threads(),
-        python=python,
-        models=names,
-        only=only,
-        say=lambda text: note(text, dim=True),
-    )
+    with _terminated_as_by_ctrl_c():
+        report = measured.run(
+            rounds=rounds,
+            threads=threads or hardware.chosen_threads(),
+            python=python,
+            models=names,
+            only=only,
+            say=lambda text: note(text, dim=True),
+        )
     if json:
         print_json(asdict(report))
-        return
+    else:
+        _print(report)
+    if not report.is_whole:
+        note(f"interrupted; rows of cases that were done before: {len(report.rows)}")
+        return exits.INTERRUPTED
+    if not json:
+        short = {row.name for row in measured.misses(report)}
+        told = ", ".join(sorted(short))
+        note(f"short of a target: {told}" if short else "every target was reached")
+    return exits.OK
+
+
+@contextmanager
+def _terminated_as_by_ctrl_c() -> Generator[None]:
+    """SIGTERM too lets what was measured be printed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print(report: Report) -> None:
     shown = [
         (
             row.name,
@@ -78,8 +109,6 @@ def cpu(
     print_data(f"read bandwidth {report.bandwidth / 1e9:.1f} GB/s, median of all rounds")
     for name, version in report.versions.items():
         print_data(f"{name}: {version}")
-    short = {row.name for row in measured.misses(report)}
-    note(f"short of a target: {', '.join(sorted(short))}" if short else "every target was reached")
 
 
 def _number(value: float | None, form: str) -> str:

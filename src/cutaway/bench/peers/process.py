@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import cast
 
 from cutaway.core.errors import CutawayError
@@ -22,6 +23,7 @@ class Peer:
     """One engine with one model, in a process of its own.
 
     script: a file of this folder, run by `python`.   arguments: model, threads and what it takes.
+    Its context ends it: after an error at once, else when it has answered.
     Raises: PeerError with the last line that it wrote when it does not start.
     """
 
@@ -32,8 +34,27 @@ class Peer:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is ours alone: it ends peers by its context
         )
-        self.versions = str(self._read()["versions"])
+        try:
+            self.versions = str(self._read()["versions"])
+        except BaseException:
+            self._process.kill()
+            self.close()
+            raise
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self.close()
 
     def ask(self, question: str, **values: object) -> float:
         """A question of loop.py's Runner, and its answer. Raises: PeerError."""
