@@ -12,6 +12,7 @@ from cutaway.cli.answers import Answer, answer_object
 from cutaway.cli.at_hand import at_hand, note_left_out
 from cutaway.cli.progress import download_bar
 from cutaway.cli.settings import Resolved, resolve
+from cutaway.core import garbage
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.weights.find import find
@@ -85,9 +86,10 @@ def open_llm(settings: Resolved) -> LLM:
     if settings.model in NAMED:
         with download_bar(settings.model) as progress:
             find(settings.model, progress=progress, accept_license=settings.accepts_license)
-    from cutaway.engine.llm import LLM
+    with garbage.held_off():
+        from cutaway.engine.llm import LLM
 
-    llm = LLM(settings.model, **settings.engine)
+        llm = LLM(settings.model, **settings.engine)
     note_left_out(at_hand(settings.model))
     return llm
 

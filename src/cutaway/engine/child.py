@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
+from cutaway.core import garbage
 from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.engine.config import EngineConfig
@@ -85,13 +86,14 @@ class Child:
         loop.run(engine, self._lane, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
-        from cutaway.engine.build import build_engine
-        from cutaway.engine.card import cache_tokens_of, card_of
-        from cutaway.engine.feeds import Feeds
-        from cutaway.engine.lane import Lane
+        with garbage.held_off():
+            from cutaway.engine.build import build_engine
+            from cutaway.engine.card import cache_tokens_of, card_of
+            from cutaway.engine.feeds import Feeds
+            from cutaway.engine.lane import Lane
 
-        engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
-        self._engine, self._lane, self._feeds = engine, Lane(engine), Feeds(engine)
+            engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
+            self._engine, self._lane, self._feeds = engine, Lane(engine), Feeds(engine)
         self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
         return engine
 
