@@ -74,3 +74,28 @@ def test_a_trace_file_opens_and_another_file_is_refused(opened: Opened) -> None:
     opening.locator("[data-view=timeline]").wait_for()
     field.set_input_files(ROOT / "README.md")
     assert "no zip" in opening.get_by_role("alert").inner_text()
+
+
+def test_a_room_and_all_behind_it_survive_a_reload(opened: Opened) -> None:
+    changing(opened, max_tokens=4, ignore_eos=True)
+    ask(opened).get_by_role("button", name="Look inside").click()
+    page = opened.page
+    page.locator("nav [data-view=attention]").click()
+    page.get_by_role("combobox", name="Layer").select_option("1")
+    page.get_by_role("combobox", name="Head").select_option("1")
+    page.get_by_label("Token of the answer").fill("2")
+    page.locator("article[data-view=attention][aria-busy=false]").wait_for()
+    behind = page.url.partition("#/")[2]
+    assert behind.endswith("/s/2/v/attention/l/1/h/1")
+    page.get_by_role("link", name="Rooms").click()
+    page.get_by_role("dialog", name="Sampling lab").get_by_role("link", name="Engine").click()
+    page.get_by_role("dialog", name="Engine").wait_for()
+    assert page.url.partition("#/")[2] == f"room/engine/{behind}"
+    page.reload()
+    page.get_by_role("dialog", name="Engine").get_by_role("img").first.wait_for()
+    page.keyboard.press("Escape")
+    page.locator("article[data-view=attention][aria-busy=false]").wait_for()
+    assert page.url.partition("#/")[2] == behind
+    assert page.get_by_role("combobox", name="Head").input_value() == "1"
+    page.go_back()
+    page.get_by_role("dialog", name="Engine").wait_for()

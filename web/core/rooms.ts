@@ -20,3 +20,9 @@ export function hashOfRoom(room: Room | null, hash: string): string {
   const place = hash.replace(/^#\/room\/[^/]*/, "#").replace(/^#\/?$/, "");
   return room === null ? place : `#/room/${room}${place.slice(1)}`;
 }
+
+/** The hash of a place, in the room that one is in. */
+export function hashHere(place: string, now: string): string {
+  const room = /^#\/room\/[^/]+/.exec(now)?.[0];
+  return room === undefined ? place : room + place.slice(1);
+}

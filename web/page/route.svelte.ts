@@ -1,5 +1,6 @@
 // Where the page is, as the address bar tells it: read, changed, and walked back by the browser.
-import { hashOf, NOWHERE, placeOf, type Place } from "../core/route";
+import { hashHere } from "../core/rooms";
+import { hashOf, placeOf, type Place } from "../core/route";
 
 /** The place of the page. Changing it writes the address; the address changes it. */
 class Route {
@@ -12,14 +13,9 @@ class Route {
   /** Go to a place that differs in these fields. isStep: going back leads over it, not to it. */
   go(fields: Partial<Place>, isStep = false): void {
     this.place = { ...this.place, ...fields };
-    const address = hashOf(this.place) || location.pathname + location.search;
+    const address = hashHere(hashOf(this.place), location.hash) || location.pathname + location.search;
     if (isStep) history.replaceState(null, "", address);
     else history.pushState(null, "", address);
-  }
-
-  /** Leave everything within a chat. */
-  leave(): void {
-    this.go({ ...NOWHERE, chat: this.place.chat });
   }
 }
 
