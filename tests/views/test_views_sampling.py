@@ -99,6 +99,26 @@ def test_l1_strategies_share_the_row_and_the_random_number() -> None:
     assert found["temperature 0.5"].num_kept == found["temperature 1.5"].num_kept == 320
 
 
+def test_l1_repetition_is_counted_in_the_answer_up_to_the_token() -> None:
+    engine = engine_of()
+    answer = answered(engine, range(20), temperature=0.1, seed=7, max_tokens=24)
+    said = [each.token_id for each in answer.tokens]
+    look = Look(engine, answer)
+    for token in (0, 3, len(said) - 1):
+        payload = shown(look, Query(token=token))
+        so_far = said[: token + 1]
+        for each in payload.repetition:
+            grams = list(zip(*(so_far[start:] for start in range(each.size)), strict=False))
+            assert each.num_all == len(grams)
+            assert each.num_again == sum(gram in grams[:at] for at, gram in enumerate(grams))
+        again = [
+            size
+            for size in range(1, token + 1)
+            if any(so_far[-size:] == so_far[at : at + size] for at in range(token + 1 - size))
+        ]
+        assert payload.said_again == max(again, default=0)
+
+
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, SETTINGS, {"temperature": 1.0}])
 def test_the_picture_fits_and_says_that_it_is_the_record(params: dict[str, Any]) -> None:
     engine = engine_of()

@@ -67,6 +67,16 @@ def share(value: float) -> str:
     return f"{float(f'{percent:.2g}'):g} %"
 
 
+def repeated(ids: list[int]) -> list[dict[str, int]]:
+    """Stretches of 1 to 4 tokens, and those among them that began before."""
+    found: list[dict[str, int]] = []
+    for size in range(1, 5):
+        grams = [ids[at : at + size] for at in range(len(ids) - size + 1)]
+        again = sum(gram in grams[:at] for at, gram in enumerate(grams))
+        found.append({"size": size, "num_all": len(grams), "num_again": again})
+    return found
+
+
 def test_every_station_opens_without_a_fault(opened: Opened, axe: str) -> None:  # noqa: F811
     opened.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     page = look_inside(opened)
@@ -131,8 +141,15 @@ def test_scrubbing_moves_every_station_and_the_address_leads_back(opened: Opened
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     assert "/s/3" in page.url
-    first = json.loads(copied(page, station(page, "sampling"), "JSON"))
+    shown = station(page, "sampling")
+    first = json.loads(copied(page, shown, "JSON"))
     assert first["token"] == 3 and first["is_same"]
+    meter = shown.get_by_role("table", name="Stretches of tokens").locator(".note")
+    ids = json.loads(copied(page, station(page, "tokens"), "JSON"))["token_ids"]
+    assert first["repetition"] == repeated(ids[-NUM_TOKENS:][:4])
+    station(page, "sampling")
+    told = [f"{each['num_again']} of {each['num_all']}" for each in first["repetition"]]
+    assert meter.all_inner_texts() == told
     assert json.loads(copied(page, station(page, "residual"), "JSON"))["position"] == (
         first["draw_effect"]["position"] - 1
     )

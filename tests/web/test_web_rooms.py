@@ -36,6 +36,8 @@ def test_the_lab_draws_what_the_engine_drew_and_what_it_would(opened: Opened) ->
         lab.get_by_label("Token of the answer").fill(str(token))
         lab.get_by_text(f"position {first + token}:").wait_for()
         lab.get_by_text("It is the token that was served.").wait_for()
+    meter = lab.get_by_role("table", name="Stretches of tokens").locator(".note")
+    assert [each.partition(" of ")[2] for each in meter.all_inner_texts()] == ["4", "3", "2", "1"]
     lab.get_by_label("Temperature").fill("0")
     lab.get_by_text("is taken: the largest logit, without any draw.").wait_for()
     lab.get_by_role("button", name="As it was served").click()

@@ -1,5 +1,6 @@
 // What views give, as src/cutaway/views/ describes it. Letters of shapes stand there.
 import type { Tensor } from "./frame";
+import type { Repeats } from "./repetition";
 
 export interface Characters {
   text: string;
@@ -316,6 +317,8 @@ export interface Sampling {
   redrawn: number;
   is_same: boolean;
   strategies: { name: string; token_id: number; text: string; probability: number; num_kept: number }[];
+  repetition?: Repeats[]; // not in files of earlier versions
+  said_again?: number;
 }
 
 export interface Allowed {

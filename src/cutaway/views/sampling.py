@@ -13,6 +13,7 @@ from cutaway.sampling.candidates import Row
 from cutaway.sampling.effects import DrawEffect, trace
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.query import Query
+from cutaway.views.repetition import SIZES, Repeats, repeats_of, said_again
 from cutaway.views.subject import Subject
 from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
@@ -88,6 +89,8 @@ class Sampling:
     watched:  ids of the likeliest and the taken token; watched_texts.
     draw_effect: None where the likeliest is taken.
     redrawn:  the token that the row gives now; is_same: whether the record has it.
+    repetition: of the answer up to this token, by size; said_again: how long a stretch that ends
+              with it stood there before.
     """
 
     token: int
@@ -100,6 +103,8 @@ class Sampling:
     redrawn: int
     is_same: bool
     strategies: tuple[Strategy, ...]
+    repetition: tuple[Repeats, ...]
+    said_again: int
 
     def draw(self) -> Drawing:
         drawing = Drawing()
@@ -119,6 +124,7 @@ class Sampling:
             ],
             sides="llrr",
         )
+        self._repetition(drawing)
         return drawing
 
     def _stages(self, drawing: Drawing) -> None:
@@ -156,6 +162,17 @@ class Sampling:
         names = (cut(effect.name, width) for effect in self.effects)
         drawing.table(("token", *names, ""), rows, sides="l" + "r" * len(self.effects) + "l")
 
+    def _repetition(self, drawing: Drawing) -> None:
+        drawing.line()
+        drawing.line(f"what the first {self.token + 1} tokens say again")
+        rows = [
+            (str(each.size), f"{each.num_again:,} of {each.num_all:,}", f"{each.share:.1%}")
+            for each in self.repetition
+        ]
+        drawing.table(("tokens in a row", "not for the first time", "share"), rows, sides="rrr")
+        words = "is new" if not self.said_again else f"ends {self.said_again} that stood before"
+        drawing.line(f"this token {words}")
+
     def _draw(self, drawing: Drawing) -> None:
         same = (
             Span("the very token of the record", "good")
@@ -191,6 +208,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Sampling:
     token = query.token or 0
     logits, row = taken.rows[token], subject.row(token)
     recorded = subject.answer.tokens[token].token_id
+    said = [each.token_id for each in subject.answer.tokens[: token + 1]]
     watched = _watched(logits, recorded, top=query.top)
     traced = trace(logits, row, watched=watched)
     redrawn = traced.effects[-1].top_token_id if traced.draw is None else traced.draw.token_id
@@ -215,6 +233,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Sampling:
         redrawn=redrawn,
         is_same=redrawn == recorded,
         strategies=tuple(_strategy(subject, logits, row, name) for name in STRATEGIES),
+        repetition=tuple(repeats_of(said, size) for size in SIZES),
+        said_again=said_again(said),
     )
 
 
