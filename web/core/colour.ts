@@ -33,9 +33,9 @@ export function viridis(value: number): Rgb {
   return mixed(VIRIDIS[index]!, VIRIDIS[index + 1]!, at - index);
 }
 
-/** The colour of a number with a sign, -1 to 1, over the page's own ground. */
-export function diverging(value: number, ground: Rgb): Rgb {
-  return mixed(ground, value < 0 ? BELOW : ABOVE, within(Math.abs(value)));
+/** The colour of a number with a sign, -1 to 1, and how much it covers of the ground, to 255. */
+export function diverging(value: number): readonly [...Rgb, number] {
+  return [...(value < 0 ? BELOW : ABOVE), Math.round(255 * within(Math.abs(value)))];
 }
 
 export const css = ([red, green, blue]: Rgb): string => `rgb(${red} ${green} ${blue})`;

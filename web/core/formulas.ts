@@ -37,7 +37,7 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
       equals, number(total / sizes.length))];
   },
   merges: () => [row(words("next merge"), equals, ["munder", words("arg min"), braced(letter("a"), sign(","), letter("b"))],
-    words("rank"), braced(letter("a"), letter("b")))],
+    words(" rank"), braced(letter("a"), letter("b")))],
   embeddings: (values) => [
     row(letter("x"), equals, below(letter("E"), words("id")), equals,
       below(letter("E"), number(values.token_ids[0])), sign("="),
@@ -96,7 +96,7 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
     values.num_experts
       ? [row(letter("y"), equals, sum(row(letter("e"), sign("\u2208"), words(`top ${values.num_chosen}`))),
           below(letter("g"), letter("e")), times, below(words("FFN"), letter("e")), braced(letter("x")))]
-      : [row(words("active"), equals, words("total"))],
+      : [],
   weights: (values) => [
     row(words("bits a number"), equals, over(row(number(8), times, number(values.num_bytes)), number(values.num_numbers)),
       equals, number(values.bits_per_number)),
@@ -105,8 +105,8 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
     const last = values.stream.length - 1;
     return [
       row(below(letter("x"), row(letter("l"), plus, number(1))), equals, below(letter("x"), letter("l")), plus,
-        words("attention"), braced(words("norm"), below(letter("x"), letter("l"))), plus, words("FFN"),
-        braced(words("norm"), letter("x\u2032"))),
+        words("attention"), braced(words("norm "), below(letter("x"), letter("l"))), plus, words("FFN"),
+        braced(words("norm "), letter("x\u2032"))),
       row(norm(below(letter("x"), number(0))), equals, number(values.embedding), sign("\u2192"),
         norm(below(letter("x"), number(last + 1))), equals, number(values.stream.at(last))),
     ];
@@ -117,7 +117,7 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
       number(values.own.at(last)))];
   },
   lens: (values) => [
-    row(words("softmax"), braced(letter("W"), words("norm"), below(letter("x"), letter("l")))),
+    row(words("softmax"), braced(letter("W"), words(" norm "), below(letter("x"), letter("l")))),
     row(number(2), times, letter("D"), times, letter("V"), times, number(values.layers.length * values.positions.length),
       words(" cells"), equals, number(values.flops / 1e9), words(" GFLOP")),
   ],

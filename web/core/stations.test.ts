@@ -92,7 +92,8 @@ describe("colours", () => {
     expect([css(viridis(0)), css(viridis(1)), css(viridis(2))]).toEqual([
       "rgb(68 1 84)", "rgb(253 231 37)", "rgb(253 231 37)",
     ]);
-    expect(diverging(0, [1, 2, 3])).toEqual([1, 2, 3]);
-    expect(diverging(-1, [1, 2, 3])[2]).toBeGreaterThan(diverging(1, [1, 2, 3])[2]);
+    expect(diverging(0)[3]).toBe(0);
+    expect(diverging(-2)[3]).toBe(255);
+    expect(diverging(-1)[2]).toBeGreaterThan(diverging(1)[2]);
   });
 });
