@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 NUM_TOKENS = 6
-ELSEWHERE = ("logits",)  # a whole row of numbers, which is drawn where one samples from it
 FAULTS = """async () => (await axe.run('.cutaway')).violations.map(
   (rule) => `${rule.id}: ${rule.nodes.map((node) => node.target)}`)"""
 
@@ -81,9 +80,8 @@ def test_every_station_opens_without_a_fault(opened: Opened, axe: str) -> None: 
     opened.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     page = look_inside(opened)
     page.evaluate(axe)
-    views = [view for view in VIEWS if view.name not in ELSEWHERE]
-    assert page.locator("nav [data-view]").count() == len(views)
-    for view in views:
+    assert page.locator("nav [data-view]").count() == len(VIEWS)
+    for view in VIEWS:
         shown = station(page, view.name)
         assert shown.get_by_role("heading", level=2).inner_text() == view.question
         badge = shown.locator(".badge").inner_text()
@@ -113,6 +111,16 @@ def test_numbers_are_those_of_a_recomputation(opened: Opened) -> None:
     for index, entry in enumerate(top):
         assert bars.nth(index).locator(".told").inner_text() == share(math.exp(entry["logprob"]))
     assert [each["rank"] for each in top] == list(range(1, len(top) + 1))
+
+    shown = station(page, "logits")
+    told = json.loads(copied(page, shown, "JSON"))
+    row, bars = told["logits"], shown.locator("table").nth(1).locator("tr")
+    parts = [math.exp(each - max(row)) for each in row]
+    for index, token_id in enumerate(told["top_token_ids"]):
+        note = bars.nth(index).locator(".note").inner_text()
+        assert note == share(parts[token_id] / sum(parts))
+    counts = shown.locator("table").first.locator(".told").all_inner_texts()
+    assert sum(int(each.replace(",", "")) for each in counts) == len(row)
 
     kept = facts(station(page, "pages"))
     config = tiny.config()

@@ -1,4 +1,5 @@
 // What a picture says, in one sentence with its numbers: the caption of every figure.
+import { spreadOf } from "./lab";
 import { bytes, figure, operations, seconds, share } from "./numbers";
 import { isHead, type Payloads } from "./payloads";
 
@@ -102,6 +103,13 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
     return sure < 0
       ? `No layer looked at here would have put ${word} first; it was drawn all the same.`
       : `From layer ${values.layers[sure]} on the stream says ${word}; before, it says other things.`;
+  },
+  logits: (values) => {
+    const { least, most } = spreadOf(values.logits.data);
+    return (
+      `${figure(values.logits.length)} numbers, one for each entry of the vocabulary, from ${figure(least)} to ${figure(most)}; ` +
+      `the largest is that of ${quoted(values.top_texts[0] ?? "")}. One more is e times as likely.`
+    );
   },
   probabilities: (values) =>
     `${quoted(values.chosen.text)} came with ${share(values.chosen.probability)}, choice ${figure(values.chosen.rank)} of ` +

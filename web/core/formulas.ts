@@ -1,4 +1,5 @@
 // Each station's formula as a tree of MathML, once in letters and once with this run's numbers.
+import { spreadOf } from "./lab";
 import { isHead, type Payloads } from "./payloads";
 import { figure } from "./numbers";
 
@@ -121,6 +122,11 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
     row(number(2), times, letter("D"), times, letter("V"), times, number(values.layers.length * values.positions.length),
       words(" cells"), equals, number(values.flops / 1e9), words(" GFLOP")),
   ],
+  logits: (values) => {
+    const { most, mass } = spreadOf(values.logits.data);
+    const top = row(above(letter("e"), letter("z")), sign("/"), sum(letter("v")), above(letter("e"), below(letter("z"), letter("v"))));
+    return [row(letter("p"), equals, top, equals, over(above(letter("e"), number(most)), number(Math.exp(most) * mass)), equals, number(1 / mass, 4))];
+  },
   probabilities: (values) => [
     row(letter("p"), equals, over(above(letter("e"), letter("z")), row(sum(letter("v")), above(letter("e"), below(letter("z"), letter("v"))))),
       equals, above(letter("e"), number(values.chosen.logprob, 4)), equals, number(values.chosen.probability, 4)),

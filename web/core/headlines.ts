@@ -19,6 +19,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   residual: (values) => `norm ${figure(values.stream.list().at(-1), 2)}`,
   drift: (values) => `cos ${figure(values.own.list().at(-1), 2)}`,
   lens: (values) => `${values.layers.length} layers`,
+  logits: (values) => `${figure(values.logits.length)} logits`,
   probabilities: (values) => share(values.chosen.probability),
   sampling: (values) => `${figure(values.effects.at(-1)?.num_kept)} left`,
   grammar: (values) => values.kind ?? "free",

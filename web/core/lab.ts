@@ -23,6 +23,46 @@ export interface Row {
   top_texts: string[];
 }
 
+/** Ends and mean of a row's finite logits; mass: the sum of e^(z - most), which softmax divides by. */
+export interface Spread {
+  least: number;
+  most: number;
+  mean: number;
+  mass: number;
+}
+
+export function spreadOf(logits: ArrayLike<number>): Spread {
+  const finite = Array.from(logits).filter(isFinite);
+  const spread = { least: Infinity, most: -Infinity, mean: 0, mass: 0 };
+  for (const each of finite) {
+    spread.least = Math.min(spread.least, each);
+    spread.most = Math.max(spread.most, each);
+    spread.mean += each / finite.length;
+  }
+  for (const each of finite) spread.mass += Math.exp(each - spread.most);
+  return spread;
+}
+
+/** Logits of equal steps from the least to the largest, the largest first. share: of the probability. */
+export interface Bin {
+  from: number;
+  to: number;
+  count: number;
+  share: number;
+}
+
+export function binsOf(logits: ArrayLike<number>, count = 16): Bin[] {
+  const { least, most, mass } = spreadOf(logits);
+  const size = (most - least) / count || 1;
+  const bins = Array.from({ length: count }, (_, index) => ({ from: least + index * size, to: least + (index + 1) * size, count: 0, share: 0 }));
+  for (const each of Array.from(logits).filter(isFinite)) {
+    const bin = bins[Math.min(count - 1, Math.floor((each - least) / size))]!;
+    bin.count += 1;
+    bin.share += Math.exp(each - most) / mass;
+  }
+  return bins.reverse();
+}
+
 /** What decided the token besides its logits and the settings. */
 export function beforeOf(row: Row): Before {
   return {

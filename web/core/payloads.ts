@@ -1,6 +1,7 @@
 // What views give, as src/cutaway/views/ describes it. Letters of shapes stand there.
 import type { Tensor } from "./frame";
 import type { Repeats } from "./repetition";
+import type { Row } from "./lab";
 
 export interface Characters {
   text: string;
@@ -444,6 +445,7 @@ export interface Payloads {
   residual: Residual;
   drift: Drift;
   lens: Lens;
+  logits: Row;
   probabilities: Probabilities;
   sampling: Sampling;
   grammar: Grammar;

@@ -7,6 +7,7 @@ import { formulasOf, type Markup } from "./formulas";
 import { shownOf } from "./frame";
 import frames from "./golden.json";
 import { headlineOf } from "./headlines";
+import { binsOf, spreadOf } from "./lab";
 import { bytes, figure, operations, seconds, share } from "./numbers";
 import type { Drift, Probabilities, Weights } from "./payloads";
 import { pythonOf } from "./python";
@@ -58,6 +59,18 @@ describe("stations", () => {
     expect(findingOf("weights", values<Weights>("weights"))).toContain("3 \u00d7 2 numbers kept in 24 B: 32 bits each");
     expect(headlineOf("drift", values<Drift>("drift"))).toBe("cos 0.25");
     expect(faultsOf("weights", values<Weights>("weights"))[0]!.here).toBe("from \u22121 to 2, deviation 0.25");
+  });
+
+  it("sort a row of logits into steps that hold all of it", () => {
+    const row = [0, 1, 2, 4, -Infinity];
+    const total = 1 + Math.E + Math.exp(2) + Math.exp(4);
+    const spread = spreadOf(row);
+    expect([spread.least, spread.most, spread.mean]).toEqual([0, 4, 1.75]);
+    expect(1 / spread.mass).toBeCloseTo(Math.exp(4) / total, 12);
+    const bins = binsOf(row, 4);
+    expect(bins.map((bin) => bin.count)).toEqual([1, 1, 1, 1]);
+    expect(bins[1]!.share).toBeCloseTo(Math.exp(2) / total, 12);
+    expect(binsOf([3, 3], 2).map((bin) => bin.count)).toEqual([0, 2]);
   });
 
   it("put their numbers into their formulas", () => {

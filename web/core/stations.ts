@@ -36,6 +36,7 @@ export const STATIONS: readonly Station[] = [
   { view: "drift", name: "Drift", group: "blocks", takes: ["position"] },
   { view: "weights", name: "Weights", group: "blocks", takes: ["layer", "text"] },
   { view: "lens", name: "Lens", group: "logits", takes: ["position", "layer"], isMore: true },
+  { view: "logits", name: "Logits", group: "logits", takes: ["token"] },
   { view: "probabilities", name: "Chances", group: "logits", takes: ["token", "text"] },
   { view: "sampling", name: "Sampling", group: "sampling", takes: ["token"] },
   { view: "grammar", name: "Grammar", group: "sampling", takes: ["token"] },

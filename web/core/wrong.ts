@@ -1,4 +1,5 @@
 // What goes wrong at a station, and what to do about it; with this run's numbers where they tell.
+import { spreadOf } from "./lab";
 import { bytes, figure, seconds, share } from "./numbers";
 import { isHead, type Payloads } from "./payloads";
 
@@ -96,6 +97,13 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   ],
   lens: (values) => [
     fault("Early layers do not speak the language of the output; what the lens reads there can be noise.", "Trust the last third of the layers, and the trend more than a cell.", `${values.layers.length} of ${values.num_layers} layers are shown`),
+  ],
+  logits: (values) => [
+    fault(
+      "A logit is read as a score of its own. The same number added to all of a row changes nothing.",
+      "Compare differences within a row, never numbers of two rows.",
+      `${figure(spreadOf(values.logits.data).mean)} on average here`,
+    ),
   ],
   probabilities: (values) => [
     fault(

@@ -13,6 +13,7 @@ import Experts from "./Experts.svelte";
 import FeedForward from "./FeedForward.svelte";
 import Grammar from "./Grammar.svelte";
 import Lens from "./Lens.svelte";
+import Logits from "./Logits.svelte";
 import Merges from "./Merges.svelte";
 import Pages from "./Pages.svelte";
 import Positions from "./Positions.svelte";
@@ -40,6 +41,7 @@ export const PICTURES = {
   residual: Residual,
   drift: Drift,
   lens: Lens,
+  logits: Logits,
   probabilities: Probabilities,
   sampling: Sampling,
   grammar: Grammar,
