@@ -18,18 +18,30 @@ describe("trace files", () => {
     expect(file.manifest.schema).toBe(1);
     expect(file.numEvents).toBeGreaterThan(2);
     expect(file.views.length).toBeGreaterThan(0);
-    for (const view of file.views) {
-      expect(view.question).not.toBe("");
-      expect(JSON.stringify(view.values)).not.toContain('"array":'); // every array is in its place
+    const all = (await Promise.all(file.views.map((view) => file.saved(view)))).flat().map((each) => each.seen());
+    for (const seen of all) {
+      expect(seen.question).not.toBe("");
+      expect(JSON.stringify(seen.values)).not.toContain('"array":'); // every array is in its place
     }
-    expect(file.views.some((view) => Object.values(view.values).some((value) => value instanceof Tensor))).toBe(true);
+    expect(all.some((seen) => Object.values(seen.values).some((value) => value instanceof Tensor))).toBe(true);
   });
 
   it("stand in a server's place", async () => {
     const views = new SavedViews(await openTrace(bytesOf(0).buffer));
-    const first = views.file.views[0]!;
-    expect(await views.see({ view: first.view, position: 3 })).toBe(first);
-    await expect(views.see({ view: "nothing" })).rejects.toThrow("does not hold the view nothing");
+    const seen = await views.see({ view: "attention", position: 3 });
+    expect(seen.view).toBe("attention");
+    expect(seen.seconds).toBeNull();
+    expect(await views.held("attention")).toEqual([seen.query]);
+    expect(await views.held("lens")).toEqual([]);
+    await expect(views.see({ view: "lens" })).rejects.toThrow("does not hold the view lens");
+  });
+
+  it("tell what makes the answer again", async () => {
+    const made = await new SavedViews(await openTrace(bytesOf(0).buffer)).made();
+    expect(made).toMatchObject({ model: "tiny", numTokens: 6, seed: 7 });
+    expect(made.prompt.length).toBe(16);
+    expect(made.settings.temperature).toBe(0.8);
+    expect(Object.keys(made.settings)).not.toContain("max_tokens");
   });
 
   it("are refused where they are something else, cut short or damaged", async () => {

@@ -1,6 +1,8 @@
 // Opens a trace file (docs/trace.md) in the browser: a zip of a stranger, so sizes and names are bounded.
 import { arraysOf, filled, type Tensor, type Value } from "./frame";
-import { Refused, Views, type Query, type Seen } from "./views";
+import { KNOBS } from "./lab";
+import type { Made } from "./python";
+import { PLACES, Refused, Views, type Query, type Seen } from "./views";
 
 const MAX_FILE_BYTES = 64 * 2 ** 20;
 const MAX_TOTAL_BYTES = 256 * 2 ** 20; // of all entries, unpacked
@@ -19,11 +21,19 @@ export interface Manifest {
   left_out?: { view: string; reason: string }[];
 }
 
-/** All that the page shows of a file. views: in the order of the pipeline. */
+/** What a file holds: what the page shows at once, and the rest when it is asked for. */
 export interface TraceFile {
   manifest: Manifest;
   numEvents: number;
-  views: Seen[];
+  views: readonly string[]; // names
+  events: (type: string) => Record<string, unknown>[];
+  saved: (view: string) => Promise<Saved[]>; // a view at each place that it was saved at
+}
+
+/** A view at one place. values: read when they are wanted. */
+export interface Saved {
+  query: Query;
+  seen: () => Seen;
 }
 
 interface Entry {
@@ -48,35 +58,61 @@ export async function openTrace(bytes: ArrayBuffer): Promise<TraceFile> {
   const told = manifest && (JSON.parse(manifest) as Manifest & { format?: string });
   if (!told || told.format !== "cutaway trace") throw new Error("The file is no trace of Cutaway: its manifest is missing.");
   if (told.schema > SCHEMA) throw new Error(`The file has schema ${told.schema}, newer than ${SCHEMA}: open it with a newer Cutaway.`);
-  const events = textOf(await unpacked("events.ndjson")) ?? "";
-  const views: Seen[] = [];
-  for (const name of entries.keys()) {
-    const stem = /^views\/(.*)\.json$/.exec(name)?.[1];
-    if (stem) views.push(seenOf(stem, textOf(await unpacked(name)) ?? "", await unpacked(`tensors/${stem}.safetensors`)));
-  }
-  return { manifest: told, numEvents: events.split("\n").filter(Boolean).length, views };
+  const events = (textOf(await unpacked("events.ndjson")) ?? "").split("\n").filter(Boolean);
+  const read = new Map<string, Promise<Saved[]>>();
+  const saved = async (view: string): Promise<Saved[]> =>
+    savedOf(view, textOf(await unpacked(`views/${view}.json`)) ?? "", await unpacked(`tensors/${view}.safetensors`));
+  return {
+    manifest: told,
+    numEvents: events.length,
+    views: [...entries.keys()].flatMap((name) => /^views\/(.*)\.json$/.exec(name)?.[1] ?? []),
+    events: (type) => events.filter((line) => line.includes(`"type":"${type}"`)).map((line) => JSON.parse(line) as Record<string, unknown>),
+    saved: (view) => {
+      const known = read.get(view) ?? saved(view);
+      read.set(view, known);
+      return known;
+    },
+  };
 }
 
-interface Saved {
+type Values = Record<string, Value>;
+type Place = Omit<Query, "view">;
+
+/** A view as it was written: at the first place whole, at others what differs from it. */
+interface Written {
   question: string;
   proof: string | null;
-  values: Value;
+  values: Values;
+  query?: Place; // missing in files before places came: the values tell some of it
+  places?: { query: Place; proof?: string | null; values: Values }[];
 }
 
-function seenOf(view: string, text: string, arrays: ArrayBuffer | null): Seen {
-  const saved = JSON.parse(text) as Saved;
+function savedOf(view: string, text: string, arrays: ArrayBuffer | null): Saved[] {
+  const first = JSON.parse(text) as Written;
   const tensors = arrays ? arraysOf(arrays).arrays : new Map<string, Tensor>();
-  return {
-    view,
-    stage: "",
-    question: String(saved.question),
-    proof: saved.proof,
-    isExact: saved.proof === null ? null : saved.proof.startsWith("exact"),
-    values: filled(saved.values, tensors) as Seen["values"],
-    query: { view },
-    numBytes: text.length + (arrays?.byteLength ?? 0),
-    seconds: 0,
-  };
+  const all = [{ proof: first.proof, query: first.query ?? told(first.values), values: first.values }, ...(first.places ?? [])];
+  const numBytes = Math.round((text.length + (arrays?.byteLength ?? 0)) / all.length);
+  return all.map((each) => {
+    const query: Query = { ...each.query, view };
+    const proof = each.proof === undefined ? first.proof : each.proof;
+    const seen = (): Seen => ({
+      view,
+      stage: "",
+      question: String(first.question),
+      proof,
+      isExact: proof === null ? null : proof.startsWith("exact"),
+      values: filled({ ...first.values, ...each.values }, tensors) as Seen["values"],
+      query,
+      numBytes,
+      seconds: null,
+    });
+    return { query, seen };
+  });
+}
+
+/** The place that values name. */
+function told(values: Values): Place {
+  return Object.fromEntries(PLACES.filter((name) => typeof values[name] === "number").map((name) => [name, values[name]])) as Place;
 }
 
 const textOf = (bytes: ArrayBuffer | null): string | null => bytes && new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -133,14 +169,52 @@ async function unpack(bytes: ArrayBuffer, entry: Entry, budget: { left: number }
   }
 }
 
-/** Views of a file in the place of a server's: each as it was saved, whatever place is asked for. */
+/** Of some places the one to show for a question: each that was asked for counts more than all behind it. */
+export function nearest<Found extends { query: Query }>(all: readonly Found[], asked: Query): Found {
+  const far = ({ query }: Found): number => {
+    const gaps = PLACES.map((name) => {
+      const [has, wants] = [query[name], asked[name]];
+      if (wants === undefined) return has === undefined ? 0 : 0.5; // the view's own choice is as good
+      return has === undefined ? 1e4 : Math.min(1e4, Math.abs(has - wants));
+    });
+    return gaps.reduce((sum, gap) => sum * 1e4 + gap, 0) + (query.text === asked.text ? 0 : 0.25);
+  };
+  return all.reduce((best, each) => (far(each) < far(best) ? each : best));
+}
+
+/** Views of a file in the place of a server's: each as it was saved, at the nearest place to the one asked for. */
 export class SavedViews extends Views {
   constructor(readonly file: TraceFile) {
     super("");
   }
 
-  override see(query: Query): Promise<Seen> {
-    const found = this.file.views.find((each) => each.view === query.view);
-    return found ? Promise.resolve(found) : Promise.reject(new Refused(404, `The file does not hold the view ${query.view}.`));
+  override async see(query: Query): Promise<Seen> {
+    if (!this.file.views.includes(query.view)) throw new Refused(404, this.#missing(query.view));
+    const all = await this.file.saved(query.view);
+    return nearest(all, query).seen();
+  }
+
+  override async held(view: string): Promise<readonly Query[]> {
+    return this.file.views.includes(view) ? (await this.file.saved(view)).map((each) => each.query) : [];
+  }
+
+  override async made(): Promise<Made> {
+    const { model, answer } = this.file.manifest;
+    const prompt = this.file.events("prompt")[0]?.ids as number[] | undefined;
+    if (!prompt) throw new Error("The file is redacted: it has no ids to make the answer again.");
+    return { ...(await this.drawn()), model: model?.name ?? "", prompt, numTokens: answer?.num_tokens ?? 0 };
+  }
+
+  /** As the manifest tells; a seed that nobody chose is told by the draw. */
+  protected override async drawn(): Promise<Pick<Made, "settings" | "seed">> {
+    const told = this.file.manifest.sampling ?? {};
+    const known = KNOBS.map(({ name }) => [name, told[name]]).filter(([, value]) => typeof value === "number");
+    const seed = typeof told.seed === "number" ? told.seed : await super.drawn().then((drawn) => drawn.seed, () => null);
+    return { settings: Object.fromEntries(known) as Record<string, number>, seed };
+  }
+
+  #missing(view: string): string {
+    const reason = this.file.manifest.left_out?.find((each) => each.view === view)?.reason;
+    return `The file does not hold the view ${view}${reason ? `: ${reason}` : ""}.`;
   }
 }

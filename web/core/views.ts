@@ -1,6 +1,8 @@
 // Asks the server for views of one answer: each question once, the last one of a kind alone.
 import { faultOf } from "./chat";
 import { shownOf, type Shown } from "./frame";
+import type { Sampling, Tokens } from "./payloads";
+import type { Made } from "./python";
 
 /** Places that a view is asked for; what is left out is left to the view. */
 export interface Query {
@@ -14,11 +16,19 @@ export interface Query {
   text?: string;
 }
 
-/** A view and what it took. seconds: from the question to the last byte. */
+/** Places that a selection chooses, the weightiest first. */
+export const PLACES = ["token", "position", "layer", "head"] as const;
+
+/** A place in words, as far as it answers a question. */
+export function placed(query: Query, asked: Query): string {
+  return PLACES.filter((name) => query[name] !== undefined && asked[name] !== undefined).map((name) => `${name} ${query[name]}`).join(", ");
+}
+
+/** A view and what it took. seconds: from the question to the last byte; null where nobody waited. */
 export interface Seen extends Shown {
   query: Query;
   numBytes: number;
-  seconds: number;
+  seconds: number | null;
 }
 
 /** The server's word that it has no such answer, or no such view of it. */
@@ -67,6 +77,25 @@ export class Views {
   stop(slot: string): void {
     this.#running.get(slot)?.abort();
     this.#running.delete(slot);
+  }
+
+  /** The places at which a view is there; null where it can be asked for anywhere. */
+  held(_view: string): Promise<readonly Query[] | null> {
+    return Promise.resolve(null);
+  }
+
+  /** What makes this answer again, for whoever wants it in Python. */
+  async made(): Promise<Made> {
+    const models = (await (await fetch("/v1/models")).json()) as { data: { id: string }[] };
+    const tokens = (await this.see({ view: "tokens" }, "made")).values as unknown as Tokens;
+    const [ids, numPrompt] = [tokens.token_ids, tokens.num_prompt];
+    return { ...(await this.drawn()), model: models.data[0]?.id ?? "", prompt: ids.slice(0, numPrompt), numTokens: ids.length - numPrompt };
+  }
+
+  /** With which settings, and of which seed. */
+  protected async drawn(): Promise<Pick<Made, "settings" | "seed">> {
+    const sampling = (await this.see({ view: "sampling" }, "made")).values as unknown as Sampling;
+    return { settings: sampling.settings, seed: sampling.draw_effect?.seed ?? null };
   }
 
   /** Forget everything: the answer went on. */

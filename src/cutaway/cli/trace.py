@@ -119,18 +119,42 @@ def diff(left: TraceName, right: TraceName, *, json: AsJson = False) -> None:
 def export(
     file: TraceName,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="chrome, csv, otlp or html")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="FORMAT", show_default=False, help="chrome, csv, otlp or html"
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", show_default=False, help="stdout otherwise")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="PAGE",
+            show_default=False,
+            help="write the page's viewer with the trace in it, as one file for any browser",
+        ),
+    ] = None,
 ) -> None:
-    """Write a trace for another tool: Perfetto, a spreadsheet, OpenTelemetry, a browser."""
+    """Write a trace for another tool: a browser, Perfetto, a spreadsheet, OpenTelemetry."""
     from cutaway.trace.export import FORMATS
     from cutaway.trace.file import read
+    from cutaway.trace.viewer import with_viewer
 
+    trace = read(file)
+    if html is not None:
+        html.write_text(with_viewer(file.read_bytes(), file=str(file)), encoding="utf-8")
+        note(f"{html}: {show_bytes(html.stat().st_size)}; open it in a browser, it asks no server.")
+    if to is None and html is not None:
+        return
     if to not in FORMATS:
-        raise RequestError(f"to is {to!r}; it must be one of {', '.join(FORMATS)}.", param="to")
-    text = FORMATS[to](read(file))
+        known = ", ".join(FORMATS)
+        raise RequestError(
+            f"to is {to!r}; it must be one of {known}, or give --html PAGE.", param="to"
+        )
+    text = FORMATS[to](trace)
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     else:

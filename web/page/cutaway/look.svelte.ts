@@ -1,8 +1,7 @@
 // What is looked at: one answer, and in it a token, a layer and a head that all views share.
 import { isKnown } from "../../core/findings";
 import { headlineOf } from "../../core/headlines";
-import type { Made } from "../../core/python";
-import type { Payloads, Sampling, Timeline, Tokens } from "../../core/payloads";
+import type { Payloads, Timeline, Tokens } from "../../core/payloads";
 import { FIRST, stationOf } from "../../core/stations";
 import { Views, type Query, type Seen } from "../../core/views";
 import { route } from "../route.svelte";
@@ -15,6 +14,7 @@ export class Look {
   tokens: Tokens | null = $state.raw(null);
   seen: Seen | null = $state.raw(null);
   fault: string = $state("");
+  held: readonly Query[] | null = $state.raw(null); // places that there are of the shown view; null: all
   isWaiting = $state(false);
   isWide = $state(false); // the lens over the last positions instead of the chosen one
   words = $state(""); // that a view works on, where one takes any
@@ -39,28 +39,35 @@ export class Look {
   /** Whether a token was drawn from that position's row. */
   readonly isDrawn = $derived(this.position >= this.numPrompt - 1);
 
-  /** Begin: which tokens there are, and the numbers on the map that cost nothing. */
-  async open(): Promise<void> {
-    const tokens = await this.views.see({ view: "tokens" }, "open");
-    this.#note(tokens);
-    this.tokens = tokens.values as unknown as Tokens;
-    for (const view of RECORDED) {
-      this.#note(await this.views.see({ view }, "open"));
-    }
+  /** Tokens of the answer that the shown view can be had at, from a file that has not all; else null. */
+  readonly steps = $derived.by(() => {
+    const all = this.held?.map((each) => each.token ?? (each.position === undefined ? -1 : each.position - this.numPrompt + 1));
+    const steps = [...new Set(all)].filter((step) => step >= 0 && step < this.numAnswer).sort((one, other) => one - other);
+    return steps.length ? steps : null;
+  });
+
+  /** Layers or heads that the shown view can be had of: all that there are, or those of a file. */
+  places(name: "layer" | "head", count: number): number[] {
+    const all = this.held ? this.held.flatMap((each) => each[name] ?? []) : Array.from({ length: count }, (_, index) => index);
+    return [...new Set(all)].sort((one, other) => one - other);
   }
 
-  /** What makes this answer again, for whoever wants it in Python. */
-  async made(): Promise<Made> {
-    const models = (await (await fetch("/v1/models")).json()) as { data: { id: string }[] };
-    const sampling = (await this.views.see({ view: "sampling" }, "made")).values as unknown as Sampling;
-    const ids = this.tokens!.token_ids;
-    return {
-      model: models.data[0]?.id ?? "",
-      prompt: ids.slice(0, this.numPrompt),
-      numTokens: this.numAnswer,
-      settings: sampling.settings,
-      seed: sampling.draw_effect?.seed ?? null,
-    };
+  /** The one of some steps that a way leads to: so many further, or back. */
+  beyond(by: number): number {
+    const all = this.steps;
+    if (!all) return Math.max(0, Math.min(this.numAnswer - 1, this.step + by));
+    const next = by > 0 ? all.find((each) => each > this.step) : all.findLast((each) => each < this.step);
+    return next ?? this.step;
+  }
+
+  /** Begin: which tokens there are, and the numbers on the map that cost nothing. */
+  async open(): Promise<void> {
+    for (const view of ["tokens", ...RECORDED]) {
+      if ((await this.views.held(view))?.length === 0) continue; // a file may lack it
+      const seen = await this.views.see({ view }, "open");
+      this.#note(seen);
+      if (view === "tokens") this.tokens = seen.values as unknown as Tokens;
+    }
   }
 
   #note(seen: Seen): void {
@@ -117,7 +124,7 @@ export class Look {
     try {
       const seen = await this.views.see(query, "shown");
       this.#note(seen);
-      this.seen = seen;
+      [this.seen, this.held] = [seen, await this.views.held(query.view)];
       this.fault = "";
       this.isWaiting = false;
     } catch (error) {
