@@ -1,6 +1,8 @@
 // The rooms beside chat and cutaway, and how the address bar names them: #/room/<name>.
+// The tour's chapter stands behind its name: #/room/tour-e.
 
 export const ROOMS = [
+  { id: "tour", name: "Tour", about: "From your question to the answer, stage by stage, with the numbers of this run." },
   { id: "lab", name: "Sampling lab", about: "Turn every knob on a row that this answer was drawn from." },
   { id: "engine", name: "Engine", about: "What the engine holds at this moment: pages, batch and queue." },
   { id: "bpe", name: "Learn a vocabulary", about: "Watch byte pairs become tokens, one merge at a time." },
@@ -19,6 +21,16 @@ export function roomOf(hash: string): Room | null {
 export function hashOfRoom(room: Room | null, hash: string): string {
   const place = hash.replace(/^#\/room\/[^/]*/, "#").replace(/^#\/?$/, "");
   return room === null ? place : `#/room/${room}${place.slice(1)}`;
+}
+
+/** The chapter that a hash names; null for none. */
+export function chapterIn(hash: string): string | null {
+  return /^#\/room\/tour-([a-z])(?![^/])/.exec(hash)?.[1] ?? null;
+}
+
+/** The hash of a chapter that keeps the place behind it. */
+export function hashOfChapter(id: string, hash: string): string {
+  return hashOfRoom("tour", hash).replace("#/room/tour", `#/room/tour-${id}`);
 }
 
 /** The hash of a place, in the room that one is in. */

@@ -1,0 +1,70 @@
+// A: prompt and text.
+import { figure, seconds } from "../numbers";
+import type { Chapter } from "./chapter";
+
+export const A: Chapter = {
+  id: "a",
+  name: "Prompt and text",
+  does:
+    "Everything begins with what somebody typed: a question, an order, a whole text. At this point nothing is " +
+    "understood. Unicode gives each character a number, and UTF-8 writes that number in one to four bytes: H is 72, a " +
+    "blank 32. All computing does so, not models alone. What looks like one sign may be several characters, as many " +
+    "emoji are. A model is never given these numbers: code outside it puts your message into a template, and a " +
+    "tokenizer cuts the whole into pieces, of which bytes are the smallest.",
+  view: "characters",
+  async claims(reach) {
+    const [sent, times] = [await reach.see("template"), await reach.see("timeline")];
+    const all = sent.stretches.reduce((sum, each) => sum + each.num_characters, 0);
+    const own = sent.stretches
+      .filter((each) => each.writer === "conversation")
+      .reduce((sum, each) => sum + each.num_characters, 0);
+    const stages = times.phases.filter((each) => each.before > 0);
+    return [
+      {
+        told: "The model reads your message.",
+        here: sent.is_known
+          ? `It read ${figure(all)} characters, of which the conversation wrote ${figure(own)}; the rest is the ` +
+            `template's, with ${figure(sent.num_control)} control tokens.`
+          : `It read ${figure(all)} characters with ${figure(sent.num_control)} control tokens among them.`,
+      },
+      {
+        told: "Before the first word the model thinks.",
+        here: `The first token took ${seconds(times.first_token)}: ${stages
+          .map((each) => `${each.name} ${seconds(each.before)}`)
+          .join(", ")}. Each stage can be slow, or wrong, in its own way.`,
+      },
+    ];
+  },
+  lever: {
+    label: "Another text, sign by sign",
+    kind: "text",
+    value: "na\u00efve \ud83d\udc69\u200d\ud83d\udcbb",
+    choices: ["na\u00efve \ud83d\udc69\u200d\ud83d\udcbb", "\u6771\u4eac", "e\u0301 or \u00e9"],
+    async run(reach, text) {
+      const [own, other] = [await reach.see("characters"), await reach.see("characters", { text })];
+      return {
+        said:
+          `A reader sees ${figure(other.num_graphemes)} signs; they are ${figure(other.num_characters)} characters in ` +
+          `${figure(other.num_bytes)} bytes, ${figure(other.num_bytes / other.num_graphemes, 2)} bytes a sign. In your ` +
+          `message it is ${figure(own.num_bytes / own.num_graphemes, 2)}.`,
+        view: { view: "characters", text },
+      };
+    },
+  },
+  async question(reach) {
+    const { phases } = await reach.see("timeline");
+    return {
+      text: "After the first token, where did the rest of this answer's time go, more than anywhere else?",
+      choices: phases.map((each) => each.name),
+    };
+  },
+  async answer(reach) {
+    const { phases } = await reach.see("timeline");
+    const most = phases.reduce((one, other) => (other.after > one.after ? other : one));
+    return {
+      right: most.name,
+      said: `After the first token, ${most.name} took ${seconds(most.after)}.`,
+      bars: phases.map((each) => ({ name: each.name, value: each.after, told: seconds(each.after) })),
+    };
+  },
+};

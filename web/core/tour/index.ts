@@ -1,0 +1,24 @@
+// The chapters of the tour in their order, and what a browser remembers of it.
+import { A } from "./a";
+import type { Chapter } from "./chapter";
+
+export const CHAPTERS: readonly Chapter[] = [A];
+
+/** How far a reader is: by chapter, whether its question was answered, and rightly. */
+export type Progress = Readonly<Record<string, "right" | "wrong">>;
+
+/** Progress as the browser kept it; what it does not understand it leaves out. */
+export function progressOf(kept: string | null): Progress {
+  try {
+    const told: unknown = JSON.parse(kept ?? "{}");
+    const entries = Object.entries((told ?? {}) as object);
+    return Object.fromEntries(entries.filter(([, how]) => how === "right" || how === "wrong"));
+  } catch {
+    return {};
+  }
+}
+
+/** The chapter of a letter; the first where there is none. */
+export function chapterOf(id: string | null): Chapter {
+  return CHAPTERS.find((each) => each.id === id) ?? CHAPTERS[0]!;
+}
