@@ -15,7 +15,7 @@ import tiny
 from cutaway.views import VIEWS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
     from conftest import Opened
 
@@ -183,3 +183,41 @@ def test_the_copied_python_names_this_very_answer(opened: Opened) -> None:
     assert f"temperature=0.8, seed={SEED}, max_tokens={NUM_TOKENS}" in program
     assert 'view_of("attention")' in program
     compile(program, "copied", "exec")
+
+
+def test_raw_frames_are_those_that_were_sent_and_lead_to_their_tokens(opened: Opened) -> None:
+    sent: list[str] = []
+
+    def listen(route: Route) -> None:
+        own = {"max_tokens": NUM_TOKENS, "ignore_eos": True, "seed": SEED}
+        asked = json.loads(route.request.post_data or "")
+        response = route.fetch(post_data=json.dumps({**asked, **own}))
+        sent.append(response.text())
+        route.fulfill(response=response)
+
+    page = opened.page
+    page.route("**/v1/chat/completions", listen)
+    ask(opened, "What is it?").get_by_role("button", name="Look inside").click()
+    page.locator("article[data-view=probabilities][aria-busy=false]").wait_for()
+    frames = sent[0].split("\n\n")[:-1]
+    assert frames[-1] == "data: [DONE]"
+    shown = station(page, "detokenization")
+    shown.get_by_text("Raw frames").click()
+    raw = shown.get_by_role("region", name="Raw frame")
+    raw.wait_for()
+    assert facts(shown)["frames"] == str(len(frames))
+    rows = shown.get_by_role("table", name="Frames as they came").locator("tbody tr")
+    for index, frame in enumerate(frames[: rows.count()]):
+        rows.nth(index).get_by_role("button").click()
+        shown.get_by_role("heading", name=f"Frame {index + 1} of {len(frames)}").wait_for()
+        assert raw.text_content() == f"{frame}\n\n"
+        size = int(rows.nth(index).locator("td").nth(2).inner_text().replace(",", ""))
+        assert size == len(f"{frame}\n\n".encode())
+    tokens = rows.locator("td:nth-child(5)").all_inner_texts()
+    carrying = next(index for index, each in enumerate(tokens) if each == "4")
+    rows.nth(carrying).get_by_role("button").click()
+    page.wait_for_url("**/s/3/**")
+    page.reload()
+    shown = page.locator("article[data-view=detokenization][aria-busy=false]")
+    shown.get_by_text("Raw frames").click()
+    shown.get_by_text("this answer's are not here").wait_for()

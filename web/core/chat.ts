@@ -81,8 +81,8 @@ export function bodyOf({ model, messages, fields, begun }: Question): string {
   return JSON.stringify({ model, messages, ...always, ...fields, cutaway });
 }
 
-/** What is new, event by event. Throws an Error in the server's own words. */
-export async function* ask(question: Question, signal: AbortSignal): AsyncGenerator<News> {
+/** What is new, event by event; note gets the raw stream. Throws an Error in the server's own words. */
+export async function* ask(question: Question, signal: AbortSignal, note?: (piece: string) => void): AsyncGenerator<News> {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
     headers: { "content-type": "application/json" },
@@ -98,7 +98,9 @@ export async function* ask(question: Question, signal: AbortSignal): AsyncGenera
     for (;;) {
       const { done, value } = await reader.read();
       if (done) break;
-      for (const data of events.add(decoder.decode(value, { stream: true }))) {
+      const piece = decoder.decode(value, { stream: true });
+      note?.(piece);
+      for (const data of events.add(piece)) {
         if (data === "[DONE]") isDone = true;
         else yield newsOf(data);
       }

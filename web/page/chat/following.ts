@@ -3,7 +3,9 @@ import { flushSync } from "svelte";
 
 import { ask, joined, type Question, type Scored } from "../../core/chat";
 import { Pieces } from "../../core/pieces";
+import type { Arrived } from "../../core/wire";
 import type { Turn } from "./turn.svelte";
+import { keepWire } from "./wires";
 
 const HIDDEN_MS = 250; // a page that is not painted gets no frames, but is kept up to date
 const SHARE = 4; // painting takes at most this part of the time
@@ -18,8 +20,11 @@ export async function follow(
   const pieces = new Pieces();
   if (begun.length) pieces.add(turn.text, begun);
   const painter = new Painter(() => show(turn, pieces));
+  const began = performance.now();
+  const arrived: Arrived[] = [];
+  const note = (text: string): unknown => arrived.push({ at: performance.now() - began, text });
   try {
-    for await (const news of ask(question, signal)) {
+    for await (const news of ask(question, signal, note)) {
       pieces.add(news.text, news.tokens);
       turn.trace ||= news.id;
       turn.reasoning += news.reasoning;
@@ -30,6 +35,7 @@ export async function follow(
     }
   } finally {
     painter.end();
+    if (turn.trace) keepWire(turn.trace, arrived);
   }
 }
 
