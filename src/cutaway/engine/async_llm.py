@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -17,12 +17,13 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.feeds import Feeds
 from cutaway.engine.lane import Lane
 from cutaway.engine.llm import LLM, Generation, Messages, Prompt, generation_of
-from cutaway.engine.service import Asked, Batch, Listened
+from cutaway.engine.service import Asked, Batch, Listened, Tried
 
 T = TypeVar("T")
 
 # Called on the engine's thread with news of one request, or with what ended it.
 _Deliver = Callable[[Delta | BaseException], None]
+_Hear = Callable[[Batch | CutawayError], None]
 
 
 class AsyncLLM:
@@ -124,6 +125,24 @@ class AsyncLLM:
         No more are made before those of the last batch were taken.
         Raises: ReplayError, OverloadedError.
         """
+        async with aclosing(
+            self._told(lambda name, tell: self._feeds.open(name, listened, tell))
+        ) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def compare(self, tried: Tried) -> AsyncGenerator[Batch]:
+        """How far a comparison is, and in the end what it found. Leaving the loop ends it.
+
+        Raises: ReplayError, RequestError, OverloadedError.
+        """
+        async with aclosing(
+            self._told(lambda name, tell: self._lane.compare(name, tried, tell))
+        ) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _told(self, begin: Callable[[object, _Hear], None]) -> AsyncGenerator[Batch]:
         ours = asyncio.get_running_loop()
         inbox: asyncio.Queue[Batch | CutawayError] = asyncio.Queue()
         name = object()
@@ -131,7 +150,7 @@ class AsyncLLM:
         def tell(told: Batch | CutawayError) -> None:
             ours.call_soon_threadsafe(inbox.put_nowait, told)
 
-        self._submit(lambda: self._feeds.open(name, listened, tell))
+        self._submit(lambda: begin(name, tell))
         try:
             while True:
                 told = await inbox.get()
@@ -143,7 +162,7 @@ class AsyncLLM:
                 self._submit(lambda: self._feeds.more(name))
         finally:
             with suppress(EngineClosedError):
-                self._submit(lambda: self._feeds.leave(name))
+                self._submit(lambda: self._leave(name))
 
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """News of a request that is made already, as stream does."""
@@ -197,6 +216,10 @@ class AsyncLLM:
             deliver = self._open.get(delta.request_id)
             if deliver is not None:
                 deliver(delta)
+
+    def _leave(self, name: object) -> None:
+        self._feeds.leave(name)
+        self._lane.leave(name)
 
     def _start(self, request: Request, deliver: _Deliver) -> None:
         error = loop.take_in(self._llm.engine, request)

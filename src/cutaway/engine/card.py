@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cutaway.engine.engine import Engine
+from cutaway.engine.lever_cards import levers_of
 from cutaway.engine.service import EngineStats, ModelCard, ViewCard
 from cutaway.views import VIEWS
 
@@ -23,6 +24,7 @@ def card_of(engine: Engine) -> ModelCard:
             ViewCard(name=each.name, stage=each.stage, question=each.question, takes=each.takes)
             for each in VIEWS
         ),
+        levers=levers_of(engine),
         is_recorded=engine.ledger is not None,
     )
 

@@ -43,6 +43,7 @@ from cutaway.engine.messages import (
     See,
     Seen,
     Survey,
+    Try,
     Unheard,
     Unloadable,
     Unseen,
@@ -137,10 +138,13 @@ class Child:
                 self._say(Seen(number, snapshot_of(self._engine, owner)))
             case Listen(number, listened):
                 self._feeds.open(number, listened, lambda heard: self._say(_heard(number, heard)))
+            case Try(number, tried):
+                self._lane.compare(number, tried, lambda told: self._say(_heard(number, told)))
             case More(number):
                 self._feeds.more(number)
             case Leave(number):
                 self._feeds.leave(number)
+                self._lane.leave(number)
             case Load():
                 pass  # passed on before
 

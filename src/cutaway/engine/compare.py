@@ -1,35 +1,47 @@
 """A recorded answer beside the same with one thing changed: run, measured, and told apart.
 
 Both sides run in turn, several times, in pages that nobody else finds. Chances are compared with
-the recorded tokens put in both mouths, so that step by step the same is asked of both.
+the recorded tokens put in both mouths, so that step by step the same is asked of both. All of it
+goes step by step, for whoever has other things to do between two steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from cutaway.core.layout import CacheSpec, Window
+from cutaway.engine.allowance import Allowance, Tell
+from cutaway.engine.chances import moved
 from cutaway.engine.comparison import Comparison, Divergence, Measured, Spread
 from cutaway.engine.engine import Engine
-from cutaway.engine.forced import forced_record
 from cutaway.engine.levers import Change
 from cutaway.engine.side import Ran, Side
-from cutaway.engine.sides import Pair, Source, Tell, pair_of
-from cutaway.engine.verify import rows_of
-from cutaway.sampling.candidates import Row
-from cutaway.sampling.effects import shares
+from cutaway.engine.sides import Pair, Source, pair_of
 from cutaway.text.messages import Message
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.subject import visible
 
 NUM_RUNS = 3
 
-# Of two rows: chances on the recorded side, and on the changed one. [V] float64 each.
-Chances = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a comparison is.
+
+    part:       what is at work: a run of one side, or the chances of both.
+    num_done:   parts that are over, of num_parts.
+    num_tokens: of this part so far; at most most_tokens.
+    """
+
+    part: Literal["recorded", "changed", "chances"]
+    num_done: int
+    num_parts: int
+    num_tokens: int
+    most_tokens: int
 
 
 def compare(
@@ -49,15 +61,65 @@ def compare(
     price: of this machine per hour.   tell: hears what memory is taken, before it is.
     Raises: RequestError for a value that does not fit, and what opening another model raises.
     """
-    source = Source(engine, answer, name, messages, tell)
+    source = Source(engine, answer, name, messages, Allowance(tell=tell))
+    steps = comparing(source, change, num_runs=num_runs, price=price)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value
+
+
+def comparing(
+    source: Source, change: Change, *, num_runs: int = NUM_RUNS, price: float | None = None
+) -> Generator[Progress, None, Comparison]:
+    """The same step by step. Closing it before its end leaves nothing behind.
+
+    Raises: as compare, and RequestError for what takes more than is allowed.
+    """
     pair = pair_of(source, change)
+    source.allowance.check_flops(_flops(source, pair, num_runs))
     sides = (pair.recorded, pair.changed)
     runs: tuple[list[Ran], list[Ran]] = ([], [])
     for number in range(num_runs):
         # In turn, and each first every other time: what drifts falls on both.
-        for side in (0, 1) if number % 2 == 0 else (1, 0):
-            runs[side].append(sides[side].run())
-    return _told(source, change, pair, runs, price=price)
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            side, running = sides[which], sides[which].run()
+            told = _progress(pair, "changed" if which else "recorded", runs, num_runs, side)
+            while True:
+                try:
+                    yield replace(told, num_tokens=next(running))
+                except StopIteration as ended:
+                    runs[which].append(ended.value)
+                    break
+    told = _progress(pair, "chances", runs, num_runs, pair.recorded)
+    steps = moved(source, pair)
+    while True:
+        try:
+            yield replace(told, num_tokens=next(steps))
+        except StopIteration as ended:
+            return _told(source, change, pair, runs, ended.value, price=price)
+
+
+def _progress(
+    pair: Pair,
+    part: Literal["recorded", "changed", "chances"],
+    runs: tuple[list[Ran], list[Ran]],
+    num_runs: int,
+    side: Side,
+) -> Progress:
+    num_parts = 2 * num_runs + (pair.of is not None)
+    return Progress(part, len(runs[0]) + len(runs[1]), num_parts, 0, side.params.max_tokens or 0)
+
+
+def _flops(source: Source, pair: Pair, num_runs: int) -> float:
+    """At most, and without what attention takes: every token goes through every matrix."""
+    facts, num_known = source.engine.model.facts, len(source.token_ids)
+    total = 0
+    for side in (pair.recorded, pair.changed):
+        forced = 0 if pair.of is None else len(side.prompt) + num_known
+        total += num_runs * side.most_computed + forced
+    return 2 * facts.num_parameters * total
 
 
 def _told(
@@ -65,6 +127,7 @@ def _told(
     change: Change,
     pair: Pair,
     runs: tuple[list[Ran], list[Ran]],
+    divergence: Divergence | None,
     *,
     price: float | None,
 ) -> Comparison:
@@ -88,7 +151,7 @@ def _told(
         num_rows=checked,
         is_as_served=left.token_ids == source.token_ids,
         is_repeatable=all(len({ran.token_ids for ran in each}) == 1 for each in runs),
-        divergence=_divergence(source, pair),
+        divergence=divergence,
         recorded=_measured(pair.recorded, runs[0], price),
         changed=_measured(pair.changed, runs[1], price),
         num_runs=len(runs[0]),
@@ -118,53 +181,6 @@ def _equal_rows(left: Ran, right: Ran, first: int | None) -> tuple[int, int]:
     past = len(left.token_ids) if first is None else first + 1
     both = [index for index in left.checksums if index < past and index in right.checksums]
     return len(both), sum(left.checksums[each] == right.checksums[each] for each in both)
-
-
-def _divergence(source: Source, pair: Pair) -> Divergence | None:
-    output = source.token_ids
-    if pair.of == "draw":
-        rows = [_rows(source, side) for side in (pair.recorded, pair.changed)]
-
-        def drawn(index: int, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-            return shares(one, rows[0][index]), shares(other, rows[1][index])
-
-        return _moved(source, pair, output, drawn)
-    if pair.of is None or pair.forced is None:
-        return None
-
-    def said(index: int, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        return one.double().softmax(-1), other.double().softmax(-1)
-
-    return _moved(source, pair, pair.forced, said)
-
-
-def _rows(source: Source, side: Side) -> list[Row]:
-    """What decided each recorded token on a side, besides its logits."""
-    record = forced_record(source.answer, prompt=side.prompt, output=source.token_ids)
-    record.request = replace(record.request, params=side.params)
-    record.seed = source.answer.seed if side.params.seed is None else side.params.seed
-    state = side.engine.grammar_state(side.params)
-    return rows_of(record, end_ids=side.engine.end_ids(side.params), state=state)
-
-
-def _moved(source: Source, pair: Pair, output: Sequence[int], chances: Chances) -> Divergence:
-    kl: list[float] = []
-    distance: list[float] = []
-    num_same_top = 0
-    ours = pair.recorded.rows(source.answer, source.token_ids)
-    theirs = pair.changed.rows(source.answer, output)
-    for (index, one), (_, other) in zip(ours, theirs, strict=True):
-        before, after = chances(index, one, other.to(one.device))
-        had = before > 0
-        kl.append(float((before[had] * (before[had].log() - after[had].log())).sum().clamp(min=0)))
-        distance.append(float((before - after).abs().sum()) / 2)
-        num_same_top += int(before.argmax()) == int(after.argmax())
-    return Divergence(
-        of="draw" if pair.of == "draw" else "model",
-        kl=np.array(kl, np.float32),
-        distance=np.array(distance, np.float32),
-        num_same_top=num_same_top,
-    )
 
 
 def _measured(side: Side, runs: Sequence[Ran], price: float | None) -> Measured:

@@ -1,6 +1,7 @@
 """Looks into answers, for moments without other work: one step of a replay at a time.
 
-Answers never wait for a look longer than one step takes; looks wait for all answers.
+Answers never wait for a look longer than one step takes; looks wait for all answers, and
+comparisons for all looks.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
-from cutaway.engine.service import Asked
+from cutaway.engine.service import Asked, Tried
+from cutaway.engine.trials import Hear, Trials
 from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
 from cutaway.views.frame import framed, plain
@@ -33,16 +35,17 @@ class _Job:
 
 
 class Lane:
-    """Views that were asked for, in order; each is told to whoever asked."""
+    """Views and comparisons that were asked for, in order; each is told to whoever asked."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._jobs: deque[_Job] = deque()
+        self._trials = Trials(engine)
         self._look: tuple[Asked, Look] | None = None  # the latest: views of one answer share it
 
     @property
     def has_work(self) -> bool:
-        return bool(self._jobs)
+        return bool(self._jobs) or self._trials.has_work
 
     def add(self, asked: Asked, tell: Tell) -> None:
         """Queue a look. What it gives, or why nothing, is told later; at once if refused."""
@@ -51,8 +54,19 @@ class Lane:
             return
         self._jobs.append(_Job(asked, self._steps(asked, tell), tell))
 
+    def compare(self, name: Hashable, tried: Tried, tell: Hear) -> None:
+        """Queue a comparison; at once refused where too many wait."""
+        self._trials.open(name, tried, tell)
+
+    def leave(self, name: Hashable) -> None:
+        """Nobody waits for a comparison any more; may be said of one that is over."""
+        self._trials.leave(name)
+
     def step(self) -> None:
-        """One step of the first look. A fault ends that look alone."""
+        """One step of the first look, or of the first comparison. A fault ends that one alone."""
+        if not self._jobs:
+            self._trials.step()
+            return
         job = self._jobs[0]
         try:
             next(job.steps)

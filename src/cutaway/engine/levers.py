@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 
+MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
+
 # What each lever's value is, in the order of the help.
 DRAWS: Mapping[str, str] = {
     "temperature": "a number; 0 takes the likeliest",
@@ -54,6 +56,16 @@ MODELS: Mapping[str, str] = {
     "dtype": "in what the model computes",
     "model": "another model",
 }
+# What a server cannot do, and why.
+_SECOND, _WORDLESS = (
+    "it loads a second model, and a server holds one",
+    "a server keeps the tokens of an answer, not its conversation",
+)
+NOT_SERVED: Mapping[str, str] = {
+    **dict.fromkeys(MODELS, _SECOND),
+    "system": _WORDLESS,
+    "prompt": _WORDLESS,
+}
 LEVERS: Mapping[str, str] = {**DRAWS, **WORDS, **MODULES, **RUNS, **ENGINES, **MODELS}
 
 
@@ -90,6 +102,15 @@ class Change:
 
     def refusal(self, words: str) -> RequestError:
         return RequestError(f"{self.lever} is {shown(self.value)}; {words}.", param="change")
+
+
+def check_served(change: Change) -> None:
+    """Raises: RequestError for what a server cannot change, naming the command that can."""
+    why = NOT_SERVED.get(change.lever)
+    if why is not None:
+        raise change.refusal(
+            f"{why}. Run `cutaway compare PROMPT --change {change.lever}=...` instead"
+        )
 
 
 def change_of(text: str) -> Change:

@@ -13,7 +13,7 @@ from cutaway.engine.async_llm import AsyncLLM
 from cutaway.engine.bounds import TrafficConfig
 from cutaway.engine.card import cache_tokens_of, card_of, stats_of
 from cutaway.engine.door import check_request
-from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State, Tried
 from cutaway.engine.snapshot import snapshot_of
 from cutaway.engine.traffic import Traffic
 
@@ -87,6 +87,14 @@ class LocalService:
         if self._llm is None:
             raise EngineClosedError("the engine has not started.")
         async with aclosing(self._llm.listen(listened)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def compare(self, tried: Tried) -> AsyncGenerator[Batch]:
+        """How far a comparison is, and in the end what it found."""
+        if self._llm is None:
+            raise EngineClosedError("the engine has not started.")
+        async with aclosing(self._llm.compare(tried)) as batches:
             async for batch in batches:
                 yield batch
 

@@ -16,7 +16,7 @@ from cutaway.core import errors
 from cutaway.core.errors import CutawayError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
-from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, Tried
 
 # Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
 DUMP_SIGNAL = signal.SIGUSR1
@@ -71,6 +71,13 @@ class Listen(msgspec.Struct, tag=True, array_like=True):
     listened: Listened
 
 
+class Try(msgspec.Struct, tag=True, array_like=True):
+    """Compare an answer with a changed one. number: comes back with all that is told of it."""
+
+    number: int
+    tried: Tried
+
+
 class More(msgspec.Struct, tag=True, array_like=True):
     """The last batch of events was taken."""
 
@@ -78,12 +85,12 @@ class More(msgspec.Struct, tag=True, array_like=True):
 
 
 class Leave(msgspec.Struct, tag=True, array_like=True):
-    """Nobody listens any more."""
+    """Nobody listens any more, or waits for a comparison."""
 
     number: int
 
 
-Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | More | Leave
+Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | Try | More | Leave
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):
@@ -135,7 +142,7 @@ class Unseen(msgspec.Struct, tag=True, array_like=True):
 
 
 class Heard(msgspec.Struct, tag=True, array_like=True):
-    """Events of an answer."""
+    """Events of an answer, or of a comparison."""
 
     number: int
     batch: Batch

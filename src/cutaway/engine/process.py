@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from itertools import count
 
@@ -37,11 +37,12 @@ from cutaway.engine.messages import (
     See,
     Seen,
     Survey,
+    Try,
     Unheard,
     Unloadable,
     Unseen,
 )
-from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State
+from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State, Tried
 from cutaway.engine.spawn import EngineProcess
 from cutaway.engine.traffic import Traffic
 
@@ -182,11 +183,26 @@ class ProcessService:
 
         Raises: ReplayError, OverloadedError, EngineClosedError.
         """
-        life = self._alive()
         number = next(self._numbers)
+        async with aclosing(self._told(number, Listen(number, listened))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def compare(self, tried: Tried) -> AsyncGenerator[Batch]:
+        """How far a comparison is, and in the end what it found. Leaving the loop ends it.
+
+        Raises: ReplayError, RequestError, OverloadedError, EngineClosedError.
+        """
+        number = next(self._numbers)
+        async with aclosing(self._told(number, Try(number, tried))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _told(self, number: int, command: Listen | Try) -> AsyncGenerator[Batch]:
+        life = self._alive()
         inbox = self._feeds[number] = _Events()
         try:
-            life.say(Listen(number, listened))
+            life.say(command)
             while True:
                 heard = await inbox.get()
                 if isinstance(heard, CutawayError):

@@ -23,6 +23,29 @@ class ViewCard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeverCard:
+    """What can be changed of an answer, and how far.
+
+    kind:   of its value: number, whole, choice, text, token (a whole number or a text, at a step),
+            layer (LAYER, LAYER.HEAD or a part) or patch (LAYER@POSITION:OTHER).
+    least, most: of a number, of a token's id, or of a layer; is_open: least itself is not allowed.
+    now:    what the engine has, where the answer does not say.
+    refused: why it cannot be changed here; None where it can.
+    """
+
+    name: str
+    meaning: str
+    group: str
+    kind: str
+    least: float | None = None
+    most: float | None = None
+    is_open: bool = False
+    choices: tuple[str, ...] = ()
+    now: str | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelCard:
     """What a loaded model is, as plain data.
 
@@ -39,6 +62,7 @@ class ModelCard:
     max_length: int
     num_parameters: int
     views: tuple[ViewCard, ...] = ()
+    levers: tuple[LeverCard, ...] = ()
     is_recorded: bool = True
 
 
@@ -84,6 +108,27 @@ class Asked:
         """Whether both look at one answer within the same bounds."""
         names = ("request_id", "choice", "owner", "max_bytes", "max_flops")
         return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """A change to an answer that somebody wants compared with it.
+
+    owner:  who had the answer made; nobody else finds it.
+    change: as engine/levers.py reads it.   num_runs: of each side.
+    price:  of this machine per hour.
+    max_tokens, max_bytes, max_flops: what it may take.
+    """
+
+    request_id: str
+    choice: int
+    owner: str
+    change: str
+    num_runs: int
+    price: float | None
+    max_tokens: int | None
+    max_bytes: int
+    max_flops: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +197,15 @@ class Service(Protocol):
         No more are made before those of the last batch were taken. Leaving the loop ends it.
         Raises: ReplayError where there is no record; OverloadedError when too many listen;
         EngineClosedError.
+        """
+        ...
+
+    def compare(self, tried: Tried) -> AsyncGenerator[Batch]:
+        """How far a comparison is, and in the end what it found, as docs/compare.md has it.
+
+        The engine works at it in moments without other work. Leaving the loop ends it.
+        Raises: ReplayError where there is no record; RequestError for a change that there is not,
+        or that takes too much; OverloadedError when too many wait; EngineClosedError.
         """
         ...
 

@@ -1,16 +1,18 @@
 """One way of giving an answer: an engine, a prompt, settings, and what is done to the model.
 
-A comparison has two of them, and runs each several times.
+A comparison has two of them, and runs each several times. Whoever runs one may do other things
+between two of its steps: the clock counts the steps alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import perf_counter
+from typing import TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from cutaway.core.arithmetic import Work
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
+from cutaway.engine.allowance import Allowance
 from cutaway.engine.engine import Engine
 from cutaway.engine.forced import forced
 from cutaway.engine.memory import free_bytes
@@ -28,12 +31,17 @@ from cutaway.trace.records import AnswerRecord
 
 _numbers = count()
 
+T = TypeVar("T")
+
+# Says after each step how many tokens of the answer there are, and in the end what it all gave.
+Steps: TypeAlias = Generator[int, None, T]
+
 
 @dataclass(frozen=True)
 class Ran:
     """One answer and what it took. Units: seconds; tokens that went through the model.
 
-    first_text: until a reader saw something.
+    first_text: until a reader saw something.   seconds: of all steps, others' between them apart.
     rate:       tokens a second, of all copies together.
     checksums:  of the rows of logits, by the index of the token that each gave.
     """
@@ -46,6 +54,28 @@ class Ran:
     num_computed: int
     work: Work
     checksums: Mapping[int, int]
+
+
+@dataclass
+class _Answered:
+    """What came of requests that ran together. Units: seconds of steps alone.
+
+    first, ended: until the first of them had a token, and was done.   num_drawn: tokens of all.
+    """
+
+    token_ids: list[int] = field(default_factory=list[int])
+    first: float = 0.0
+    ended: float = 0.0
+    seconds: float = 0.0
+    num_drawn: int = 0
+
+    def take(self, delta: Delta) -> None:
+        """News of the first request, from the step that has ended."""
+        if delta.token_ids and not self.token_ids:
+            self.first = self.seconds
+        self.token_ids += delta.token_ids
+        if delta.finish_reason is not None:
+            self.ended = self.seconds
 
 
 @dataclass(frozen=True)
@@ -63,6 +93,7 @@ class Side:
     engine: Engine
     prompt: tuple[int, ...]
     params: SamplingParams
+    allowance: Allowance
     lead: tuple[int, ...] = ()
     sink_of: Callable[[], Sink] | None = None
     batch: int = 1
@@ -70,35 +101,53 @@ class Side:
     has_cache: bool = True
     is_streamed: bool = True
 
-    def run(self) -> Ran:
+    @property
+    def most_computed(self) -> int:
+        """Tokens that go through the model in one run, at most."""
+        given, most = len(self.prompt), self.params.max_tokens or 0
+        if not self.has_cache:
+            return most * given + most * (most - 1) // 2
+        return (self.batch + self.is_warm) * (given + most)
+
+    def run(self) -> Steps[Ran]:
         """Answer once. Pages of earlier runs are not found, unless it is to be warm."""
         salt = os.urandom(8)
         if self.is_warm:
-            self._answer(self._requests(salt, self.lead)[:1])
+            yield from self._answer(self._requests(salt, self.lead)[:1])
         if self.sink_of is None:
-            return self._once(salt)
+            return (yield from self._once(salt))
         before, self.engine.sink = self.engine.sink, self.sink_of()
         try:
-            with self._by_modules():
-                return self._once(salt)
+            with self._by_modules() as unpacking:
+                for _ in unpacking:
+                    yield 0
+                return (yield from self._once(salt))
         finally:
             self.engine.sink = before
 
-    def _once(self, salt: bytes) -> Ran:
+    def _once(self, salt: bytes) -> Steps[Ran]:
         return self._cached(salt) if self.has_cache else self._recomputed()
 
-    def _by_modules(self) -> AbstractContextManager[None]:
+    def _by_modules(self) -> AbstractContextManager[Iterator[None]]:
         """Sinks that change values see modules; those over packed weights unpack them once."""
         model = self.engine.model
-        return unpacked_once(model.transformer, most_bytes=free_bytes(model.device) // 2)
+        free = free_bytes(model.device) // 2
+        most = free if self.allowance.left is None else min(free, self.allowance.left)
+        return unpacked_once(model.transformer, most_bytes=most)
 
-    def rows(self, like: AnswerRecord, output: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-        """The rows from which given tokens would have been drawn; see engine/forced.py."""
+    def rows(
+        self, like: AnswerRecord, output: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor] | None]:
+        """The rows from which given tokens would have been drawn; see engine/forced.py.
+
+        None is a step that gave no row: a matrix was unpacked.
+        """
         if self.sink_of is None:
             yield from forced(self.engine, like, prompt=self.prompt, output=output)
             return
         sink = self.sink_of()
-        with self._by_modules():
+        with self._by_modules() as unpacking:
+            yield from unpacking
             yield from forced(
                 self.engine,
                 like,
@@ -108,20 +157,16 @@ class Side:
                 intervenes=True,
             )
 
-    def _cached(self, salt: bytes) -> Ran:
-        requests, began = self._requests(salt, self.lead), perf_counter()
-        deltas, ended, num_drawn = self._answer(requests)
-        all_seconds = perf_counter() - began
-        seconds, timings = ended - began, deltas[-1].timings
-        assert timings is not None, "the last delta tells times"
-        drawn = tuple(token_id for delta in deltas for token_id in delta.token_ids)
+    def _cached(self, salt: bytes) -> Steps[Ran]:
+        requests = self._requests(salt, self.lead)
+        done = yield from self._answer(requests)
         record = self._record(requests[0])
         return Ran(
-            token_ids=(*self.lead, *drawn),
-            first_text=timings.first_token if self.is_streamed else seconds,
-            seconds=seconds,
-            per_token=timings.decode / max(1, len(drawn) - 1),
-            rate=num_drawn / all_seconds,
+            token_ids=(*self.lead, *done.token_ids),
+            first_text=done.first if self.is_streamed else done.ended,
+            seconds=done.ended,
+            per_token=(done.ended - done.first) / max(1, len(done.token_ids) - 1),
+            rate=done.num_drawn / done.seconds,
             num_computed=_num_computed(self.engine, record),
             work=work_of(self.engine, record),
             checksums={
@@ -129,23 +174,22 @@ class Side:
             },
         )
 
-    def _recomputed(self) -> Ran:
+    def _recomputed(self) -> Steps[Ran]:
         """Each token as the first of an answer to everything before it."""
         stream = self.engine.text_stream(self.params)
         known: list[int] = []
         records: list[AnswerRecord] = []
-        times = [perf_counter()]
+        seconds: list[float] = []
         is_stopped = False
         while not is_stopped and len(known) < (self.params.max_tokens or 1):
             (request,) = self._requests(os.urandom(8), known)[:1]
             is_early = len(known) < self.params.min_tokens
             params = replace(request.params, max_tokens=1, min_tokens=int(is_early))
             request = replace(request, params=params)
-            deltas, ended, _ = self._answer([request])
-            drawn = [token_id for delta in deltas for token_id in delta.token_ids]
-            times.append(ended)
+            done = yield from self._answer([request], len(known))
+            seconds.append(done.ended)
             records.append(self._record(request))
-            for token_id in drawn:
+            for token_id in done.token_ids:
                 known.append(token_id)
                 is_stopped = stream.push(token_id).stopped_by is not None
         work = Work()
@@ -153,10 +197,10 @@ class Side:
             work += work_of(self.engine, record)
         return Ran(
             token_ids=tuple(known),
-            first_text=times[1] - times[0],
-            seconds=times[-1] - times[0],
-            per_token=(times[-1] - times[1]) / max(1, len(known) - 1),
-            rate=len(known) / (times[-1] - times[0]),
+            first_text=seconds[0],
+            seconds=sum(seconds),
+            per_token=sum(seconds[1:]) / max(1, len(known) - 1),
+            rate=len(known) / sum(seconds),
             num_computed=sum(_num_computed(self.engine, record) for record in records),
             work=work,
             checksums={index: each.tokens[0].checksum for index, each in enumerate(records)},
@@ -181,29 +225,34 @@ class Side:
             for copy in range(self.batch)
         ]
 
-    def _answer(self, requests: Sequence[Request]) -> tuple[list[Delta], float, int]:
-        """News of the first request, when it ended, and how many tokens all of them drew."""
+    def _answer(self, requests: Sequence[Request], num_known: int = 0) -> Steps[_Answered]:
+        """Run requests together; what is told is of the first of them.
+
+        num_known: tokens of the answer that stand in the prompt.
+        """
         engine, ours = self.engine, requests[0].request_id
-        deltas: list[Delta] = []
-        ended, num_drawn = 0.0, 0
+        done, began = _Answered(), perf_counter()
         for request in requests:
             engine.add(request)
         open_ids = {request.request_id for request in requests}
         try:
             while open_ids:
-                for delta in engine.step():
+                deltas = engine.step()
+                done.seconds += perf_counter() - began
+                for delta in deltas:
                     if delta.error is not None and delta.request_id in open_ids:
                         raise delta.error
-                    num_drawn += len(delta.token_ids)
+                    done.num_drawn += len(delta.token_ids)
                     if delta.request_id == ours:
-                        deltas.append(delta)
+                        done.take(delta)
                     if delta.finish_reason is not None:
                         open_ids.discard(delta.request_id)
-                        ended = perf_counter() if delta.request_id == ours else ended
+                yield num_known + len(done.token_ids)
+                began = perf_counter()
         finally:
             for request_id in open_ids:
                 engine.abort(request_id)
-        return deltas, ended, num_drawn
+        return done
 
     def _record(self, request: Request) -> AnswerRecord:
         ledger = self.engine.ledger

@@ -13,16 +13,26 @@ from typing import Any, Literal
 
 from cutaway.cache.table import pages_for
 from cutaway.core.arithmetic import cache_bytes_per_token, weight_bytes
-from cutaway.core.errors import RequestError
+from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import INT64_MAX, LIMITS
 from cutaway.core.request import SamplingParams
 from cutaway.core.step import Sink
+from cutaway.engine.allowance import Allowance
 from cutaway.engine.build import device_of, load_model, numbers_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.engine.intervene import ablation_of, patch_of, untouched
-from cutaway.engine.levers import DRAWS, ENGINES, MODELS, MODULES, RUNS, Change
+from cutaway.engine.levers import (
+    DRAWS,
+    ENGINES,
+    MODELS,
+    MODULES,
+    MOST_COPIES,
+    MOST_TOKENS,
+    RUNS,
+    Change,
+)
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.side import Side
 from cutaway.engine.variant import (
@@ -37,7 +47,6 @@ from cutaway.text.prompt import encode
 from cutaway.trace.records import AnswerRecord
 from cutaway.weights.find import Found, find
 
-Tell = Callable[[str], None]
 Of = Literal["model", "draw"]
 
 _DTYPE_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
@@ -47,24 +56,30 @@ _DTYPE_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 class Source:
     """What there is to start from.
 
+    engine:   nobody else uses it meanwhile.
     name:     under which the model was loaded, to load it again in another form.
     messages: the conversation behind the prompt, where there is one.
-    tell:     hears what memory a lever takes, before it takes it.
     """
 
     engine: Engine
     answer: AnswerRecord
     name: str
     messages: tuple[Message, ...] | None
-    tell: Tell
+    allowance: Allowance
 
     @property
     def params(self) -> SamplingParams:
         """The answer's own, with the seed and the length that it had."""
         given = self.answer.request.params
-        most = given.max_tokens or len(self.answer.tokens)
+        most = self._most(given.max_tokens or len(self.answer.tokens))
         return replace(
-            given, seed=self.answer.seed, max_tokens=most, n=1, logprobs=None, prompt_logprobs=None
+            given,
+            seed=self.answer.seed,
+            max_tokens=most,
+            min_tokens=min(given.min_tokens, most),
+            n=1,
+            logprobs=None,
+            prompt_logprobs=None,
         )
 
     @property
@@ -73,8 +88,13 @@ class Source:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of the answer."""
-        return tuple(token.token_id for token in self.answer.tokens)
+        """Of the answer, as far as it is compared."""
+        tokens = self.answer.tokens
+        return tuple(token.token_id for token in tokens[: self._most(len(tokens))])
+
+    def _most(self, count: int) -> int:
+        bound = self.allowance.max_tokens
+        return count if bound is None else min(count, bound)
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,7 @@ def pair_of(source: Source, change: Change) -> Pair:
     """Raises: RequestError for a value that does not fit; errors of models that are opened."""
     if source.answer.choice != 0:
         raise RequestError("only the first answer of a request can be compared.", param="change")
-    base = Side(source.engine, source.prompt, source.params)
+    base = Side(source.engine, source.prompt, source.params, source.allowance)
     for levers, make in (
         (DRAWS, _draw),
         (MODULES, _modules),
@@ -197,7 +217,7 @@ def _modules(source: Source, change: Change, base: Side) -> Pair:
         # A sink counts tokens, and drafts that are refused would be counted too.
         if engine.config.draft != "off":
             base = replace(base, engine=_beside(source, model, engine.config, draft="off"))
-        num_positions = len(source.prompt) + len(source.answer.tokens) - 1
+        num_positions = len(source.prompt) + len(source.token_ids) - 1
         sink: Callable[[], Sink]
         if change.lever == "ablate":
             sink = ablation_of(change, model.facts).sink
@@ -256,7 +276,7 @@ def _runs(source: Source, change: Change, base: Side) -> Pair:
         is_on = change.one_of("on", "off") == "on"
         note = "streaming changes nothing that is computed, only when it is seen."
         return Pair(base, replace(base, is_streamed=is_on), of=None, notes=(note,))
-    copies = change.whole(least=1, most=1024)
+    copies = change.whole(least=1, most=MOST_COPIES)
     total = len(source.prompt) + (base.params.max_tokens or 0)
     if copies > engine.config.max_sequences or copies * total > engine.cache.capacity_tokens:
         other = _beside(source, engine.model, engine.config, copies=copies, max_sequences=copies)
@@ -268,8 +288,11 @@ def _engines(source: Source, change: Change, base: Side) -> Pair:
     engine, model = source.engine, source.engine.model
     value: object = change.value
     if change.lever in ("prefill_chunk", "page_size"):
-        value = change.whole(least=1, most=2**20)
-    config = replace(engine.config, **_setting(change.lever, value))
+        value = change.whole(least=1, most=MOST_TOKENS)
+    try:
+        config = replace(engine.config, **_setting(change.lever, value))
+    except ConfigError as error:
+        raise RequestError(str(error), param="change") from None
     if change.lever == "kv_dtype":
         model = replace(model, cache_dtype=_cache_dtype(source, config))
         other = _beside(source, model, config)
@@ -292,7 +315,9 @@ def _models(source: Source, change: Change, base: Side) -> Pair:
         config = replace(config, **_setting(change.lever, change.value))
     found = find(name)
     needed = _needed(source, change, found)
-    source.tell(f"a second model beside: about {needed / 2**20:,.0f} MiB of weights")
+    source.allowance.take(
+        needed, f"a second model beside: about {needed / 2**20:,.0f} MiB of weights"
+    )
     model = load_model(found, config)
     prompt, is_same = (
         source.prompt,
@@ -341,9 +366,16 @@ def _beside(
     num_pages = 1 + copies * pages_for(total, config.page_size)
     dtype = str(model.cache_dtype).removeprefix("torch.")
     num_bytes = num_pages * config.page_size * cache_bytes_per_token(model.facts, dtype)
-    source.tell(f"a second pool beside: {num_bytes / 2**20:,.1f} MiB of keys and values")
+    words = f"a second pool beside: {num_bytes / 2**20:,.1f} MiB of keys and values"
+    source.allowance.take(num_bytes, words)
     drafter = NGramDrafter() if config.draft == "ngram" else None
     return Engine(model, config, num_pages=num_pages, drafter=drafter)
+
+
+def apart(source: Source) -> Source:
+    """The same over pages of its own, where others go on using the engine."""
+    engine = source.engine
+    return replace(source, engine=_beside(source, engine.model, engine.config))
 
 
 def _setting(name: str, value: object) -> dict[str, Any]:

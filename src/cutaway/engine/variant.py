@@ -95,12 +95,18 @@ def with_experts(model: LoadedModel, count: int) -> LoadedModel:
             rule = _changed(rule, num_chosen=count)
         return _changed(part, router=_changed(part.router, rule=rule))
 
-    blocks = [cast(Block, block) for block in model.transformer.blocks]
-    if not any(isinstance(block.mlp, MixtureOfExperts) for block in blocks):
+    if not num_experts(model):
         raise RequestError(
             f"experts_per_token is {count}, but {model.name} has no experts.", param="change"
         )
     return _variant(model, mlp=routed)
+
+
+def num_experts(model: LoadedModel) -> int:
+    """Of the layer that has the fewest of those that have some; 0 where none has."""
+    parts = [cast(Block, block).mlp for block in model.transformer.blocks]
+    counts = [part.experts.num_experts for part in parts if isinstance(part, MixtureOfExperts)]
+    return min(counts, default=0)
 
 
 def _variant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -57,21 +57,27 @@ class Packed(nn.Module):
 
 
 @contextmanager
-def unpacked_once(model: nn.Module, *, most_bytes: int) -> Generator[None]:
+def unpacked_once(model: nn.Module, *, most_bytes: int) -> Generator[Iterator[None]]:
     """For many products by modules: packed matrices are unpacked once, not at each of them.
+
+    Gives what unpacks them, one after the other; until it is through, the rest work as before.
 
     most_bytes: that they may take together; those for which nothing is left stay as they are.
     """
     kept: list[Packed] = []
     try:
-        for part in model.modules():
-            if isinstance(part, Packed) and part.unpacked is None:
-                num_bytes = 4 * part.packed.num_rows * part.packed.num_columns
-                if num_bytes <= most_bytes:
-                    most_bytes -= num_bytes
-                    part.unpacked = part.dense()
-                    kept.append(part)
-        yield
+        yield _unpacking(model, kept, most_bytes=most_bytes)
     finally:
         for part in kept:
             part.unpacked = None
+
+
+def _unpacking(model: nn.Module, kept: list[Packed], *, most_bytes: int) -> Iterator[None]:
+    for part in model.modules():
+        if isinstance(part, Packed) and part.unpacked is None:
+            num_bytes = 4 * part.packed.num_rows * part.packed.num_columns
+            if num_bytes <= most_bytes:
+                most_bytes -= num_bytes
+                part.unpacked = part.dense()
+                kept.append(part)
+                yield

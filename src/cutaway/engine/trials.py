@@ -1,0 +1,129 @@
+"""Comparisons that somebody waits for: the first of them goes on by one step at a time.
+
+Each runs over pages of its own, so that the answers of everybody else stay what they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import asdict, dataclass, replace
+from time import monotonic
+from typing import cast
+
+import msgspec
+
+from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
+from cutaway.engine.allowance import Allowance
+from cutaway.engine.compare import Progress, comparing
+from cutaway.engine.comparison import Comparison
+from cutaway.engine.engine import Engine
+from cutaway.engine.levers import change_of, check_served
+from cutaway.engine.service import Batch, Tried
+from cutaway.engine.sides import Source, apart
+from cutaway.trace.ledger import recorded
+from cutaway.views.payload import as_json
+
+MOST_WAITING, MOST_OF_OWNER = 16, 4
+TELL_SECONDS = 0.1  # between two words of how far one is
+
+Hear = Callable[[Batch | CutawayError], None]
+_BESIDE = "other requests were answered between its steps; only its own steps were timed."
+
+
+@dataclass(eq=False)
+class _Trial:
+    """num_told: events so far.   told: the last word of how far it is, and when."""
+
+    tried: Tried
+    steps: Generator[Progress, None, Comparison]
+    hear: Hear
+    first_step: int | None = None
+    num_told: int = 0
+    told: tuple[int, float] = (-1, 0.0)
+
+
+class Trials:
+    """Comparisons over one engine, in the order in which they were asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: dict[Hashable, _Trial] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._open)
+
+    def open(self, name: Hashable, tried: Tried, hear: Hear) -> None:
+        """Queue one. What it finds, or why nothing, is told later; at once if refused."""
+        num_own = sum(each.tried.owner == tried.owner for each in self._open.values())
+        if len(self._open) >= MOST_WAITING or num_own >= MOST_OF_OWNER:
+            words = (
+                f"too many comparisons wait: {MOST_WAITING} may at once, {MOST_OF_OWNER} of one "
+                "owner. End some, or try again in a few seconds."
+            )
+            hear(OverloadedError(words, retry_after=5))
+            return
+        self._open[name] = _Trial(tried, self._steps(tried), hear)
+
+    def leave(self, name: Hashable) -> None:
+        """Nobody waits any more: what it holds is free at once."""
+        trial = self._open.pop(name, None)
+        if trial is not None:
+            trial.steps.close()
+
+    def step(self) -> None:
+        """One step of the first. A fault ends it alone."""
+        name, trial = next(iter(self._open.items()))
+        if trial.first_step is None:
+            trial.first_step = self._engine.num_steps
+        try:
+            self._tell(trial, next(trial.steps))
+            return
+        except StopIteration as ended:
+            found: Comparison = ended.value
+            if self._engine.num_steps != trial.first_step:
+                found = replace(found, notes=(*found.notes, _BESIDE))
+            trial.hear(_event(trial, {"type": "comparison", **_plain(found)}, is_last=True))
+        except CutawayError as error:
+            trial.hear(error)
+        except Exception:
+            print("a comparison raised; it ends alone.", file=sys.stderr)
+            traceback.print_exc()
+            words = "this cannot be compared because of a fault of Cutaway itself."
+            trial.hear(CutawayError(words))
+        del self._open[name]
+
+    def _tell(self, trial: _Trial, progress: Progress) -> None:
+        """Say how far it is, a few times a second and whenever another part begins."""
+        part, when = trial.told
+        now = monotonic()
+        if progress.num_done == part and now - when < TELL_SECONDS:
+            return
+        trial.told = (progress.num_done, now)
+        trial.hear(_event(trial, {"type": "progress", **asdict(progress)}, is_last=False))
+
+    def _steps(self, tried: Tried) -> Generator[Progress, None, Comparison]:
+        change = change_of(tried.change)
+        check_served(change)
+        answer = recorded(self._engine.ledger, tried.request_id, tried.choice, owner=tried.owner)
+        if answer.finish_reason is None:
+            raise ReplayError(f"answer {tried.request_id!r} has not ended yet. Ask when it has.")
+        allowance = Allowance(
+            max_tokens=tried.max_tokens, max_bytes=tried.max_bytes, max_flops=tried.max_flops
+        )
+        # No lever that is left loads a model again, so the name that it was loaded by is nothing.
+        source = Source(self._engine, answer, self._engine.model.name, None, allowance)
+        steps = comparing(apart(source), change, num_runs=tried.num_runs, price=tried.price)
+        return (yield from steps)
+
+
+def _event(trial: _Trial, value: dict[str, object], *, is_last: bool) -> Batch:
+    number = trial.num_told
+    trial.num_told += 1
+    return Batch(((number, msgspec.json.encode(value)),), is_last)
+
+
+def _plain(found: Comparison) -> dict[str, object]:
+    return cast("dict[str, object]", as_json(found))
