@@ -132,9 +132,9 @@ def inside(folder: Path) -> None:
     def decode_steps(count: int) -> list[Step]:
         """The engine's own steps behind the prompt, as its runner got them."""
         seen: list[Step] = []
-        forward = engine.runner.forward
+        run = engine.runner.run
         with mock.patch.object(
-            engine.runner, "forward", lambda step: (seen.append(step), forward(step))[1]
+            engine.runner, "run", lambda batch: (seen.append(batch.step), run(batch))[1]
         ):
             params = SamplingParams(max_tokens=count + 1, temperature=0.0, ignore_eos=True)
             engine.add(Request(request_id="r", prompt_token_ids=tuple(range(2, 42)), params=params))

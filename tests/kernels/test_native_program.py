@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from native_cases import needs_native, packed, random, random_step, running
 from torch import Tensor
 
-from cutaway.core.step import Step
+from cutaway.core.step import Numbers, Step
 from cutaway.kernels import native
 from cutaway.kernels.native import library
 from cutaway.kernels.native.structs import STRUCTS, Code, Rows
@@ -131,6 +132,55 @@ def test_tokens_in_one_chunk_many_chunks_or_one_by_one_give_the_same_bits() -> N
         found.append(last)
     for each in found[1:]:
         assert torch.equal(each, found[0])
+
+
+def numbers_of(step: Step) -> Numbers:
+    """The host's side of a step."""
+    lists = [
+        each.tolist()
+        for each in (step.token_ids, step.positions, step.declared_lengths, step.logit_rows)
+    ]
+    groups = step.groups
+    pages, slots = [g.page_table.tolist() for g in groups], [g.slots.tolist() for g in groups]
+    return Numbers(*lists, step.plan, pages, slots)
+
+
+def test_numbers_of_the_host_are_the_same_step_as_tensors() -> None:
+    model = Tiny()
+    step = random_step([3, 1, 20], [40, 17, 20], page_size=16, num_pages=90)
+    second = replace(step.groups[0], page_table=step.groups[0].page_table.flip(0))
+    step = replace(step, groups=(*step.groups, second))
+    numbers = numbers_of(step)
+    made = Step.of(numbers, (), device=torch.device("cpu"))
+    assert made.plan == step.plan and torch.equal(made.query_starts, step.query_starts)
+    assert torch.equal(made.groups[1].page_table, second.page_table)
+    wanted = model.replayed(step)
+    model.logits.fill_(-7.0)
+    model.program.run(native.NativeStep.of_numbers(numbers))
+    assert torch.equal(model.logits[: len(wanted)], wanted)
+    read, kept = native.NativeStep.of_numbers(numbers), native.NativeStep.of(step)
+    for group in range(2):
+        for name, count in (("page_table", second.page_table.numel()), ("slots", 24)):
+            ours, theirs = (
+                (ctypes.c_int64 * count).from_address(getattr(each.struct.groups[group], name))[:]
+                for each in (read, kept)
+            )
+            assert ours == theirs
+
+
+def test_numbers_that_do_not_fit_together_are_refused() -> None:
+    numbers = numbers_of(random_step([3, 1], [40, 17], page_size=16, num_pages=90))
+    pages, slots = numbers.pages[0], numbers.slots[0]
+    for wrong, message in (
+        ({"positions": numbers.positions[1:]}, "lack a number"),
+        ({"plan": replace(numbers.plan, query_lengths=(4,))}, "lack a number"),
+        ({"slots": [slots[1:]]}, "too many or too few pages or slots"),
+        ({"pages": [pages[:1]]}, "too many or too few pages or slots"),
+        ({"pages": [[pages[0], pages[1][1:]]]}, "too many or too few pages or slots"),
+        ({"pages": [pages] * 5, "slots": [slots] * 5}, "more than four"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            native.NativeStep.of_numbers(replace(numbers, **wrong))
 
 
 def test_a_step_that_wants_no_logits_still_stores_its_tokens() -> None:

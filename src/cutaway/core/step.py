@@ -45,6 +45,27 @@ class GroupTables:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A step on the host, before any of it is a tensor: the same names, the same order.
+
+    pages, slots: for each cache group, what becomes GroupTables.
+    """
+
+    token_ids: Sequence[int]
+    positions: Sequence[int]
+    declared_lengths: Sequence[int]
+    logit_rows: Sequence[int]
+    plan: ShapePlan
+    pages: Sequence[Sequence[Sequence[int]]]  # [B][pages], all sequences' equally many
+    slots: Sequence[Sequence[int]]
+
+    @property
+    def query_starts(self) -> list[int]:
+        """First token of each sequence, and their number."""
+        return [0, *accumulate(self.plan.query_lengths)]
+
+
+@dataclass(frozen=True)
 class LayerCache:
     """One layer's pages: each field [N, P, ...]; the group tells which tables address them.
 
@@ -99,6 +120,33 @@ class Step:
             return value
         replaced = self.sink(name, value, layer)
         return value if replaced is None else replaced
+
+    @staticmethod
+    def of(
+        numbers: Numbers,
+        caches: tuple[LayerCache, ...],
+        *,
+        device: torch.device,
+        sink: Sink | None = None,
+    ) -> Step:
+        """The tensors of a step."""
+
+        def tensor(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        groups = zip(numbers.pages, numbers.slots, strict=True)
+        return Step(
+            token_ids=tensor(numbers.token_ids),
+            positions=tensor(numbers.positions),
+            declared_lengths=tensor(numbers.declared_lengths),
+            query_starts=tensor(numbers.query_starts),
+            context_lengths=tensor(numbers.plan.context_lengths),
+            logit_rows=tensor(numbers.logit_rows),
+            plan=numbers.plan,
+            groups=tuple(GroupTables(tensor(pages), tensor(slots)) for pages, slots in groups),
+            caches=caches,
+            sink=sink,
+        )
 
     @staticmethod
     def without_cache(

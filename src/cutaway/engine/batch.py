@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from cutaway.core.layout import SCRATCH_PAGE
-from cutaway.core.step import GroupTables, LayerCache, ShapePlan, Sink, Step
+from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step
 from cutaway.engine.scheduler import Scheduled
 
 
@@ -22,9 +21,17 @@ class Batch:
     when prompt log-probabilities are wanted, then 1 + num_drafts rows to sample from.
     """
 
-    step: Step
+    numbers: Numbers
     scheduled: tuple[Scheduled, ...]
     rows: tuple[range, ...]
+    caches: tuple[LayerCache, ...] = field(repr=False)
+    device: torch.device
+    sink: Sink | None = None
+
+    @cached_property
+    def step(self) -> Step:
+        """Its tensors, made when they are asked for: native kernels read numbers alone."""
+        return Step.of(self.numbers, self.caches, device=self.device, sink=self.sink)
 
     def sample_rows(self, index: int) -> range:
         """The rows of scheduled[index] to sample from; empty in the middle of a prompt."""
@@ -57,25 +64,13 @@ def build_batch(
         wanted = _wanted_rows(item)
         rows.append(range(len(logit_rows), len(logit_rows) + len(wanted)))
         logit_rows += [first + row for row in wanted]
-    query_lengths = tuple(item.count for item in scheduled)
-    context_lengths = tuple(item.start + item.count for item in scheduled)
-
-    def tensor(values: Items[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
-
-    step = Step(
-        token_ids=tensor(token_ids),
-        positions=tensor(positions),
-        declared_lengths=tensor(declared),
-        query_starts=tensor([0, *accumulate(query_lengths)]),
-        context_lengths=tensor(context_lengths),
-        logit_rows=tensor(logit_rows),
-        plan=ShapePlan(query_lengths, context_lengths),
-        groups=_group_tables(scheduled, device),
-        caches=caches,
-        sink=sink,
+    pages, slots = _places(scheduled)
+    plan = ShapePlan(
+        tuple([item.count for item in scheduled]),
+        tuple([item.start + item.count for item in scheduled]),
     )
-    return Batch(step, tuple(scheduled), tuple(rows))
+    numbers = Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots)
+    return Batch(numbers, tuple(scheduled), tuple(rows), caches, device, sink)
 
 
 def _wanted_rows(item: Scheduled) -> range:
@@ -86,23 +81,21 @@ def _wanted_rows(item: Scheduled) -> range:
     return range(item.count - 1 - item.num_drafts, item.count) if item.samples else range(0)
 
 
-def _group_tables(scheduled: Items[Scheduled], device: torch.device) -> tuple[GroupTables, ...]:
+def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[list[int]]]:
+    """Pages and slots of every cache group; tables are filled up to one width."""
     tables = [item.sequence.tables for item in scheduled]
-    groups: list[GroupTables] = []
+    all_pages: list[list[list[int]]] = []
+    all_slots: list[list[int]] = []
     assert tables[0] is not None, "a scheduled sequence has tables"
     for group in range(len(tables[0].groups)):
         pages: list[list[int]] = []
         slots: list[int] = []
         for item, table in zip(scheduled, tables, strict=True):
             assert table is not None, "a scheduled sequence has tables"
-            pages.append(table.groups[group].pages)
-            slots += table.groups[group].slots(item.start, item.count)
-        width = max(len(each) for each in pages)
-        padded = [each + [SCRATCH_PAGE] * (width - len(each)) for each in pages]
-        groups.append(
-            GroupTables(
-                torch.tensor(padded, dtype=torch.int64, device=device),
-                torch.tensor(slots, dtype=torch.int64, device=device),
-            )
-        )
-    return tuple(groups)
+            its = table.groups[group]
+            pages.append(its.pages)
+            slots += its.slots(item.start, item.count)
+        width = max(map(len, pages))
+        all_pages.append([each + [SCRATCH_PAGE] * (width - len(each)) for each in pages])
+        all_slots.append(slots)
+    return all_pages, all_slots

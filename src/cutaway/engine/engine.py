@@ -267,7 +267,7 @@ class Engine:
         )
         if self.recorder is not None:
             self.recorder.planned(self.num_steps, batch)
-        logits = self.runner.forward(batch.step)
+        logits = self.runner.run(batch)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         drawn_for = draw(self.sampler, batch, logits, self._answers)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.step import LayerCache, Step
+from cutaway.core.step import LayerCache, Numbers, Step
 from cutaway.engine.model import LoadedModel
 from cutaway.kernels.capture import PAGE_DTYPES, Rotation, Tape
 
@@ -41,6 +41,8 @@ class NativeSteps:
         }
         self._logits = model.record(self._tape, caches, self._rotations)
         self._wanted = self._logits[:1]
+        # Angles of a step's own lengths are computed in torch, from its tensors.
+        self.takes_numbers = not any(each.is_by_token for each in self._rotations.values())
 
     def run(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run."""
@@ -51,7 +53,15 @@ class NativeSteps:
                 rotation.cos[:count].copy_(cos)
                 rotation.sin[:count].copy_(sin)
         self._tape.run(step)
-        num_rows = step.logit_rows.shape[0]
+        return self._rows(step.logit_rows.shape[0])
+
+    def run_numbers(self, numbers: Numbers) -> Tensor:
+        """The same of a step without a sink, for which no tensor is made."""
+        assert self.takes_numbers, "angles of each token are computed from a step's tensors"
+        self._tape.run_numbers(numbers)
+        return self._rows(len(numbers.logit_rows))
+
+    def _rows(self, num_rows: int) -> Tensor:
         if self._wanted.shape[0] != num_rows:  # a view takes time, and decoding wants one for long
             self._wanted = self._logits[:num_rows]
         return self._wanted

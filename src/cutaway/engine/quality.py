@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.request import Request, SamplingParams
-from cutaway.core.step import Step
+from cutaway.engine.batch import Batch
 from cutaway.engine.llm import LLM
 
 CHUNK = 512  # tokens, each read from an empty cache
@@ -23,14 +23,14 @@ class Logits:
         self._llm = LLM(model, **sized)
         self.encode = self._llm.encode
         runner = self._llm.engine.runner
-        forward = runner.forward
+        run = runner.run
 
-        def kept(step: Step) -> Tensor:
-            logits = forward(step)
+        def kept(batch: Batch) -> Tensor:
+            logits = run(batch)
             self._rows.append(logits.clone())
             return logits
 
-        runner.forward = kept
+        runner.run = kept
         self._rows: list[Tensor] = []
 
     def of(self, token_ids: Sequence[int]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
 from cutaway.core.step import Step
+from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.model import LoadedModel
@@ -35,6 +36,16 @@ class Runner:
         self._graphs = DecodeGraphs(model, pool.layers) if has_graphs else None
         self._native = native
         self.kernel = "plain"  # what ran the latest step
+
+    def run(self, batch: Batch) -> Tensor:
+        """What forward gives for the batch's step.
+
+        Shapes: [R, V], valid until the next one.
+        """
+        if self._native is not None and batch.sink is None and self._native.takes_numbers:
+            self.kernel = "native"
+            return self._native.run_numbers(batch.numbers)
+        return self.forward(batch.step)
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cutaway.core.step import Step
+from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native import NativeStep, Operation, Program, Rotation, is_available, room
 from cutaway.kernels.native.library import set_num_threads
 from cutaway.kernels.native.pages import PAGE_DTYPES
@@ -76,6 +76,10 @@ class Tape:
             assert self._keeps, "what a sink reads is kept"
             for shown in self._shown:
                 step.tap(shown.name, shown.read(step), shown.layer)
+
+    def run_numbers(self, numbers: Numbers) -> None:
+        """Replay for one step that nobody watches."""
+        self._program.run(NativeStep.of_numbers(numbers))
 
     def time(self, step: Step) -> dict[str, float]:
         """Replay and give the seconds of each kind of operation."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from array import array
 from dataclasses import dataclass
 
 import numpy
 import torch
 from torch import Tensor
 
-from cutaway.core.step import Step
+from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native.library import check, library
 from cutaway.kernels.native.operations import Operation
 from cutaway.kernels.native.structs import MAX_GROUPS, Code, Group, StepStruct
@@ -22,10 +23,10 @@ from cutaway.kernels.native.structs import MAX_GROUPS, Code, Group, StepStruct
 
 @dataclass(frozen=True, eq=False)
 class NativeStep:
-    """A step as the library reads it, and the tensors that it points into."""
+    """A step as the library reads it, and what it points into."""
 
     struct: StepStruct
-    kept: tuple[Tensor, ...]
+    kept: tuple[Tensor | array[int], ...]
 
     @staticmethod
     def of(step: Step) -> NativeStep:
@@ -54,6 +55,43 @@ class NativeStep:
         for index, (table, slot) in enumerate(zip(tables, slots, strict=True)):
             struct.groups[index] = Group(table.data_ptr(), table.shape[1], slot.data_ptr())
         return NativeStep(struct, kept)
+
+    @staticmethod
+    def of_numbers(numbers: Numbers) -> NativeStep:
+        """Pointers into one array that holds all of a step.
+
+        After a step that read all weights no cache holds anything of the host: a tensor for each
+        of its eight parts took four times as long.
+        """
+        if len(numbers.slots) > MAX_GROUPS:
+            raise AssertionError(f"a step has {len(numbers.slots)} cache groups, more than four")
+        plan, count = numbers.plan, len(numbers.token_ids)
+        sequences, num_rows = len(plan.context_lengths), len(numbers.logit_rows)
+        if len(numbers.positions) != count or len(plan.query_lengths) != sequences:
+            raise AssertionError(f"{count} tokens of {sequences} sequences lack a number")
+        words = [*numbers.token_ids, *numbers.positions, *numbers.query_starts]
+        words += plan.context_lengths
+        words += numbers.logit_rows
+        group_starts: list[tuple[int, int, int]] = []
+        for pages, slots in zip(numbers.pages, numbers.slots, strict=True):
+            first, width = len(words), len(pages[0])
+            for each in pages:
+                words += each
+            group_starts.append((first, width, len(words)))
+            if len(words) - first != sequences * width or len(slots) != count:
+                raise AssertionError("a cache group has too many or too few pages or slots")
+            words += slots
+        kept = array("q", words)
+        address, _ = kept.buffer_info()
+        starts = address + 16 * count
+        contexts = starts + 8 * (sequences + 1)
+        struct = StepStruct(
+            *(count, sequences, num_rows),
+            *(address, address + 8 * count, starts, contexts, contexts + 8 * sequences),
+        )
+        for index, (first, width, last) in enumerate(group_starts):
+            struct.groups[index] = Group(address + 8 * first, width, address + 8 * last)
+        return NativeStep(struct, (kept,))
 
     @staticmethod
     def of_rows(count: int) -> NativeStep:
