@@ -40,11 +40,16 @@ interface Told {
 
 const SCHEMA = 1;
 
-/** Read the events of an answer that has ended. Throws an Error in the server's words. */
-export async function factsOf(trace: string): Promise<Facts> {
+/** The events of an answer that has ended, a line of JSON each. Throws an Error in the server's words. */
+export async function linesOf(trace: string): Promise<string[]> {
   const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(trace)}/events`);
   if (!response.ok) throw new Error(await faultOf(response));
-  return summed(new EventReader().add(await response.text()));
+  return new EventReader().add(await response.text());
+}
+
+/** What they come to. Throws an Error in the server's words. */
+export async function factsOf(trace: string): Promise<Facts> {
+  return summed(await linesOf(trace));
 }
 
 /** The sums that events tell. Throws an Error for what this page cannot read. */

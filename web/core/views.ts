@@ -19,6 +19,11 @@ export interface Query {
 /** Places that a selection chooses, the weightiest first. */
 export const PLACES = ["token", "position", "layer", "head"] as const;
 
+/** A question without the view's name: the place that it asks for. */
+export function placeOf({ view: _, ...place }: Query): Omit<Query, "view"> {
+  return place;
+}
+
 /** A place in words, as far as it answers a question. */
 export function placed(query: Query, asked: Query): string {
   return PLACES.filter((name) => query[name] !== undefined && asked[name] !== undefined).map((name) => `${name} ${query[name]}`).join(", ");
@@ -71,6 +76,11 @@ export class Views {
     } finally {
       if (this.#running.get(slot) === stopper) this.#running.delete(slot);
     }
+  }
+
+  /** All that was seen so far. */
+  seen(): Seen[] {
+    return [...this.#kept.values()];
   }
 
   /** End the question in a slot. */

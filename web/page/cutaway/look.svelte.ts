@@ -93,11 +93,11 @@ export class Look {
     else route.go({ position: index }, true);
   }
 
-  /** What the chosen station asks for. */
-  query(): Query {
-    const station = stationOf(this.view);
+  /** What the chosen station asks for, or another one. */
+  query(view = this.view): Query {
+    const station = stationOf(view);
     const { layer, head } = route.place;
-    const query: Query = { view: this.view };
+    const query: Query = { view };
     for (const name of station.takes) {
       if (name === "position") query.position = this.position;
       else if (name === "token") query.token = this.step;
@@ -105,8 +105,8 @@ export class Look {
       else if (name === "head" && head !== null && (layer !== null || !station.isMore)) query.head = head;
       else if (name === "text" && this.words) query.text = this.words;
     }
-    if (this.view === "attention" && head === null) delete query.layer;
-    if (this.view === "lens" && (layer !== null || this.isWide)) delete query.position;
+    if (view === "attention" && head === null) delete query.layer;
+    if (view === "lens" && (layer !== null || this.isWide)) delete query.position;
     return query;
   }
 
