@@ -26,17 +26,17 @@ def draw(
     """
     rows: list[Row] = []
     wanted: list[int] = []
+    counts: list[int] = []
     for index, item in enumerate(batch.scheduled):
         at = batch.sample_rows(index)
+        counts.append(len(at))
         wanted += at
         if at:
             rows += answers[item.sequence].rows(item.num_drafts)
-    if len(wanted) < logits.shape[0]:
+    if len(wanted) < len(batch.numbers.logit_rows):
         logits = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
     drawn = iter(sampler.sample(logits, rows))
-    return [
-        list(islice(drawn, len(batch.sample_rows(index)))) for index in range(len(batch.scheduled))
-    ]
+    return [list(islice(drawn, count)) for count in counts]
 
 
 def good(drawn: Items[Sampled]) -> Iterator[int]:

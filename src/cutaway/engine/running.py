@@ -49,6 +49,8 @@ class Running:
 
     def rows(self, num_drafts: int) -> list[Row]:
         """The rows that draw the next token and the one after each draft."""
+        if self.grammar is None and not num_drafts:
+            return [self._row(0, None)]
         masks = self._masks(num_drafts)
         return [self._row(offset, masks[offset]) for offset in range(1 + num_drafts)]
 

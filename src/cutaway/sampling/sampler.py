@@ -118,10 +118,11 @@ def sample_native(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call."""
     draws: list[int | None] = [None] * len(rows)
     drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
-    for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
-        draws[index] = u
+    if drawing:
+        for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
+            draws[index] = u
     drawn = native.sample(logits, _edited(logits, rows), list(map(_choice, rows, draws)))
-    more = _alternatives(logits, [each.logit for each in drawn], rows)
+    more = _alternatives(logits, drawn, rows)
     results: list[Sampled] = []
     for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):
         scores = (each.logit, each.peak, each.total, *more.get(index, ()))
@@ -151,11 +152,14 @@ def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
     return edited
 
 
+_GREEDY = native.Choice()
+
+
 def _choice(row: Row, u: int | None) -> native.Choice:
     """A row's settings in the numbers that sampling/filters.py defines."""
     params = row.params
     if u is None:
-        return native.Choice()
+        return _GREEDY
     return native.Choice(
         temperature=params.temperature,
         floor=min_p_floor(params.min_p),
@@ -166,7 +170,7 @@ def _choice(row: Row, u: int | None) -> native.Choice:
 
 
 def _alternatives(
-    logits: Tensor, chosen: Sequence[float], rows: Sequence[Row]
+    logits: Tensor, drawn: Sequence[native.Drawn], rows: Sequence[Row]
 ) -> dict[int, list[float]]:
     """Rank and likeliest tokens of the rows that ask for them."""
     groups: dict[int, list[int]] = {}
@@ -176,7 +180,7 @@ def _alternatives(
     found: dict[int, list[float]] = {}
     for num_logprobs, indices in groups.items():
         for tile in _in_tiles(indices, logits):
-            logit = torch.tensor([[chosen[index]] for index in tile])
+            logit = torch.tensor([[drawn[index].logit] for index in tile])
             with _in_torch():
                 numbers = alternatives(_take(logits, tile), logit, num_logprobs)
             found.update(zip(tile, cast("list[list[float]]", numbers.tolist()), strict=True))
@@ -219,7 +223,7 @@ def _sample_alike(logits: Tensor, rows: Sequence[Row], u: list[int] | None) -> T
 
 
 def _read(numbers: Sequence[float], u: int | None, told: int) -> Sampled:
-    token_id, left = numbers[:2]
+    token_id, left = numbers[0], numbers[1]
     score = read_score(numbers[2:])
     if score.is_bad or not math.isfinite(left):
         return Sampled(None, u, BAD_SCORE, told)

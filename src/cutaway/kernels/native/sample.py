@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ from cutaway.kernels.native.structs import (
     Sample,
     StepStruct,
 )
+
+# As numbers: an IntEnum's member is looked up and turned each time.
+_LOGITS, _SAMPLE, _NUM_BYTES = int(Rows.LOGITS), int(Code.SAMPLE), ctypes.sizeof(Sample)
+_DRAWN: Final = struct.Struct("=qdfff4xQ")  # DrawnStruct in one piece, as Drawn has it
 
 
 class Choice(NamedTuple):
@@ -64,26 +69,29 @@ def sample(logits: Tensor, edited: Mapping[int, Tensor], rows: Sequence[Choice])
         raise AssertionError(f"{count} rows of logits have {len(rows)} choices")
     # ctypes, not arrays of records: after a step that read all weights the caches hold nothing of
     # this, and for a row or two they touch far less memory.
-    first, stride = _address(logits, size), logits.stride(0) * logits.element_size()
-    raw = [first + row * stride for row in range(count)]
-    drawn_from = raw.copy()
+    first = _address(logits, size)
+    places = [first]
+    if count > 1:
+        stride = logits.stride(0) * 4
+        places = [first + row * stride for row in range(count)]
+    places += places
     for row, each in edited.items():
-        drawn_from[row] = _address(each[None], size)
-    pointers = ctypes.c_void_p * count
-    at_raw, at_edited = pointers(*raw), pointers(*drawn_from)
+        places[count + row] = _address(each[None], size)
+    pointers = (ctypes.c_void_p * (2 * count))(*places)
     choices, drawn = (ChoiceStruct * count)(*rows), (DrawnStruct * count)()
+    at = ctypes.addressof(pointers)
     arguments = Sample(
-        *(Rows.LOGITS, count, ctypes.addressof(at_raw), ctypes.addressof(at_edited), size),
+        *(_LOGITS, count, at, at + 8 * count, size),
         *(ctypes.addressof(choices), ctypes.addressof(drawn)),
     )
-    step = StepStruct(num_logit_rows=count)
-    address, num_bytes = ctypes.addressof(arguments), ctypes.sizeof(arguments)
-    check(library().cw_run(Code.SAMPLE, address, num_bytes, ctypes.byref(step)))
-    return [Drawn(d.token_id, d.total, d.peak, d.left, d.logit, d.checksum) for d in drawn]
+    step = StepStruct(0, 0, count)
+    status = library().cw_run(_SAMPLE, ctypes.addressof(arguments), _NUM_BYTES, ctypes.byref(step))
+    check(status)
+    return [Drawn._make(each) for each in _DRAWN.iter_unpack(drawn)]
 
 
 def _address(logits: Tensor, size: int) -> int:
-    """Of the first row; each lies in one piece."""
+    """Of the first row; each lies in one piece, of float32."""
     is_sound = logits.dtype == torch.float32 and logits.shape[1] == size and logits.is_cpu
     if not (is_sound and (size == 1 or logits.stride(1) == 1)):
         raise AssertionError(f"a row of logits is not a contiguous float32 [{size}] on cpu")
