@@ -14,6 +14,7 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
+from cutaway.engine.pace import Cost, Pace
 from cutaway.kernels import capture
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
@@ -187,3 +188,35 @@ def test_values_of_another_model_are_not_called_exact(folder: Path) -> None:
         next(engine.model.transformer.parameters())[0, 0] += 1
     proof = Look(engine, answer).take(everything(answer)).proof
     assert not proof.is_exact and str(proof).startswith("not exact (shape-faithful): ")
+
+
+def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = answered(engine, range(40))
+    look = Look(engine, answer)
+    assert engine.ledger is not None
+    lens, query = view_of("lens"), Query(position=41)
+    cost, wanted = look.foreseen(lens, query), look.cost(lens.wants(look.subject, query))
+    runs = engine.replay_plan(answer).runs
+    until = [run for run in runs if run.part.start <= 41]
+    assert wanted.num_tokens == sum(run.num_tokens for run in until) == 42
+    assert wanted.seconds == pytest.approx(sum(r.step.ended - r.step.began for r in until))
+    own = 2 * 64 * 320 * (1 + 1) * 1  # of one layer at one position, and what came
+    assert cost.flops - wanted.flops == own == lens.flops(look.subject, query)
+    rate = max(run.num_tokens / (run.step.ended - run.step.began) for run in runs)
+    tokens = own / (2 * engine.model.facts.num_parameters)
+    assert cost.seconds - wanted.seconds == pytest.approx(tokens / rate)
+    look.take(lens.wants(look.subject, query))
+    assert look.foreseen(lens, query).num_tokens == 0, "what is there costs its products alone"
+    assert look.foreseen(view_of("tokens"), Query()) == Cost(0, 0, 0)
+
+
+def test_the_pace_of_looks_is_learned_from_the_time_within_their_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 3.0, 10.0, 13.0, 20.0, 22.0])  # in a step, outside, in a step, outside
+    monkeypatch.setattr("cutaway.engine.pace.perf_counter", lambda: next(clock))
+    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0)
+    assert pace.seconds(cost) == 2.0
+    assert len([*pace.watched(cost, iter([None, None]))]) == 2
+    assert pace.seconds(cost) == 2.0 * (1 + 8 / 2) / 2

@@ -152,3 +152,28 @@ def test_looks_yield_to_answers(folder: Path) -> None:
             assert order == ["answer", "answer", "answer", "look"]
 
     asyncio.run(body())
+
+
+def test_what_a_view_would_take_is_told_and_nothing_is_computed(folder: Path) -> None:
+    async def body() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            trace = await answered(http)
+            path = f"/cutaway/v1/traces/{trace}/views"
+            sent = {"view": "lens", "position": 2, "only_cost": True}
+            response = await http.post(path, json=sent)  # bytes are not asked for either
+            assert response.headers["content-type"] == "application/json"
+            told = response.json()
+            names = {"schema", "view", "num_tokens", "flops", "num_bytes", "seconds"}
+            assert told.keys() == names and told["view"] == "lens"
+            assert told["num_tokens"] > 2 and told["flops"] > 0 and told["seconds"] > 0
+            again = (await http.post(path, json=sent)).json()
+            assert again == told, "it was not run, so it costs as much"
+            assert (await viewed(http, trace, view="lens", position=2)).status_code == 200
+            after = (await http.post(path, json=sent)).json()
+            assert after["num_tokens"] == 0 and after["flops"] < told["flops"]
+            free = (await viewed(http, trace, view="tokens", only_cost=True)).json()
+            assert free["flops"] == free["seconds"] == 0
+            refused = await viewed(http, trace, view="lens", layer=99, only_cost=True)
+            assert refused.status_code == 400 and "layer is 99" in refused.text
+
+    asyncio.run(body())

@@ -221,3 +221,38 @@ def test_raw_frames_are_those_that_were_sent_and_lead_to_their_tokens(opened: Op
     shown = page.locator("article[data-view=detokenization][aria-busy=false]")
     shown.get_by_text("Raw frames").click()
     shown.get_by_text("this answer's are not here").wait_for()
+
+
+def test_a_dear_view_tells_its_price_and_is_computed_when_one_agrees(opened: Opened) -> None:
+    computed: list[dict[str, Any]] = []
+
+    def dearer(route: Route) -> None:
+        """The server's own answer, with the time that a larger model would take."""
+        body = json.loads(route.request.post_data or "")
+        if not body.get("only_cost"):
+            computed.append(body)
+            route.continue_()
+            return
+        told = route.fetch().json()
+        assert told["flops"] < 1e9, "a tiny model is never dear"
+        route.fulfill(json={**told, "seconds": 2.04, "flops": 7 * 10**9})
+
+    page = look_inside(opened)
+    page.route("**/views", dearer)
+    page.locator("nav [data-view=residual]").click()
+    offer = page.get_by_role("group", name="What this view would take")
+    assert re.match(
+        r"Ledger at position \d+: \d+ tokens go through the model again, "
+        r"about 7 GFLOP, about 2 s on this machine\.",
+        offer.inner_text(),
+    )
+    free = {"tokens", "timeline", "pages", "cost", "characters", "detokenization"}
+    assert {each["view"] for each in computed} <= free, "nothing was run before one agreed"
+    offer.get_by_role("button", name="Show").click()
+    shown = page.locator("article[data-view=residual][aria-busy=false]")
+    assert "7 GFLOP, 2.04 s foreseen" in shown.locator(".cost").inner_text()
+    assert [each for each in computed if each["view"] not in free] == [computed[-1]]
+    station(page, "drift")  # as dear as what was agreed to
+    page.locator("nav [data-view=timeline]").click()
+    page.locator("article[data-view=timeline][aria-busy=false]").wait_for()
+    assert page.get_by_role("alert").count() == 0

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 
 import frames from "./golden.json";
-import { Refused, Views } from "./views";
+import { Dear, isDear, priceOf, Refused, Views } from "./views";
 
 const FRAME = Uint8Array.from(atob(frames.probabilities), (sign) => sign.charCodeAt(0));
 
@@ -49,5 +49,27 @@ describe("views", () => {
     await expect(views.see({ view: "lens", layer: 99 })).rejects.toThrow("layer is 99");
     await expect(views.see({ view: "lens", layer: 99 })).rejects.toBeInstanceOf(Refused);
     expect(fake).toHaveBeenCalledTimes(2);
+  });
+
+  it("ask for the price first, where somebody cares, and compute nothing that is too dear", async () => {
+    const bodies: { only_cost?: boolean }[] = [];
+    const price = { num_tokens: 42, flops: 5.21e9, num_bytes: 8, seconds: 0.9123 };
+    vi.stubGlobal("fetch", (_: string, init: RequestInit) => {
+      bodies.push(JSON.parse(init.body as string) as object);
+      return Promise.resolve(bodies.at(-1)!.only_cost ? Response.json(price) : new Response(FRAME));
+    });
+    const views = new Views("id");
+    const query = { view: "lens", position: 41, layer: 3 };
+    const refused = await views.see(query, "shown", (cost) => !isDear(cost)).catch((error: unknown) => error);
+    expect(refused).toBeInstanceOf(Dear);
+    expect(refused).toMatchObject({ query, cost: price });
+    expect(bodies).toEqual([{ ...query, only_cost: true }]);
+    expect((await views.see(query, "shown", () => true)).cost).toEqual(price);
+    expect(await views.see(query, "shown", () => false)).toMatchObject({ cost: price });
+    expect(bodies.length).toBe(3);
+    expect(priceOf("Lens", query, price)).toBe(
+      "Lens at position 41, layer 3: 42 tokens go through the model again, about 5.2 GFLOP, about 910 ms on this machine.",
+    );
+    expect([{ ...price, seconds: 0.2 }, { ...price, flops: 1e6 }].map(isDear)).toEqual([false, false]);
   });
 });

@@ -1,6 +1,7 @@
 // Asks the server for views of one answer: each question once, the last one of a kind alone.
 import { faultOf } from "./chat";
 import { shownOf, type Shown } from "./frame";
+import { figure, operations, seconds } from "./numbers";
 import type { Sampling, Tokens } from "./payloads";
 import type { Made } from "./python";
 
@@ -34,6 +35,38 @@ export interface Seen extends Shown {
   query: Query;
   numBytes: number;
   seconds: number | null;
+  cost?: Cost | null; // where it was asked for before
+}
+
+/** What a view would take. seconds: on the server's machine, at the pace that it measured there. */
+export interface Cost {
+  num_tokens: number; // that go through the model again
+  flops: number;
+  num_bytes: number; // of inner values
+  seconds: number;
+}
+
+/** Whether one is asked before. Little work that takes long waits for others: that is no price. */
+export const isDear = (cost: Cost): boolean => cost.seconds > 0.3 && cost.flops > 1e9;
+
+/** What a view would take, in words. */
+export function priceOf(name: string, query: Query, cost: Cost): string {
+  const rough = (value: number): number => Number(value.toPrecision(2));
+  const places = placed(query, query);
+  return (
+    `${name}${places ? ` at ${places}` : ""}: ${figure(cost.num_tokens)} tokens go through the model again, about ` +
+    `${operations(rough(cost.flops))}, about ${seconds(rough(cost.seconds))} on this machine.`
+  );
+}
+
+/** A view that costs more than was agreed to; nothing was computed. */
+export class Dear extends Error {
+  constructor(
+    readonly query: Query,
+    readonly cost: Cost,
+  ) {
+    super("this view costs more than was agreed to.");
+  }
 }
 
 /** The server's word that it has no such answer, or no such view of it. */
@@ -59,9 +92,10 @@ export class Views {
 
   /**
    * What a view shows. A further question in the same slot ends the one before, whose promise is
-   * then rejected with an AbortError; the server stops computing it.
+   * then rejected with an AbortError; the server stops computing it. agrees: is asked for the price
+   * of what is not here yet; without it nobody cares. Rejects with Dear where it says no.
    */
-  async see(query: Query, slot = query.view): Promise<Seen> {
+  async see(query: Query, slot = query.view, agrees?: (cost: Cost) => boolean): Promise<Seen> {
     this.stop(slot);
     const key = JSON.stringify(query, Object.keys(query).sort());
     const kept = this.#kept.get(key);
@@ -69,7 +103,9 @@ export class Views {
     const stopper = new AbortController();
     this.#running.set(slot, stopper);
     try {
-      const seen = await this.#ask(query, stopper.signal);
+      const cost = agrees ? await this.#price(query, stopper.signal) : null;
+      if (cost && !agrees?.(cost)) throw new Dear(query, cost);
+      const seen = { ...(await this.#ask(query, stopper.signal)), cost };
       this.#kept.set(key, seen);
       if (this.#kept.size > MOST) this.#kept.delete(this.#kept.keys().next().value!);
       return seen;
@@ -113,17 +149,24 @@ export class Views {
     this.#kept.clear();
   }
 
-  async #ask(query: Query, signal: AbortSignal): Promise<Seen> {
-    const began = performance.now();
+  async #price(query: Query, signal: AbortSignal): Promise<Cost> {
+    return (await (await this.#post({ ...query, only_cost: true }, signal)).json()) as Cost;
+  }
+
+  async #post(body: object, signal: AbortSignal): Promise<Response> {
     const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(this.trace)}/views`, {
       method: "POST",
       headers: { "content-type": "application/json", accept: "application/octet-stream" },
-      body: JSON.stringify(query),
+      body: JSON.stringify(body),
       signal,
     });
     if (!response.ok) throw new Refused(response.status, await faultOf(response));
-    const bytes = await response.arrayBuffer();
-    const seconds = (performance.now() - began) / 1000;
-    return { ...shownOf(bytes), query, numBytes: bytes.byteLength, seconds };
+    return response;
+  }
+
+  async #ask(query: Query, signal: AbortSignal): Promise<Omit<Seen, "cost">> {
+    const began = performance.now();
+    const bytes = await (await this.#post(query, signal)).arrayBuffer();
+    return { ...shownOf(bytes), query, numBytes: bytes.byteLength, seconds: (performance.now() - began) / 1000 };
   }
 }

@@ -6,21 +6,24 @@ comparisons for all looks.
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
+from cutaway.engine.pace import Pace
 from cutaway.engine.service import Asked, Tried
 from cutaway.engine.trials import Hear, Trials
 from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
-from cutaway.views.frame import framed, plain
-from cutaway.views.query import query_of
+from cutaway.views.frame import SCHEMA, framed, plain
+from cutaway.views.query import Query, query_of
+from cutaway.views.view import View
 
 MOST_WAITING = 64  # a page asks for a handful at a time
 
@@ -41,6 +44,7 @@ class Lane:
         self._engine = engine
         self._jobs: deque[_Job] = deque()
         self._trials = Trials(engine)
+        self._pace = Pace()
         self._look: tuple[Asked, Look] | None = None  # the latest: views of one answer share it
 
     @property
@@ -89,6 +93,17 @@ class Lane:
         look = self._look_of(asked)
         view, query = view_of(asked.view), query_of(asked.places)
         view.check(look.subject, query)
+        cost = look.foreseen(view, query)
+        if asked.is_cost:
+            seconds = self._pace.seconds(cost)
+            told = {"view": view.name, **asdict(cost), "seconds": seconds, "schema": SCHEMA}
+            tell(json.dumps(told).encode())
+            return
+        yield from self._pace.watched(cost, self._shown(look, view, query, asked, tell))
+
+    def _shown(
+        self, look: Look, view: View, query: Query, asked: Asked, tell: Tell
+    ) -> Iterator[None]:
         yield from look.taking(view.wants(look.subject, query))
         shown = view.show(look.subject, query)
         tell(plain(shown) if asked.is_json else framed(shown))

@@ -7,7 +7,7 @@ before it is spent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,6 +17,7 @@ from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.forced import forced
 from cutaway.engine.inner import Reader, Sinks, num_bytes, num_runs
+from cutaway.engine.pace import Cost, best_rate, served_seconds
 from cutaway.engine.verify import rows_of
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.checksums import checksums
@@ -28,21 +29,6 @@ from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
 
 MOST_TOGETHER = 512 * 2**20  # bytes of one replay for several views, and of what is kept for later
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What taking inner values costs. Units: tokens that go through the model, FLOPs, bytes."""
-
-    num_tokens: int
-    flops: int
-    num_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.num_tokens} tokens again, {self.flops / 1e9:.1f} GFLOP, "
-            f"{self.num_bytes / 2**20:.1f} MiB"
-        )
 
 
 class Look:
@@ -76,7 +62,19 @@ class Look:
         runs = plan.runs[: num_runs(plan, wanted, self._engine.config.page_size)]
         num_tokens = sum(run.num_tokens for run in runs)
         facts = self._engine.model.facts
-        return Cost(num_tokens, 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts))
+        flops, held = 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts)
+        return Cost(num_tokens, flops, held, served_seconds(runs))
+
+    def foreseen(self, view: View, query: Query) -> Cost:
+        """What a view costs, with its own products. Raises: ReplayError as cost does."""
+        cost = self.cost(view.wants(self.subject, query))
+        own, facts = view.flops(self.subject, query), self._engine.model.facts
+        if not own:
+            return cost
+        # Its own products are counted as tokens of the model, at the rate of the best step.
+        rate = best_rate(self._engine.replay_plan(self._answer).runs)
+        seconds = own / (2 * facts.num_parameters) / rate if rate else 0.0
+        return replace(cost, flops=cost.flops + own, seconds=cost.seconds + seconds)
 
     def take(self, wanted: Wanted) -> Taken:
         """Inner values, from a replay unless they are here already.

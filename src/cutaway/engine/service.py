@@ -92,6 +92,7 @@ class Asked:
     owner:  who had the answer made; nobody else finds it.
     places: fields of views/query.py.
     is_json: whether as JSON instead of the layout of safetensors.
+    is_cost: whether what it would take is told instead, as JSON; nothing is computed.
     max_bytes, max_flops: what running the answer again may take.
     """
 
@@ -101,6 +102,7 @@ class Asked:
     view: str
     places: Mapping[str, int | str | None]
     is_json: bool
+    is_cost: bool
     max_bytes: int
     max_flops: int
 

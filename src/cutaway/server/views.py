@@ -32,6 +32,7 @@ class ViewBody(Body):
 
     choice:    which of several answers to one request, from 0.
     position:  a token of prompt and answer together, from 0.   token: one of the answer alone.
+    only_cost: what it would take is told instead, as JSON, and nothing is computed.
     max_bytes, max_flops: what running the answer again may take at most.
     """
 
@@ -44,6 +45,7 @@ class ViewBody(Body):
     expert: Annotated[int | None, Limited("place")] = None
     top: Annotated[int | None, Limited("top")] = None
     text: str | None = None
+    only_cost: bool = False
     max_bytes: Annotated[int | None, Limited("view_bytes")] = None
     max_flops: Annotated[int | None, Limited("view_flops")] = None
 
@@ -63,14 +65,14 @@ def router(context: Context) -> APIRouter:
     async def view(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
         call = call_of(http.scope)
-        is_json = "application/json" in http.headers.get("accept", "")
+        accepted = "application/json" in http.headers.get("accept", "")
         body = await http.body()
-        asked = await context.worker.take_in(_asked, body, trace_id, call, is_json=is_json)
+        asked = await context.worker.take_in(_asked, body, trace_id, call, is_json=accepted)
         try:
             frame = await until_gone(http.receive, context.service.view(asked))
         except ReplayError as error:
             raise HttpError(status=404, message=str(error), code="no_trace") from None
-        kind = "application/json" if is_json else "application/octet-stream"
+        kind = "application/json" if accepted or asked.is_cost else "application/octet-stream"
         return Response(frame, media_type=kind)
 
     return routes
@@ -79,7 +81,7 @@ def router(context: Context) -> APIRouter:
 def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
     body = read(data, ViewBody)
     places: dict[str, Any] = body.model_dump(
-        exclude={"view", "choice", "max_bytes", "max_flops"}, exclude_none=True
+        exclude={"view", "choice", "only_cost", "max_bytes", "max_flops"}, exclude_none=True
     )
     return Asked(
         request_id=trace_id,
@@ -88,6 +90,7 @@ def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
         view=body.view,
         places=places,
         is_json=is_json,
+        is_cost=body.only_cost,
         max_bytes=body.max_bytes or int(LIMITS["view_bytes"].most),
         max_flops=body.max_flops or int(LIMITS["view_flops"].most),
     )

@@ -182,6 +182,12 @@ def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
     )
 
 
+def flops(subject: Subject, query: Query) -> int:
+    """Of the units' directions through the unembedding, and of the layer once more."""
+    facts = subject.facts
+    return 2 * facts.width * (facts.vocab_size * min(query.top, facts.inner) + 3 * facts.inner)
+
+
 def _opened(
     block: Block, normed: Tensor, row: Callable[..., Tensor], query: Query, layer: int
 ) -> _Layer:
@@ -256,4 +262,5 @@ VIEW = View(
     probe,
     takes=("position", "layer", "expert", "top"),
     wants=wants,
+    flops=flops,
 )

@@ -202,9 +202,16 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Lens:
         ranks=ranks.view(shape).cpu().numpy(),
         choice_probabilities=had.view(shape).cpu().numpy(),
         similarity=similarity.float().cpu().numpy(),
-        # Once more at the last layer, for what came where nothing was drawn.
-        flops=2 * facts.width * facts.vocab_size * (1 + len(layers)) * len(positions),
+        flops=flops(subject, query),
     )
+
+
+def flops(subject: Subject, query: Query) -> int:
+    """Of the products with the unembedding: once more at the last layer, for what came where
+    nothing was drawn."""
+    layers = 1 if query.layer is not None else len(layers_of(subject, query))
+    facts, positions = subject.facts, positions_of(subject, query)
+    return 2 * facts.width * facts.vocab_size * (1 + layers) * len(positions)
 
 
 def _choices(subject: Subject, positions: range, last: Tensor) -> tuple[Tensor, tuple[bool, ...]]:
@@ -253,4 +260,5 @@ VIEW = View(
     probe,
     takes=("position", "layer", "top"),
     wants=wants,
+    flops=flops,
 )

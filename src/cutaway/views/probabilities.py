@@ -200,8 +200,21 @@ def _lookups(subject: Subject, token: int, row: _Row, text: str | None) -> tuple
     """The text as given, and behind a blank where it has none: either may begin a word."""
     if not text:
         return ()
-    forms = (text,) if text[0].isspace() else (text, f" {text}")
-    return tuple(_lookup(subject, token, row, form) for form in forms)
+    return tuple(_lookup(subject, token, row, form) for form in _forms(text))
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    return (text,) if text[0].isspace() else (text, f" {text}")
+
+
+def flops(subject: Subject, query: Query) -> int:
+    """Of words of several tokens: all before them goes through the model once more."""
+    if not query.text:
+        return 0
+    before = subject.answer.num_prompt_tokens + (query.token or 0)
+    sizes = [len(subject.tokenizer.encode(each, is_start=False)) for each in _forms(query.text)]
+    tokens = sum(before + size - 1 for size in sizes if size > 1)
+    return 2 * subject.facts.num_parameters * tokens
 
 
 def _lookup(subject: Subject, token: int, row: _Row, text: str) -> Lookup:
@@ -239,4 +252,5 @@ VIEW = View(
     probe,
     takes=("token", "top", "text"),
     wants=wants,
+    flops=flops,
 )

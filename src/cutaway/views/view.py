@@ -18,6 +18,11 @@ def _nothing(subject: Subject, query: Query) -> Wanted:
     return Wanted()
 
 
+def _next_to_none(subject: Subject, query: Query) -> int:
+    del subject, query
+    return 0
+
+
 @dataclass(frozen=True)
 class View:
     """One view.
@@ -27,6 +32,7 @@ class View:
     takes:       the fields of a query that mean something to it.
     probe:       reduces what was taken to a payload, near the model.
     wants:       the inner values that probe reads; what it costs is told from them.
+    flops:       operations of the probe, where they count beside those of running again.
     is_content:  whether its numbers could tell something of the text; if not, a redacted trace
                  may keep them.
     """
@@ -37,6 +43,7 @@ class View:
     probe: Callable[[Subject, Query, Taken], Payload]
     takes: tuple[str, ...] = ()
     wants: Callable[[Subject, Query], Wanted] = _nothing
+    flops: Callable[[Subject, Query], int] = _next_to_none
     is_content: bool = True
 
     def check(self, subject: Subject, query: Query) -> None:

@@ -3,7 +3,7 @@ import { isKnown } from "../../core/findings";
 import { headlineOf } from "../../core/headlines";
 import type { Payloads, Timeline, Tokens } from "../../core/payloads";
 import { FIRST, stationOf } from "../../core/stations";
-import { Views, type Query, type Seen } from "../../core/views";
+import { Dear, isDear, Views, type Query, type Seen } from "../../core/views";
 import { route } from "../route.svelte";
 
 const RECORDED = ["timeline", "pages", "cost", "characters", "detokenization"]; // cost no replay
@@ -16,6 +16,8 @@ export class Look {
   fault: string = $state("");
   held: readonly Query[] | null = $state.raw(null); // places that there are of the shown view; null: all
   isWaiting = $state(false);
+  offer: Dear | null = $state.raw(null); // what is not shown before somebody agrees to its price
+  #agreed = 0; // seconds
   isWide = $state(false); // the lens over the last positions instead of the chosen one
   words = $state(""); // that a view works on, where one takes any
   facts: Record<string, string> = $state({}); // a number on the map, by view
@@ -113,6 +115,7 @@ export class Look {
   /** Show what is asked for, as soon as the hand rests. Gives what ends it. */
   follow(query: Query): () => void {
     this.isWaiting = true;
+    this.offer = null;
     const timer = setTimeout(() => void this.#see(query), this.seen?.view === query.view ? PAUSE_MS : 0);
     return () => {
       clearTimeout(timer);
@@ -120,16 +123,27 @@ export class Look {
     };
   }
 
+  /** Take what is offered, and from now on what is hardly dearer. */
+  accept(): void {
+    if (!this.offer) return;
+    const { query, cost } = this.offer;
+    this.#agreed = 1.5 * cost.seconds;
+    [this.offer, this.isWaiting] = [null, true];
+    void this.#see(query);
+  }
+
   async #see(query: Query): Promise<void> {
     try {
-      const seen = await this.views.see(query, "shown");
+      const isFree = query.view === "tokens" || RECORDED.includes(query.view);
+      const seen = await this.views.see(query, "shown", isFree ? undefined : (cost) => !isDear(cost) || cost.seconds <= this.#agreed);
       this.#note(seen);
       [this.seen, this.held] = [seen, await this.views.held(query.view)];
       this.fault = "";
       this.isWaiting = false;
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
-      this.fault = error instanceof Error ? error.message : String(error);
+      if (error instanceof Dear) this.offer = error;
+      else this.fault = error instanceof Error ? error.message : String(error);
       this.isWaiting = false;
     }
   }
