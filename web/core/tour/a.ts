@@ -1,16 +1,15 @@
 // A: prompt and text.
 import { figure, seconds } from "../numbers";
-import type { Chapter } from "./chapter";
+import { bar, type Chapter } from "./chapter";
 
 export const A: Chapter = {
   id: "a",
   name: "Prompt and text",
   does:
-    "Everything begins with what somebody typed: a question, an order, a whole text. At this point nothing is " +
-    "understood. Unicode gives each character a number, and UTF-8 writes that number in one to four bytes: H is 72, a " +
-    "blank 32. All computing does so, not models alone. What looks like one sign may be several characters, as many " +
-    "emoji are. A model is never given these numbers: code outside it puts your message into a template, and a " +
-    "tokenizer cuts the whole into pieces, of which bytes are the smallest.",
+    "Everything begins with what somebody typed. At this point nothing is understood. Unicode gives each character a " +
+    "number, and UTF-8 writes it in one to four bytes: H is 72, a blank 32. All computing does so, not models alone, and " +
+    "a model never gets these numbers. Code outside it puts your message into a template, and a tokenizer cuts the " +
+    "whole into pieces, of which bytes are the smallest.",
   view: "characters",
   async claims(reach) {
     const [sent, times] = [await reach.see("template"), await reach.see("timeline")];
@@ -23,15 +22,14 @@ export const A: Chapter = {
       {
         told: "The model reads your message.",
         here: sent.is_known
-          ? `It read ${figure(all)} characters, of which the conversation wrote ${figure(own)}; the rest is the ` +
-            `template's, with ${figure(sent.num_control)} control tokens.`
-          : `It read ${figure(all)} characters with ${figure(sent.num_control)} control tokens among them.`,
+          ? `It read ${figure(all)} characters, ${figure(own)} of them from the conversation; a template wrote the rest.`
+          : `It read ${figure(all)} characters, with ${figure(sent.num_control)} control tokens among them.`,
       },
       {
         told: "Before the first word the model thinks.",
         here: `The first token took ${seconds(times.first_token)}: ${stages
           .map((each) => `${each.name} ${seconds(each.before)}`)
-          .join(", ")}. Each stage can be slow, or wrong, in its own way.`,
+          .join(", ")}.`,
       },
     ];
   },
@@ -64,7 +62,7 @@ export const A: Chapter = {
     return {
       right: most.name,
       said: `After the first token, ${most.name} took ${seconds(most.after)}.`,
-      bars: phases.map((each) => ({ name: each.name, value: each.after, told: seconds(each.after) })),
+      bars: phases.map((each) => bar(each.name, each.after, seconds(each.after))),
     };
   },
 };

@@ -9,6 +9,7 @@
 // - `question` is measured when the reader answers it, never before and never stored. Do not ask for what
 //   the drawn station shows at first sight.
 // A function that throws an Error shows its message; the server's refusals come that way.
+import { figure } from "../numbers";
 import type { Payloads } from "../payloads";
 import type { Query } from "../views";
 
@@ -19,6 +20,7 @@ export type Places = Omit<Query, "view">;
 export interface Reach {
   readonly model: string;
   readonly trace: string; // the id of the reader's answer
+  position: number; // the longest word of the question: where the drawn station looks at first
   see<Name extends keyof Payloads>(view: Name, places?: Places): Promise<Payloads[Name]>;
   /** The answer of a route to a body; `path` from the root, as "/tokenize". */
   post<Told>(path: string, body: object): Promise<Told>;
@@ -91,6 +93,9 @@ export function isRight(guess: string, answer: Answer): boolean {
   if (!guess.trim()) return false;
   return Math.abs(Number(guess) - answer.right) <= Math.abs(answer.right) * (answer.slack ?? 0);
 }
+
+/** A bar that tells its own number. */
+export const bar = (name: string, value: number, told = figure(value)): Bar => ({ name, value, told });
 
 /** A word in its marks, as every chapter writes it. */
 export const quoted = (text: string): string => `\u201c${text}\u201d`;

@@ -1,8 +1,14 @@
 // The chapters of the tour in their order, and what a browser remembers of it.
 import { A } from "./a";
+import { B } from "./b";
+import { C } from "./c";
 import type { Chapter } from "./chapter";
+import { D } from "./d";
+import { E } from "./e";
+import { F } from "./f";
+import { G } from "./g";
 
-export const CHAPTERS: readonly Chapter[] = [A];
+export const CHAPTERS: readonly Chapter[] = [A, B, C, D, E, F, G];
 
 /** How far a reader is: by chapter, whether its question was answered, and rightly. */
 export type Progress = Readonly<Record<string, "right" | "wrong">>;

@@ -10,6 +10,7 @@ export function reachOf(views: Views, model: string): Reach {
   return {
     model,
     trace: views.trace,
+    position: 0,
     async see<Name extends keyof Payloads>(view: Name, places: Places = {}): Promise<Payloads[Name]> {
       asked += 1; // a slot of its own: no question ends another
       return (await views.see({ view, ...places }, `tour ${asked}`)).values as unknown as Payloads[Name];

@@ -1,0 +1,62 @@
+// B: tokens.
+import { figure } from "../numbers";
+import type { Chapter } from "./chapter";
+import { cut, idsOf, joined } from "./cut";
+
+const LONG = "uncharacteristically";
+const CODE = "for x in y:\n>if x:\n>>print(x)";
+const size = (text: string): number => new TextEncoder().encode(text).length;
+
+export const B: Chapter = {
+  id: "b",
+  name: "Tokens",
+  does:
+    "A tokenizer cuts the text into pieces of a fixed vocabulary: parts of words, neither words nor letters. What is " +
+    "frequent is one piece; what is rare falls into smaller ones, down to bytes, so every text can be written, misspelled " +
+    "or not. A blank belongs to the word behind it. Most models merge pairs of bytes (BPE). Bills count these pieces. " +
+    "The letters inside are hidden from the model: to count them it must remember, not look.",
+  view: "tokens",
+  async claims(reach) {
+    const [one, long] = [await cut(reach, " gravity"), await cut(reach, LONG)];
+    const tabs = await idsOf(reach, CODE.replaceAll(">", "\t"));
+    const blanks = await idsOf(reach, CODE.replaceAll(">", "    "));
+    const { num_prompt } = await reach.see("tokens");
+    return [
+      { told: "Gravity is two tokens, grav and ity.", here: `With its blank it is ${one.ids.length}: ${joined(one)}.` },
+      {
+        told: `${LONG} is cut by its meaning: un, character, istic, ally.`,
+        here: `${joined(long)}. Counts decide, grammar does not.`,
+      },
+      {
+        told: "Tabs cost more than blanks.",
+        here: `It is the vocabulary's choice. Here three lines of Python take ${tabs.length} tokens with tabs, ${blanks.length} with blanks.`,
+      },
+      {
+        told: "Text is cut because a model cannot take it in one go.",
+        here: `All ${figure(num_prompt)} tokens of this prompt are one input. A token is a unit, not a way round a limit.`,
+      },
+    ];
+  },
+  lever: {
+    label: "Another text",
+    kind: "text",
+    value: "Unbelievable",
+    choices: ["Unbelievable", "Unbeleivable", "for (int i = 0; i < n; ++i)", "2-acetyloxybenzoic acid", "\u91cd\u529b\u3068\u306f"],
+    async run(reach, text) {
+      const [other, own] = [await cut(reach, text), await reach.see("tokens")];
+      const bytes = own.num_bytes.reduce((sum, each) => sum + each, 0);
+      return {
+        said:
+          `${figure(other.ids.length)} tokens, ${figure(size(text) / Math.max(1, other.ids.length), 2)} bytes each; in your ` +
+          `prompt and its answer ${figure(bytes / own.texts.length, 2)}.`,
+        tokens: other.tokens,
+      };
+    },
+  },
+  question: () => Promise.resolve({ text: "How many letters e are hidden in all these tokens?" }),
+  async answer(reach) {
+    const { num_letters, texts } = await reach.see("tokens", { text: "e" });
+    const right = num_letters.reduce((sum, each) => sum + each, 0);
+    return { right, said: `${figure(right)} in ${figure(texts.length)} tokens. The model was given none of them.` };
+  },
+};

@@ -1,0 +1,85 @@
+// F: position.
+import { bytes, figure } from "../numbers";
+import type { Positions } from "../payloads";
+import { bar, quoted, type Chapter, type Reach } from "./chapter";
+
+const look = (reach: Reach): Promise<Positions> => reach.see("positions", { position: reach.position });
+
+export const F: Chapter = {
+  id: "f",
+  name: "Position",
+  does:
+    "Attention by itself knows no order of its tokens. The first transformer added waves of several lengths to each " +
+    "vector. Most models now turn: before a head compares a query with a key, pairs of their entries are turned by angles " +
+    "that grow with the position, fast or slowly. In a score the distance alone is left. Fast pairs tell neighbours " +
+    "apart, slow ones far from near; for longer contexts they are slowed further.",
+  view: "positions",
+  async claims(reach) {
+    const [here, pages] = [await look(reach), await reach.see("pages")];
+    const isTurned = here.kind === "rotary";
+    return [
+      {
+        told: "A code of the position is added to each vector.",
+        here: isTurned
+          ? `Nothing is added. In each head ${here.inverse.length} pairs of entries turn.`
+          : here.kind === "none"
+            ? `Layer ${here.layer} is told no position at all.`
+            : `Here one is: a ${here.kind} vector of norm ${figure(here.added_norm)}.`,
+      },
+      ...(isTurned
+        ? [
+            {
+              told: "Each place in the text has a score of its own.",
+              here:
+                `${quoted(here.text)} meets ${quoted(here.key_text)} with ${figure(here.score, 5)}. Both ` +
+                `${figure(here.shifts.at(-1))} places further on: ${figure(here.shifted.list().at(-1), 5)}.`,
+            },
+          ]
+        : []),
+      {
+        told: "A context holds whole books.",
+        here:
+          `This model was made for ${figure(here.max_length)} tokens. Full, their keys and values take ` +
+          `${figure(here.max_length)} \u00d7 ${bytes(pages.token_bytes)} = ${bytes(here.max_length * pages.token_bytes)}.`,
+        from: "arithmetic",
+      },
+    ];
+  },
+  lever: {
+    label: "The same query and key, so many tokens apart (0 to 63)",
+    kind: "number",
+    value: "32",
+    least: 0,
+    most: 63,
+    async run(reach, value) {
+      const { by_distance, kind, head, layer } = await look(reach);
+      if (kind !== "rotary") return { said: `Layer ${layer} turns nothing: a score does not know the distance.` };
+      const asked = Number(value);
+      const places = [...new Set([0, 1, 2, 4, 8, 16, 63, asked])].sort((one, other) => one - other);
+      return {
+        said: `Layer ${layer}, head ${head}: ${asked} tokens apart the score is ${figure(by_distance.at(asked))}.`,
+        bars: places.map((at) => ({ ...bar(`${at} apart`, by_distance.at(at)), isOwn: at === asked })),
+      };
+    },
+  },
+  async question(reach) {
+    const { kind, inverse, layer } = await look(reach);
+    return kind === "rotary"
+      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer?` }
+      : { text: `What tells layer ${layer} where a token stands?`, choices: ["the mask alone", "a vector that is added"] };
+  },
+  async answer(reach) {
+    const [{ kind, wavelengths, max_length, num_slow }, { texts }] = [await look(reach), await reach.see("tokens")];
+    if (kind !== "rotary") {
+      const right = kind === "none" ? "the mask alone" : "a vector that is added";
+      return { right, said: `Positions are ${kind} here: ${right}.` };
+    }
+    const right = wavelengths.list().filter((each) => each <= texts.length - 1).length;
+    return {
+      right,
+      said:
+        `${right} of ${wavelengths.length}: their full turn is ${figure(texts.length - 1)} positions or less. ` +
+        `${num_slow} make none in ${figure(max_length)}.`,
+    };
+  },
+};
