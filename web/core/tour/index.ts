@@ -7,8 +7,17 @@ import { D } from "./d";
 import { E } from "./e";
 import { F } from "./f";
 import { G } from "./g";
+import { H } from "./h";
+import { I } from "./i";
+import { J } from "./j";
+import { K } from "./k";
+import { L } from "./l";
+import { M } from "./m";
+import { N } from "./n";
+import { P } from "./p";
+import { R } from "./r";
 
-export const CHAPTERS: readonly Chapter[] = [A, B, C, D, E, F, G];
+export const CHAPTERS: readonly Chapter[] = [A, B, C, D, E, F, G, H, I, J, K, L, M, N, P, R];
 
 /** How far a reader is: by chapter, whether its question was answered, and rightly. */
 export type Progress = Readonly<Record<string, "right" | "wrong">>;

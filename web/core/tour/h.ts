@@ -1,0 +1,79 @@
+// H: self-attention.
+import { figure, operations, share } from "../numbers";
+import { quoted, type Chapter } from "./chapter";
+
+export const H: Chapter = {
+  id: "h",
+  name: "Attention",
+  does:
+    "Each token asks those before it for what it needs. Learned matrices make of every token a query (what it looks " +
+    "for), a key (what it offers) and a value (what it hands over). The query times every key, divided by the root of " +
+    "the head's size; what comes later becomes minus infinity; softmax makes weights that add up to 1; values are " +
+    "added by weight. Heads do this side by side and are joined. Weight tells where a head looks, not why an answer " +
+    "came.",
+  view: "arithmetic",
+  async claims(reach) {
+    const { num_prompt } = await reach.see("tokens");
+    const { position, text, scaled, weights } = await reach.see("arithmetic", { position: num_prompt >> 1 });
+    const later = weights.list().slice(position + 1);
+    const { stages, token_flops } = await reach.see("cost");
+    const [flops, all] = [stages.find((each) => each.name === "attention")?.flops ?? 0, stages.reduce((sum, each) => sum + each.flops, 0)];
+    const grows = token_flops.at(2) - token_flops.at(1); // by one token of context: scores and sums alone
+    const matrices = token_flops.at(1) - grows * (num_prompt + 1);
+    return [
+      {
+        told: "In \u201cthe bank by the river\u201d the word bank looks at river.",
+        here: later.length
+          ? `It cannot: river comes later. Here ${quoted(text)}, token ${position}, met ${later.length} later keys with scores up to ` +
+            `${figure(Math.max(...scaled.list().slice(position + 1)))}; the mask leaves them a weight of ${figure(later.reduce((sum, each) => sum + each, 0))} together.`
+          : "It cannot: river comes later, and the mask leaves later tokens nothing.",
+      },
+      {
+        told: "Attention is most of the work.",
+        here:
+          `${share(flops / all)} of this answer's operations, projections and all.` +
+          (grows > 0
+            ? ` Scores and sums take ${operations(grows)} a token of context, the matrices ${operations(matrices)}: level at ` +
+              `${figure(Math.round(matrices / grows))} tokens.`
+            : ""),
+        from: "arithmetic",
+      },
+    ];
+  },
+  lever: {
+    label: "Another head, as LAYER.HEAD",
+    kind: "text",
+    value: "0.0",
+    choices: ["0.0", "1.1", "10.0"],
+    async run(reach, value) {
+      const found = /^\s*(\d+)\.(\d+)\s*$/.exec(value);
+      if (!found) throw new Error(`${value} is no head; write a layer and a head, as 0.0.`);
+      const places = { layer: Number(found[1]), head: Number(found[2]) };
+      const row = await reach.see("arithmetic", places);
+      const keys = row.weights.list().map((weight, at) => ({ weight, name: row.tokens[at] ?? "" }));
+      const [top, ...rest] = keys.sort((one, other) => other.weight - one.weight).slice(0, 5);
+      return {
+        said: `Head ${value.trim()}: ${quoted(row.text)} takes ${share(top!.weight)} from ${quoted(top!.name)}; ${figure(row.entropy)} bits, ${figure(row.entropy_unscaled)} without the division.`,
+        bars: [top!, ...rest].map(({ weight, name }) => ({ name, value: weight, told: share(weight) })),
+        view: { view: "attention", ...places },
+      };
+    },
+  },
+  question: () =>
+    Promise.resolve({ text: "How many heads give half of their weight or more to the very first token?" }),
+  async answer(reach) {
+    const grid = await reach.see("attention");
+    if (!("induction" in grid)) throw new Error("The overview of all heads is not in this file.");
+    const right = grid.first.list().filter((each) => each >= 0.5).length;
+    const bars = (["first", "previous", "self", "induction"] as const).map((name) => {
+      const value = grid[name].list().reduce((sum, each) => sum + each, 0) / grid[name].data.length;
+      return { name, value, told: share(value) };
+    });
+    return {
+      right,
+      slack: 0.2,
+      said: `${right} of ${grid.first.data.length}: weight has to go somewhere. All heads give to the first token, the one before, themselves, and what followed the same token earlier:`,
+      bars,
+    };
+  },
+};

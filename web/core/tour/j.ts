@@ -1,0 +1,72 @@
+// J: feed-forward, residual stream and norm.
+import { figure, share } from "../numbers";
+import { quoted, type Chapter } from "./chapter";
+
+export const J: Chapter = {
+  id: "j",
+  name: "Feed-forward",
+  does:
+    "After attention each token passes a feed-forward net alone: up to more numbers, through a bend, and back; " +
+    "without the bend it would be nearly a sum. Two matrices and ReLU in 2017, GELU later, now mostly three, one of " +
+    "them a gate that lets through or stops. Out = in + what the part adds. A norm before each divides by the root " +
+    "mean square and takes no mean away. So a vector gathers its context layer by layer.",
+  view: "feedforward",
+  async claims(reach) {
+    const [net, { stages }] = [await reach.see("feedforward"), await reach.see("cost")];
+    const of = (name: string): number => stages.find((each) => each.name === name)?.flops ?? 0;
+    return [
+      {
+        told: "The inner layer is four times as wide.",
+        here:
+          `${figure(net.inner)} of ${figure(net.width)}: ${figure(net.inner / net.width)} times, ${net.kind}, ${net.activation}. ` +
+          (net.kind === "plain" ? "" : "Three matrices of 8/3 are as large as two of 4."),
+      },
+      {
+        told: "A fact sits in a neuron.",
+        here: `In layer ${net.layer}, ${net.half} of ${figure(net.inner)} units make half of the effect on ${quoted(net.text)}; ${share(net.near_zero)} are next to silent.`,
+      },
+      {
+        told: "Attention is the transformer.",
+        here: `${share(of("mlp") / (of("mlp") + of("attention")))} of the layers' operations in this answer are feed-forward.`,
+        from: "arithmetic",
+      },
+    ];
+  },
+  lever: {
+    label: "What units push, in layer",
+    kind: "number",
+    value: "0",
+    least: 0,
+    async run(reach, value) {
+      const net = await reach.see("feedforward", { layer: Number(value) });
+      const gates = net.kind === "plain" ? "" : ` Its gate lets ${figure(net.gate.at(0))} through.`;
+      return {
+        said: `Unit ${figure(net.units.at(0))} acts most and pushes ${quoted(net.pushed[0]?.[0] ?? "")}.${gates}`,
+        bars: net.pushed.map((words, at) => ({ name: words[0] ?? "", value: net.added.at(at), told: figure(net.added.at(at)) })),
+        view: { view: "feedforward", layer: net.layer },
+      };
+    },
+  },
+  async question(reach) {
+    const { texts, num_prompt } = await reach.see("tokens");
+    return {
+      text: `Read halfway through the layers, would ${quoted(texts[num_prompt] ?? "")} be first already?`,
+      choices: ["yes", "no"],
+    };
+  },
+  async answer(reach) {
+    const { num_prompt } = await reach.see("tokens");
+    const lens = await reach.see("lens", { position: num_prompt - 1 });
+    const last = lens.positions.length - 1;
+    const middle = lens.layers.findIndex((each) => each + 1 >= lens.num_layers / 2);
+    const rank = lens.ranks.at(middle, last);
+    return {
+      right: rank === 1 ? "yes" : "no",
+      said: `Behind layer ${lens.layers[middle]} it is number ${figure(rank)}, at the end number ${figure(lens.ranks.at(lens.layers.length - 1, last))}. Its share by layer:`,
+      bars: lens.layers.map((layer, at) => {
+        const value = lens.choice_probabilities.at(at, last);
+        return { name: `layer ${layer}`, value, told: share(value), isOwn: at === middle };
+      }),
+    };
+  },
+};

@@ -1,0 +1,71 @@
+// K: from the last vector to a share for every token.
+import { figure, share } from "../numbers";
+import { quoted, type Chapter } from "./chapter";
+
+const LOOKED_AT = 8; // tokens of the answer
+
+export const K: Chapter = {
+  id: "k",
+  name: "Logits",
+  does:
+    "The last position's vector is normed and multiplied with a matrix that has a row for every entry of the " +
+    "vocabulary: one number each, a logit. Softmax makes shares of them that add up to 1: a few likely ones, and a " +
+    "long tail of nearly nothing. So what a model gives is no word but a ranked guess over all of them, as any " +
+    "classifier does. Which one is said the next stage decides.",
+  view: "probabilities",
+  async claims(reach) {
+    const { vocab_size, top, tail_mass, below, chosen } = await reach.see("probabilities");
+    const rare = below.at(-1);
+    return [
+      {
+        told: "The model gives the next word.",
+        here:
+          `It gave ${figure(vocab_size)} shares. ${quoted(top[0]!.text)} has ${share(top[0]!.probability)}, the ${top.length} likeliest have ` +
+          `${share(1 - tail_mass)}, all others ${share(tail_mass)}.` +
+          (chosen.rank > 1 ? ` What came, ${quoted(chosen.text)}, was number ${figure(chosen.rank)}.` : ""),
+      },
+      ...(rare
+        ? [
+            {
+              told: "What is unlikely is impossible.",
+              here: `${figure(rare.num_entries)} entries are below ${share(rare.probability)}, with ${share(rare.mass)} together. None is 0.`,
+            },
+          ]
+        : []),
+    ];
+  },
+  lever: {
+    label: "How likely was, as the first word,",
+    kind: "text",
+    value: "Zamboni",
+    choices: ["Zamboni", "First", "Gravity"],
+    async run(reach, text) {
+      const { lookups } = await reach.see("probabilities", { text });
+      const found = lookups[0];
+      if (!found) throw new Error(`${text} gives no token.`);
+      const parts = found.pieces.map((each) => share(each.probability)).join(" \u00d7 ");
+      return {
+        said: `${share(found.probability)}` + (found.pieces.length > 1 ? `: its pieces, each behind the last, ${parts}.` : `, number ${figure(found.pieces[0]?.rank)} of all.`),
+        bars: found.pieces.map((each) => ({ name: each.text, value: each.probability, told: share(each.probability) })),
+      };
+    },
+  },
+  async question(reach) {
+    const { texts, num_prompt } = await reach.see("tokens");
+    const count = Math.min(LOOKED_AT, texts.length - num_prompt);
+    return { text: `Of the first ${count} tokens of your answer, how many were not the likeliest of their row?` };
+  },
+  async answer(reach) {
+    const { texts, num_prompt } = await reach.see("tokens");
+    const rows = [];
+    for (let token = 0; token < Math.min(LOOKED_AT, texts.length - num_prompt); token += 1) {
+      rows.push((await reach.see("probabilities", { token })).chosen);
+    }
+    const right = rows.filter((each) => each.rank > 1).length;
+    return {
+      right,
+      said: `${right} of ${rows.length}. Each with its share and its place:`,
+      bars: rows.map((each) => ({ name: each.text, value: each.probability, told: `${share(each.probability)}, ${figure(each.rank)}`, isOwn: each.rank > 1 })),
+    };
+  },
+};

@@ -1,0 +1,84 @@
+// N: the cache, prefill and decode.
+import { bytes, figure, seconds, share } from "../numbers";
+import type { Chapter } from "./chapter";
+import { goOn, saidIn } from "./goon";
+
+const WAYS = ["the same prompt", "the same behind other tokens"] as const;
+const LLAMA = 70_553_706_496; // parameters of Llama 3 70B, from its published shape
+
+/** Bytes by powers of 1,000, as sizes of models are told. */
+const giga = (bits: number): string => `${((LLAMA * bits) / 8e9).toFixed(1)} GB`;
+
+export const N: Chapter = {
+  id: "n",
+  name: "Cache",
+  does:
+    "Keys and values of every token stay in pages, so a new token computes its own and looks at the others'. Each " +
+    "token adds the same bytes: 2, times layers, groups, head size and bytes of a number. Prefill takes a whole " +
+    "prompt at once and is bound by arithmetic; decode reads all weights for one token and is bound by memory. So " +
+    "words that come out cost more than words that go in, and long conversations grow slow and expensive.",
+  view: "pages",
+  async claims(reach) {
+    const [pages, { modes }, matrix] = [await reach.see("pages"), await reach.see("cost"), await reach.see("weights")];
+    const [prefill, decode] = ["prefill", "decode"].map((name) => modes.find((each) => each.name === name));
+    const blocked = (32 * 4 + 16) / 32; // 32 numbers of 4 bits and their scale of 16
+    return [
+      {
+        told: "The cache remembers what was said.",
+        here:
+          `It holds ${bytes(pages.token_bytes)} a token, and finds nothing but like beginnings: ${figure(pages.miss.num_hit)} of ` +
+          `${figure(pages.num_prompt)} tokens of your prompt${pages.miss_reason ? ` (${pages.miss_reason})` : ""}.`,
+      },
+      ...(prefill?.num_tokens && decode?.num_tokens
+        ? [
+            {
+              told: "A faster processor answers faster.",
+              here: `For each byte moved prefill did ${figure(prefill.intensity)} operations, decode ${figure(decode.intensity)}: it waits for memory.`,
+              from: "arithmetic" as const,
+            },
+          ]
+        : []),
+      {
+        told: "A 70B model takes 140 GB in full precision.",
+        here: `${giga(16)} are 16 bits; 32 take ${giga(32)}, and 4 with their scales ${giga(blocked)}.`,
+        from: "arithmetic",
+      },
+      {
+        told: "4 bits are 4 times less.",
+        here: `A block of 32 has a scale: ${blocked} bits, ${figure(16 / blocked)} times less. This model's ${matrix.name} takes ${figure(matrix.bits_per_number)} bits a number, as ${matrix.stored}.`,
+      },
+    ];
+  },
+  lever: {
+    label: "Send again",
+    kind: "choice",
+    value: WAYS[0],
+    choices: WAYS,
+    async run(reach, value) {
+      const { prompt } = await saidIn(reach);
+      const any = (): number => prompt[Math.floor(Math.random() * prompt.length)] ?? 0; // so that no earlier try is found
+      const sent = value === WAYS[0] ? prompt : [...Array.from({ length: 4 }, any), ...prompt];
+      const { timings } = await goOn(reach, sent, { max_tokens: 1, temperature: 0 });
+      return {
+        said: `${timings.cache_n} of ${sent.length} tokens were found; ${timings.prompt_n} were computed, in ${seconds(timings.prompt_ms / 1000)}.`,
+        bars: [
+          { name: "found", value: timings.cache_n, told: share(timings.cache_n / sent.length) },
+          { name: "computed", value: timings.prompt_n, told: share(timings.prompt_n / sent.length) },
+        ],
+      };
+    },
+  },
+  question: () => Promise.resolve({ text: "How many times as long as a token of the prompt took one of your answer?" }),
+  async answer(reach) {
+    const { modes } = await reach.see("cost");
+    const each = modes.filter((mode) => mode.num_tokens).map((mode) => ({ name: mode.name, value: mode.seconds / mode.num_tokens }));
+    const [prefill, decode] = ["prefill", "decode"].map((name) => each.find((mode) => mode.name === name)?.value);
+    if (!prefill || !decode) throw new Error("This answer has one token alone, which the prompt's pass gave. Ask for a longer one.");
+    return {
+      right: decode / prefill,
+      slack: 0.3,
+      said: `${figure(decode / prefill)} times: ${seconds(prefill)} and ${seconds(decode)}.`,
+      bars: each.map((mode) => ({ ...mode, told: seconds(mode.value) })),
+    };
+  },
+};

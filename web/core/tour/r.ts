@@ -1,0 +1,63 @@
+// R: the whole pipeline.
+import { figure, seconds, share } from "../numbers";
+import type { Chapter } from "./chapter";
+import { goOn, saidIn } from "./goon";
+
+const LONG = 16; // tokens of each of the two answers
+
+export const R: Chapter = {
+  id: "r",
+  name: "The whole",
+  does:
+    "From the key to the screen each step is a lever of money, time, quality and size; who sees them writes better " +
+    "prompts and finds faults. A model keeps nothing between passes; memory, search and tools are code around it. It " +
+    "predicts, at scale: no magic, and sure when wrong. Models that see or hear have the same core behind other " +
+    "encoders. Each number here says where it is from; of closed models nobody outside knows theirs.",
+  view: "cost",
+  async claims(reach) {
+    const [{ stages }, sent] = [await reach.see("cost"), await reach.see("template")];
+    const most = (name: "seconds" | "flops" | "num_bytes"): string => {
+      const all = stages.reduce((sum, each) => sum + each[name], 0);
+      const top = stages.reduce((one, other) => (other[name] > one[name] ? other : one));
+      return `${top.name} (${share(top[name] / (all || 1))})`;
+    };
+    return [
+      {
+        told: "It remembers our conversation.",
+        here: `It was sent whole: ${figure(sent.num_messages)} ${sent.num_messages === 1 ? "message" : "messages"}, ${figure(sent.num_tokens)} tokens. The next question sends them again.`,
+      },
+      {
+        told: "More computing makes it faster.",
+        here: `Of the time most went into ${most("seconds")}, of operations into ${most("flops")}, of bytes moved into ${most("num_bytes")}.`,
+      },
+    ];
+  },
+  lever: {
+    label: "Answer anew, in so many tokens",
+    kind: "number",
+    value: "16",
+    least: 2,
+    most: 128,
+    async run(reach, value) {
+      const { prompt } = await saidIn(reach);
+      const { timings } = await goOn(reach, prompt, { max_tokens: Number(value), ignore_eos: true });
+      const [first, rest] = [timings.prompt_ms / 1000, timings.predicted_ms / 1000];
+      return {
+        said: `${seconds(first)} to the first token, ${seconds(rest)} for the other ${timings.predicted_n - 1}: ${seconds(rest / (timings.predicted_n - 1))} each.`,
+        bars: [
+          { name: "prefill", value: first, told: seconds(first) },
+          { name: "decode", value: rest, told: seconds(rest) },
+        ],
+      };
+    },
+  },
+  question: () =>
+    Promise.resolve({ text: `Your prompt is asked twice, with one seed, by requests that know nothing of each other. How many of ${LONG} tokens are the same?` }),
+  async answer(reach) {
+    const { prompt } = await saidIn(reach);
+    const settings = { max_tokens: LONG, temperature: 1, seed: 1, ignore_eos: true };
+    const [one, other] = [await goOn(reach, prompt, settings), await goOn(reach, prompt, settings)];
+    const right = one.tokens.filter((each, at) => each === other.tokens[at]).length;
+    return { right, said: `${right}. The same ids give the same shares, and the same seed the same draws.` };
+  },
+};
