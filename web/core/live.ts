@@ -15,6 +15,10 @@ export interface Happening {
   bytes?: number;
   at?: number;
   text?: string;
+  id?: number;
+  u?: number | null;
+  pages?: [number, number]; // that a step fills: the first, and the one behind the last
+  num_layers?: number;
   probability?: number;
   reason?: string;
 }

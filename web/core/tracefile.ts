@@ -1,6 +1,7 @@
 // Opens a trace file (docs/trace.md) in the browser: a zip of a stranger, so sizes and names are bounded.
 import { arraysOf, filled, type Tensor, type Value } from "./frame";
 import { KNOBS } from "./lab";
+import type { Happening } from "./live";
 import type { Made } from "./python";
 import { PLACES, Refused, Views, type Query, type Seen } from "./views";
 
@@ -196,6 +197,10 @@ export class SavedViews extends Views {
 
   override async held(view: string): Promise<readonly Query[]> {
     return this.file.views.includes(view) ? (await this.file.saved(view)).map((each) => each.query) : [];
+  }
+
+  override drawnTokens(): Promise<Happening[]> {
+    return Promise.resolve(this.file.events("token") as unknown as Happening[]);
   }
 
   override async made(): Promise<Made> {

@@ -1,6 +1,8 @@
 // Asks the server for views of one answer: each question once, the last one of a kind alone.
 import { faultOf } from "./chat";
+import { linesOf } from "./facts";
 import { shownOf, type Shown } from "./frame";
+import type { Happening } from "./live";
 import { figure, operations, seconds } from "./numbers";
 import type { Sampling, Tokens } from "./payloads";
 import type { Made } from "./python";
@@ -128,6 +130,11 @@ export class Views {
   /** The places at which a view is there; null where it can be asked for anywhere. */
   held(_view: string): Promise<readonly Query[] | null> {
     return Promise.resolve(null);
+  }
+
+  /** The record of each token of the answer. */
+  async drawnTokens(): Promise<Happening[]> {
+    return (await linesOf(this.trace)).map((line) => JSON.parse(line) as Happening).filter((event) => event.type === "token");
   }
 
   /** What makes this answer again, for whoever wants it in Python. */

@@ -17,6 +17,8 @@ export class Live {
   step = $state(-1);
   last: Happening | null = $state.raw(null); // step
   token: Happening | null = $state.raw(null);
+  tokens: Happening[] = $state.raw([]); // the last ones
+  numLayers = $state(0);
   chances: number[] = $state.raw([]); // of each token so far
   times: number[] = $state.raw([]); // of each step behind the first, in milliseconds
   #stopper: AbortController | null = null;
@@ -34,12 +36,14 @@ export class Live {
     try {
       for await (const event of happenings(trace, signal)) {
         this.group = GROUP_OF[event.type] ?? this.group;
-        if (event.type === "step") {
+        if (event.type === "start") this.numLayers = event.num_layers ?? 0;
+        else if (event.type === "step") {
           this.last = event;
           this.step = event.number ?? -1;
           if (event.count === 1) this.times = [...this.times, 1000 * ((event.ended ?? 0) - (event.began ?? 0))];
         } else if (event.type === "token") {
           this.token = event;
+          this.tokens = [...this.tokens.slice(-7), event];
           this.chances = [...this.chances, event.probability ?? NaN];
         }
         else if (event.type === "end") break;

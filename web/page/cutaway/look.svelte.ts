@@ -1,6 +1,7 @@
 // What is looked at: one answer, and in it a token, a layer and a head that all views share.
 import { isKnown } from "../../core/findings";
 import { headlineOf } from "../../core/headlines";
+import type { Happening } from "../../core/live";
 import type { Payloads, Timeline, Tokens } from "../../core/payloads";
 import { FIRST, stationOf } from "../../core/stations";
 import { Dear, isDear, Views, type Query, type Seen } from "../../core/views";
@@ -20,6 +21,8 @@ export class Look {
   #agreed = 0; // seconds
   isWide = $state(false); // the lens over the last positions instead of the chosen one
   words = $state(""); // that a view works on, where one takes any
+  latest: Record<string, unknown> = $state.raw({}); // values of each view as it was seen last
+  drawn: Happening[] = $state.raw([]); // each token of the answer, as it was recorded
   facts: Record<string, string> = $state({}); // a number on the map, by view
   numLayers = $state(0); // 0 as long as it is not known
   numHeads = $state(0);
@@ -68,12 +71,13 @@ export class Look {
       if ((await this.views.held(view))?.length === 0) continue; // a file may lack it
       const seen = await this.views.see({ view }, "open");
       this.#note(seen);
-      if (view === "tokens") this.tokens = seen.values as unknown as Tokens;
+      if (view === "tokens") [this.tokens, this.drawn] = [seen.values as unknown as Tokens, await this.views.drawnTokens()];
     }
   }
 
   #note(seen: Seen): void {
     if (!isKnown(seen.view)) return;
+    this.latest = { ...this.latest, [seen.view]: seen.values };
     this.facts[seen.view] = headlineOf(seen.view, seen.values as unknown as Payloads[typeof seen.view]);
     if (seen.view === "timeline") this.numLayers = (seen.values as unknown as Timeline).num_layers;
     if (typeof seen.values.num_heads === "number") this.numHeads = seen.values.num_heads;
