@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import golden_draws
+import golden_tour
 from golden_frames import GOLDEN, frames
 
 
@@ -18,3 +19,10 @@ def test_golden_draws_are_what_the_engine_draws() -> None:
     assert len(kept) == golden_draws.NUM_ROWS
     for number in range(0, len(kept), 8):  # all of them take 11 s
         assert kept[number] == golden_draws.case_of(number), "run: python tests/web/golden_draws.py"
+
+
+def test_what_the_tour_is_tested_with_is_what_the_server_writes() -> None:
+    kept = json.loads(golden_tour.GOLDEN.read_text(encoding="ascii"))
+    assert kept == json.loads(json.dumps(golden_tour.golden())), (
+        "run: python tests/web/golden_tour.py"
+    )
