@@ -256,3 +256,36 @@ def test_a_dear_view_tells_its_price_and_is_computed_when_one_agrees(opened: Ope
     page.locator("nav [data-view=timeline]").click()
     page.locator("article[data-view=timeline][aria-busy=false]").wait_for()
     assert page.get_by_role("alert").count() == 0
+
+
+def test_a_pinned_view_stays_beside_what_is_looked_at_next(opened: Opened) -> None:
+    page = look_inside(opened)
+    shown = station(page, "residual")
+    shown.get_by_role("button", name="Pin", exact=True).click()
+    page.get_by_label("Token of the answer").fill("4")
+    sides = [page.get_by_role("region", name=name) for name in ("Pinned", "Shown")]
+    articles = [side.locator("article[data-view=residual][aria-busy=false]") for side in sides]
+    articles[1].get_by_text(re.compile("Now: position")).wait_for()
+    told = [json.loads(copied(page, article, "JSON")) for article in articles]
+    assert told[1]["position"] - told[0]["position"] == 4
+    assert told[0]["stream"] != told[1]["stream"]
+    ticks = [article.locator(".plot svg").first.locator("text").nth(2) for article in articles]
+    scale = {tick.text_content() or "" for tick in ticks}
+    assert len(scale) == 1, "both are drawn to one scale"
+    most = max(max(each["stream"]) for each in told)
+    assert float(scale.pop().replace(",", "")) >= 0.95 * most
+    wide, narrow = [side.bounding_box() for side in sides], []
+    page.set_viewport_size({"width": 360, "height": 740})
+    narrow = [side.bounding_box() for side in sides]
+    assert all(wide) and all(narrow)
+    assert narrow[0] and narrow[1] and narrow[0]["y"] + narrow[0]["height"] <= narrow[1]["y"]
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.locator("nav [data-view=logits]").click()
+    sides[1].locator("article[data-view=logits][aria-busy=false]").wait_for()
+    page.reload()
+    sides[1].locator("article[data-view=logits][aria-busy=false]").wait_for()
+    articles[0].wait_for()
+    assert json.loads(copied(page, articles[0], "JSON")) == told[0]
+    articles[0].get_by_role("button", name="Unpin").click()
+    sides[0].wait_for(state="detached")
+    assert "/x/" not in page.url

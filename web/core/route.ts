@@ -9,6 +9,7 @@ export interface Place {
   view: string | null;
   layer: number | null;
   head: number | null;
+  pin: string | null; // a view beside the shown one, as pins.ts writes it
   position: number | null; // in prompt and answer together; null: where the step reads
 }
 
@@ -19,10 +20,11 @@ export const NOWHERE: Place = {
   view: null,
   layer: null,
   head: null,
+  pin: null,
   position: null,
 };
 
-const KEYS = { c: "chat", t: "turn", s: "step", v: "view", l: "layer", h: "head", p: "position" } as const;
+const KEYS = { c: "chat", t: "turn", s: "step", v: "view", l: "layer", h: "head", p: "position", x: "pin" } as const;
 
 /** The place that a hash names. What it does not understand it leaves out. */
 export function placeOf(hash: string): Place {
@@ -31,7 +33,7 @@ export function placeOf(hash: string): Place {
   for (let index = 0; index + 1 < words.length; index += 2) {
     const name = KEYS[words[index] as keyof typeof KEYS];
     const value = decoded(words[index + 1] ?? "");
-    if (name === "chat" || name === "view") place[name] = value || null;
+    if (name === "chat" || name === "view" || name === "pin") place[name] = value || null;
     else if (name && /^\d{1,9}$/.test(value)) place[name] = Number(value);
   }
   return place;

@@ -3,6 +3,8 @@ import { isKnown } from "../../core/findings";
 import { headlineOf } from "../../core/headlines";
 import type { Happening } from "../../core/live";
 import type { Payloads, Timeline, Tokens } from "../../core/payloads";
+import { wordOf } from "../../core/pins";
+import type { Place } from "../../core/route";
 import { FIRST, stationOf } from "../../core/stations";
 import { Dear, isDear, Views, type Query, type Seen } from "../../core/views";
 import { route } from "../route.svelte";
@@ -27,19 +29,38 @@ export class Look {
   numLayers = $state(0); // 0 as long as it is not known
   numHeads = $state(0);
 
-  constructor(trace: string | Views) {
+  readonly #pinned: Place | null;
+
+  /** pinned: where it looks, whatever the address says. */
+  constructor(trace: string | Views, pinned: Place | null = null) {
     this.views = typeof trace === "string" ? new Views(trace) : trace;
+    this.#pinned = pinned;
   }
 
-  readonly view = $derived(route.place.view ?? FIRST);
+  get isPinned(): boolean {
+    return this.#pinned !== null;
+  }
+
+  /** Where it looks. */
+  get place(): Place {
+    return this.#pinned ?? route.place;
+  }
+
+  /** Keep this view beside the one that is shown from now on. */
+  pin(): void {
+    const { view, step, place } = this;
+    route.go({ pin: wordOf({ trace: this.views.trace, place: { ...place, view, step } }) });
+  }
+
+  readonly view = $derived(this.place.view ?? FIRST);
   readonly numPrompt = $derived(this.tokens?.num_prompt ?? 0);
   readonly numAnswer = $derived(this.tokens ? this.tokens.texts.length - this.numPrompt : 0);
   /** The token of the answer that is looked at, from 0. */
-  readonly step = $derived(Math.max(0, Math.min(route.place.step ?? 0, this.numAnswer - 1)));
+  readonly step = $derived(Math.max(0, Math.min(this.place.step ?? 0, this.numAnswer - 1)));
   /** The position whose row is read: the one before the token that came of it. */
   readonly position = $derived.by(() => {
     const most = Math.max(0, this.numPrompt + this.numAnswer - 2);
-    return Math.min(route.place.position ?? Math.max(0, this.numPrompt + this.step - 1), most);
+    return Math.min(this.place.position ?? Math.max(0, this.numPrompt + this.step - 1), most);
   });
   /** Whether a token was drawn from that position's row. */
   readonly isDrawn = $derived(this.position >= this.numPrompt - 1);
@@ -69,7 +90,7 @@ export class Look {
   async open(): Promise<void> {
     for (const view of ["tokens", ...RECORDED]) {
       if ((await this.views.held(view))?.length === 0) continue; // a file may lack it
-      const seen = await this.views.see({ view }, "open");
+      const seen = await this.views.see({ view }, this.#slot("open"));
       this.#note(seen);
       if (view === "tokens") [this.tokens, this.drawn] = [seen.values as unknown as Tokens, await this.views.drawnTokens()];
     }
@@ -102,7 +123,7 @@ export class Look {
   /** What the chosen station asks for, or another one. */
   query(view = this.view): Query {
     const station = stationOf(view);
-    const { layer, head } = route.place;
+    const { layer, head } = this.place;
     const query: Query = { view };
     for (const name of station.takes) {
       if (name === "position") query.position = this.position;
@@ -123,7 +144,7 @@ export class Look {
     const timer = setTimeout(() => void this.#see(query), this.seen?.view === query.view ? PAUSE_MS : 0);
     return () => {
       clearTimeout(timer);
-      this.views.stop("shown");
+      this.views.stop(this.#slot("shown"));
     };
   }
 
@@ -136,10 +157,15 @@ export class Look {
     void this.#see(query);
   }
 
+  /** Of its own for a pinned one: both may wait at a time. */
+  #slot(name: string): string {
+    return this.isPinned ? `${name}, pinned` : name;
+  }
+
   async #see(query: Query): Promise<void> {
     try {
       const isFree = query.view === "tokens" || RECORDED.includes(query.view);
-      const seen = await this.views.see(query, "shown", isFree ? undefined : (cost) => !isDear(cost) || cost.seconds <= this.#agreed);
+      const seen = await this.views.see(query, this.#slot("shown"), isFree ? undefined : (cost) => !isDear(cost) || cost.seconds <= this.#agreed);
       this.#note(seen);
       [this.seen, this.held] = [seen, await this.views.held(query.view)];
       this.fault = "";
