@@ -53,7 +53,7 @@ describe("views", () => {
 
   it("ask for the price first, where somebody cares, and compute nothing that is too dear", async () => {
     const bodies: { only_cost?: boolean }[] = [];
-    const price = { num_tokens: 42, flops: 5.21e9, num_bytes: 8, seconds: 0.9123 };
+    const price = { num_tokens: 42, flops: 5.21e9, num_bytes: 8, seconds: 2.9123 };
     vi.stubGlobal("fetch", (_: string, init: RequestInit) => {
       bodies.push(JSON.parse(init.body as string) as object);
       return Promise.resolve(bodies.at(-1)!.only_cost ? Response.json(price) : new Response(FRAME));
@@ -68,8 +68,8 @@ describe("views", () => {
     expect(await views.see(query, "shown", () => false)).toMatchObject({ cost: price });
     expect(bodies.length).toBe(3);
     expect(priceOf("Lens", query, price)).toBe(
-      "Lens at position 41, layer 3: 42 tokens go through the model again, about 5.2 GFLOP, about 910 ms on this machine.",
+      "Lens at position 41, layer 3: 42 tokens go through the model again, about 5.2 GFLOP, about 2.9 s on this machine.",
     );
-    expect([{ ...price, seconds: 0.2 }, { ...price, flops: 1e6 }].map(isDear)).toEqual([false, false]);
+    expect([{ ...price, seconds: 1.9 }, { ...price, flops: 1e6 }].map(isDear)).toEqual([false, false]);
   });
 });

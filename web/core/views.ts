@@ -49,7 +49,7 @@ export interface Cost {
 }
 
 /** Whether one is asked before. Little work that takes long waits for others: that is no price. */
-export const isDear = (cost: Cost): boolean => cost.seconds > 0.3 && cost.flops > 1e9;
+export const isDear = (cost: Cost): boolean => cost.seconds > 2 && cost.flops > 1e9;
 
 /** What a view would take, in words. */
 export function priceOf(name: string, query: Query, cost: Cost): string {
