@@ -17,6 +17,7 @@ export async function traceFile(events: readonly Told[], seen: readonly Seen[], 
       query: placeOf(each.query),
       proof: each.proof,
       values: parted(each.values, `${index}`, arrays),
+      is_whole: true,
     }));
     const first = places[0]!;
     entries.push([`views/${view}.json`, json({ question: first.question, lines: [[[line(first), ""]]], ...written[0], places: written.slice(1) })]);
