@@ -6,6 +6,7 @@ import json
 
 import golden_draws
 import golden_tour
+import golden_tour_late
 from golden_frames import GOLDEN, frames
 
 
@@ -26,3 +27,5 @@ def test_what_the_tour_is_tested_with_is_what_the_server_writes() -> None:
     assert kept == json.loads(json.dumps(golden_tour.golden())), (
         "run: python tests/web/golden_tour.py"
     )
+    late = json.loads(golden_tour_late.GOLDEN.read_text(encoding="ascii"))
+    assert late == golden_tour_late.golden(), "run: python tests/web/golden_tour_late.py"

@@ -97,7 +97,8 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
     assert (
         f"{share(parts['attention'] / sum(parts.values()))} of this answer" in chapter.inner_text()
     )
-    row = tour.see("arithmetic", layer=1, head=1)
+    longest = tour.see("embeddings")["position"]  # where chapters look
+    row = tour.see("arithmetic", layer=1, head=1, position=longest)
     said = tour.pull(chapter, "1.1")
     assert f"takes {share(max(row['weights']))} from" in said
     chapter.locator("figure").nth(1).wait_for()
@@ -119,9 +120,10 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
 
 
 def test_feed_forward_logits_and_sampling(tour: Tour) -> None:
-    chapter, net = tour.open("j"), tour.see("feedforward")
+    chapter, place = tour.open("j"), {"position": tour.see("embeddings")["position"]}
+    net = tour.see("feedforward", **place)
     assert f"{net['inner']} of {net['width']}: 2 times" in chapter.inner_text()
-    assert str(tour.see("feedforward", layer=1)["units"][0]) in tour.pull(chapter, "1")
+    assert str(tour.see("feedforward", layer=1, **place)["units"][0]) in tour.pull(chapter, "1")
     num_prompt = tour.see("tokens")["num_prompt"]
     lens = tour.see("lens", position=num_prompt - 1)
     middle = next(at for at, layer in enumerate(lens["layers"]) if layer + 1 >= 1)

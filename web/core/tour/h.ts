@@ -1,6 +1,6 @@
 // H: self-attention.
 import { figure, operations, share } from "../numbers";
-import { quoted, type Chapter } from "./chapter";
+import { bar, quoted, type Chapter } from "./chapter";
 
 export const H: Chapter = {
   id: "h",
@@ -14,7 +14,7 @@ export const H: Chapter = {
   view: "arithmetic",
   async claims(reach) {
     const { num_prompt } = await reach.see("tokens");
-    const { position, text, scaled, weights } = await reach.see("arithmetic", { position: num_prompt >> 1 });
+    const { position, text, scaled, weights } = await reach.see("arithmetic", { position: reach.position });
     const later = weights.list().slice(position + 1);
     const { stages, token_flops } = await reach.see("cost");
     const [flops, all] = [stages.find((each) => each.name === "attention")?.flops ?? 0, stages.reduce((sum, each) => sum + each.flops, 0)];
@@ -48,13 +48,15 @@ export const H: Chapter = {
     async run(reach, value) {
       const found = /^\s*(\d+)\.(\d+)\s*$/.exec(value);
       if (!found) throw new Error(`${value} is no head; write a layer and a head, as 0.0.`);
-      const places = { layer: Number(found[1]), head: Number(found[2]) };
+      const places = { layer: Number(found[1]), head: Number(found[2]), position: reach.position };
       const row = await reach.see("arithmetic", places);
       const keys = row.weights.list().map((weight, at) => ({ weight, name: row.tokens[at] ?? "" }));
-      const [top, ...rest] = keys.sort((one, other) => other.weight - one.weight).slice(0, 5);
+      const most = keys.sort((one, other) => other.weight - one.weight).slice(0, 5);
       return {
-        said: `Head ${value.trim()}: ${quoted(row.text)} takes ${share(top!.weight)} from ${quoted(top!.name)}; ${figure(row.entropy)} bits, ${figure(row.entropy_unscaled)} without the division.`,
-        bars: [top!, ...rest].map(({ weight, name }) => ({ name, value: weight, told: share(weight) })),
+        said:
+          `${quoted(row.text)} takes ${share(most[0]!.weight)} from ${quoted(most[0]!.name)}; ${figure(row.entropy)} bits, ` +
+          `${figure(row.entropy_unscaled)} without the division.`,
+        bars: most.map(({ weight, name }) => bar(name, weight, share(weight))),
         view: { view: "attention", ...places },
       };
     },
@@ -65,15 +67,6 @@ export const H: Chapter = {
     const grid = await reach.see("attention");
     if (!("induction" in grid)) throw new Error("The overview of all heads is not in this file.");
     const right = grid.first.list().filter((each) => each >= 0.5).length;
-    const bars = (["first", "previous", "self", "induction"] as const).map((name) => {
-      const value = grid[name].list().reduce((sum, each) => sum + each, 0) / grid[name].data.length;
-      return { name, value, told: share(value) };
-    });
-    return {
-      right,
-      slack: 0.2,
-      said: `${right} of ${grid.first.data.length}: weight has to go somewhere. All heads give to the first token, the one before, themselves, and what followed the same token earlier:`,
-      bars,
-    };
+    return { right, slack: 0.2, said: `${right} of ${grid.first.data.length}: weights add up to 1, so they must go somewhere where nothing is to be found.` };
   },
 };

@@ -60,7 +60,8 @@ export const I: Chapter = {
     least: 0,
     async run(reach, value) {
       const layer = Number(value);
-      const [one, other] = [await reach.see("arithmetic", { layer, head: 0 }), await reach.see("arithmetic", { layer, head: 1 })];
+      const places = { layer, position: reach.position };
+      const [one, other] = [await reach.see("arithmetic", { ...places, head: 0 }), await reach.see("arithmetic", { ...places, head: 1 })];
       const gap = Math.max(...one.key.list().map((each, at) => Math.abs(each - other.key.at(at))));
       const agreed = one.weights.list().reduce((sum, each, at) => sum + Math.min(each, other.weights.at(at)), 0);
       const most = (row: typeof one): string => {

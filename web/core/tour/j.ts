@@ -1,6 +1,6 @@
 // J: feed-forward, residual stream and norm.
 import { figure, share } from "../numbers";
-import { quoted, type Chapter } from "./chapter";
+import { bar, quoted, type Chapter } from "./chapter";
 
 export const J: Chapter = {
   id: "j",
@@ -12,7 +12,7 @@ export const J: Chapter = {
     "mean square and takes no mean away. So a vector gathers its context layer by layer.",
   view: "feedforward",
   async claims(reach) {
-    const [net, { stages }] = [await reach.see("feedforward"), await reach.see("cost")];
+    const [net, { stages }] = [await reach.see("feedforward", { position: reach.position }), await reach.see("cost")];
     const of = (name: string): number => stages.find((each) => each.name === name)?.flops ?? 0;
     return [
       {
@@ -38,12 +38,12 @@ export const J: Chapter = {
     value: "0",
     least: 0,
     async run(reach, value) {
-      const net = await reach.see("feedforward", { layer: Number(value) });
+      const net = await reach.see("feedforward", { layer: Number(value), position: reach.position });
       const gates = net.kind === "plain" ? "" : ` Its gate lets ${figure(net.gate.at(0))} through.`;
       return {
         said: `Unit ${figure(net.units.at(0))} acts most and pushes ${quoted(net.pushed[0]?.[0] ?? "")}.${gates}`,
-        bars: net.pushed.map((words, at) => ({ name: words[0] ?? "", value: net.added.at(at), told: figure(net.added.at(at)) })),
-        view: { view: "feedforward", layer: net.layer },
+        bars: net.pushed.map((words, at) => bar(words[0] ?? "", net.added.at(at))),
+        view: { view: "feedforward", layer: net.layer, position: reach.position },
       };
     },
   },
@@ -65,7 +65,7 @@ export const J: Chapter = {
       said: `Behind layer ${lens.layers[middle]} it is number ${figure(rank)}, at the end number ${figure(lens.ranks.at(lens.layers.length - 1, last))}. Its share by layer:`,
       bars: lens.layers.map((layer, at) => {
         const value = lens.choice_probabilities.at(at, last);
-        return { name: `layer ${layer}`, value, told: share(value), isOwn: at === middle };
+        return { ...bar(`layer ${layer}`, value, share(value)), isOwn: at === middle };
       }),
     };
   },

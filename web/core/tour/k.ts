@@ -1,6 +1,6 @@
 // K: from the last vector to a share for every token.
 import { figure, share } from "../numbers";
-import { quoted, type Chapter } from "./chapter";
+import { bar, quoted, type Chapter } from "./chapter";
 
 const LOOKED_AT = 8; // tokens of the answer
 
@@ -15,7 +15,7 @@ export const K: Chapter = {
   view: "probabilities",
   async claims(reach) {
     const { vocab_size, top, tail_mass, below, chosen } = await reach.see("probabilities");
-    const rare = below.at(-1);
+    const rare = below.find((each) => each.probability < 0.001);
     return [
       {
         told: "The model gives the next word.",
@@ -46,7 +46,7 @@ export const K: Chapter = {
       const parts = found.pieces.map((each) => share(each.probability)).join(" \u00d7 ");
       return {
         said: `${share(found.probability)}` + (found.pieces.length > 1 ? `: its pieces, each behind the last, ${parts}.` : `, number ${figure(found.pieces[0]?.rank)} of all.`),
-        bars: found.pieces.map((each) => ({ name: each.text, value: each.probability, told: share(each.probability) })),
+        bars: found.pieces.map((each) => bar(each.text, each.probability, share(each.probability))),
       };
     },
   },
@@ -65,7 +65,7 @@ export const K: Chapter = {
     return {
       right,
       said: `${right} of ${rows.length}. Each with its share and its place:`,
-      bars: rows.map((each) => ({ name: each.text, value: each.probability, told: `${share(each.probability)}, ${figure(each.rank)}`, isOwn: each.rank > 1 })),
+      bars: rows.map((each) => ({ ...bar(each.text, each.probability, `${share(each.probability)}, ${figure(each.rank)}`), isOwn: each.rank > 1 })),
     };
   },
 };

@@ -1,6 +1,6 @@
 // L: sampling.
 import { figure, share } from "../numbers";
-import { quoted, type Chapter } from "./chapter";
+import { bar, quoted, type Chapter } from "./chapter";
 import { goOn, saidIn } from "./goon";
 
 const LONG = 24; // tokens that the lever has written
@@ -60,7 +60,7 @@ export const L: Chapter = {
       right: 100 * shares[0].value,
       slack: 0.25,
       said: `${share(shares[0].value)}: ${shares[0].num_again} of ${shares[0].num_all}. Where long stretches come again, an answer goes in circles:`,
-      bars: shares.map((each) => ({ name: `${each.size} in a row`, value: each.value, told: share(each.value) })),
+      bars: shares.map((each) => bar(`${each.size} in a row`, each.value, share(each.value))),
     };
   },
 };

@@ -1,6 +1,6 @@
 // N: the cache, prefill and decode.
-import { bytes, figure, seconds, share } from "../numbers";
-import type { Chapter } from "./chapter";
+import { bytes, figure, seconds } from "../numbers";
+import { bar, type Chapter } from "./chapter";
 import { goOn, saidIn } from "./goon";
 
 const WAYS = ["the same prompt", "the same behind other tokens"] as const;
@@ -61,10 +61,7 @@ export const N: Chapter = {
       const { timings } = await goOn(reach, sent, { max_tokens: 1, temperature: 0 });
       return {
         said: `${timings.cache_n} of ${sent.length} tokens were found; ${timings.prompt_n} were computed, in ${seconds(timings.prompt_ms / 1000)}.`,
-        bars: [
-          { name: "found", value: timings.cache_n, told: share(timings.cache_n / sent.length) },
-          { name: "computed", value: timings.prompt_n, told: share(timings.prompt_n / sent.length) },
-        ],
+        bars: [bar("found", timings.cache_n), bar("computed", timings.prompt_n)],
       };
     },
   },
@@ -78,7 +75,7 @@ export const N: Chapter = {
       right: decode / prefill,
       slack: 0.3,
       said: `${figure(decode / prefill)} times: ${seconds(prefill)} and ${seconds(decode)}.`,
-      bars: each.map((mode) => ({ ...mode, told: seconds(mode.value) })),
+      bars: each.map((mode) => bar(mode.name, mode.value, seconds(mode.value))),
     };
   },
 };

@@ -1,6 +1,6 @@
 // R: the whole pipeline.
-import { figure, seconds, share } from "../numbers";
-import type { Chapter } from "./chapter";
+import { figure, seconds } from "../numbers";
+import { bar, type Chapter } from "./chapter";
 import { goOn, saidIn } from "./goon";
 
 const LONG = 16; // tokens of each of the two answers
@@ -15,20 +15,11 @@ export const R: Chapter = {
     "encoders. Each number here says where it is from; of closed models nobody outside knows theirs.",
   view: "cost",
   async claims(reach) {
-    const [{ stages }, sent] = [await reach.see("cost"), await reach.see("template")];
-    const most = (name: "seconds" | "flops" | "num_bytes"): string => {
-      const all = stages.reduce((sum, each) => sum + each[name], 0);
-      const top = stages.reduce((one, other) => (other[name] > one[name] ? other : one));
-      return `${top.name} (${share(top[name] / (all || 1))})`;
-    };
+    const sent = await reach.see("template");
     return [
       {
         told: "It remembers our conversation.",
         here: `It was sent whole: ${figure(sent.num_messages)} ${sent.num_messages === 1 ? "message" : "messages"}, ${figure(sent.num_tokens)} tokens. The next question sends them again.`,
-      },
-      {
-        told: "More computing makes it faster.",
-        here: `Of the time most went into ${most("seconds")}, of operations into ${most("flops")}, of bytes moved into ${most("num_bytes")}.`,
       },
     ];
   },
@@ -44,10 +35,7 @@ export const R: Chapter = {
       const [first, rest] = [timings.prompt_ms / 1000, timings.predicted_ms / 1000];
       return {
         said: `${seconds(first)} to the first token, ${seconds(rest)} for the other ${timings.predicted_n - 1}: ${seconds(rest / (timings.predicted_n - 1))} each.`,
-        bars: [
-          { name: "prefill", value: first, told: seconds(first) },
-          { name: "decode", value: rest, told: seconds(rest) },
-        ],
+        bars: [bar("prefill", first, seconds(first)), bar("decode", rest, seconds(rest))],
       };
     },
   },
