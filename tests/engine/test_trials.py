@@ -229,9 +229,14 @@ def test_so_many_wait_and_no_more() -> None:
     lane.compare("more", tried(answer, "seed=1"), told.append)
     (fault,) = told
     assert isinstance(fault, OverloadedError) and "4 of one owner" in str(fault)
+    others = [replace(request(f"own-{n}"), owner=f"own-{n}") for n in range(trials.MOST_WAITING)]
+    engines.run(engine, others)
     for number in range(trials.MOST_OF_OWNER, trials.MOST_WAITING):
-        lane.compare(number, tried(answer, "seed=1", owner=f"o{number}"), told.append)
-    lane.compare("most", tried(answer, "seed=1", owner="most"), told.append)
+        owned = {"request_id": f"own-{number}", "owner": f"own-{number}"}
+        lane.compare(number, tried(answer, "seed=1", **owned), told.append)
+    assert len(told) == 1
+    owned = {"request_id": "own-0", "owner": "own-0"}
+    lane.compare("most", tried(answer, "seed=1", **owned), told.append)
     assert len(told) == 2 and isinstance(told[1], OverloadedError)
     for number in range(trials.MOST_WAITING):
         lane.leave(number)
@@ -281,7 +286,8 @@ def test_cards_tell_every_lever_with_its_range_in_this_model() -> None:
     assert list(cards) == list(LEVERS)
     temperature, penalty = cards["temperature"], cards["repetition_penalty"]
     assert (temperature.kind, temperature.least, temperature.most) == ("number", 0, 5)
-    assert penalty.is_open and cards["ablate"].most == 1 and cards["token"].most == 319
+    assert penalty.is_open and (cards["ablate"].most, cards["ablate"].num_heads) == (1, 4)
+    assert cards["patch"].num_heads is None and cards["token"].most == 319
     assert cards["attention"].choices == ("naive", "fused") and not cards["attention"].refused
     assert "has no experts" in str(cards["experts_per_token"].refused)
     assert cards["page_size"].now == "8" and cards["quant"].refused == NOT_SERVED["quant"]

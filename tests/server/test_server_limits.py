@@ -18,6 +18,7 @@ from cutaway.server.anthropic import CountBody, MessagesBody
 from cutaway.server.context import Context
 from cutaway.server.fields import Body, Limited, Unused
 from cutaway.server.learn import LearnBody
+from cutaway.server.levers import CompareBody
 from cutaway.server.openai_chat import ChatBody
 from cutaway.server.openai_completions import CompletionBody
 from cutaway.server.openai_responses import ResponsesBody
@@ -35,6 +36,7 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/tokenize": (TokenizeBody, {"prompt": "hello"}),
     "/detokenize": (DetokenizeBody, {"tokens": [104, 105]}),
     "/cutaway/v1/traces/{trace_id}/views": (ViewBody, {"view": "tokens"}),
+    "/cutaway/v1/traces/{trace_id}/compare": (CompareBody, {"change": "seed=1", "runs": 1}),
     "/cutaway/v1/learn": (LearnBody, {"text": "hello hello"}),
 }
 

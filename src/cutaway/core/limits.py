@@ -61,6 +61,12 @@ LIMITS: Mapping[str, Limit] = {
     "top": Limit("int", None, 1, 2**31 - 1, meaning="how many of a ranking"),
     "view_bytes": Limit("int", None, 1, 256 * 2**20, meaning="of inner values that it may take"),
     "view_flops": Limit("int", None, 1, 20 * 10**12, meaning="that running again may take"),
+    # Comparisons: tried in moments without other work, and given up when nobody waits.
+    "runs": Limit("int", 3, 1, 20, meaning="of each side"),
+    "price": Limit("float", None, 0, 10**6, meaning="of an hour of this machine"),
+    "compare_tokens": Limit("int", None, 1, 2**31 - 1, meaning="of each side's answer"),
+    "compare_bytes": Limit("int", None, 1, 2**30, meaning="of pages and matrices beside"),
+    "compare_flops": Limit("int", None, 1, 50 * 10**12, meaning="of all runs together"),
     # Learning a vocabulary: these of random letters took 0.4 to 0.8 s of a core of an EPYC.
     "merges": Limit("int", 100, 1, 300, meaning="pairs that become tokens, at most"),
     "ignore_eos": Limit("bool", False),

@@ -82,7 +82,8 @@ def _card(engine: Engine, name: str, meaning: str, group: str) -> LeverCard:
     if ends is None:
         return card
     kind, least, most = ends
-    return replace(card, kind=kind, least=least, most=most)
+    num_heads = engine.model.facts.num_heads if kind == "layer" else None
+    return replace(card, kind=kind, least=least, most=most, num_heads=num_heads)
 
 
 def _ends(engine: Engine, name: str) -> tuple[str, int, int] | None:

@@ -29,6 +29,7 @@ class LeverCard:
     kind:   of its value: number, whole, choice, text, token (a whole number or a text, at a step),
             layer (LAYER, LAYER.HEAD or a part) or patch (LAYER@POSITION:OTHER).
     least, most: of a number, of a token's id, or of a layer; is_open: least itself is not allowed.
+    num_heads: of a layer, where one of them can be named.
     now:    what the engine has, where the answer does not say.
     refused: why it cannot be changed here; None where it can.
     """
@@ -40,6 +41,7 @@ class LeverCard:
     least: float | None = None
     most: float | None = None
     is_open: bool = False
+    num_heads: int | None = None
     choices: tuple[str, ...] = ()
     now: str | None = None
     refused: str | None = None

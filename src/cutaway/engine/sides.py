@@ -117,6 +117,8 @@ def pair_of(source: Source, change: Change) -> Pair:
     """Raises: RequestError for a value that does not fit; errors of models that are opened."""
     if source.answer.choice != 0:
         raise RequestError("only the first answer of a request can be compared.", param="change")
+    if not source.token_ids:
+        raise RequestError("the answer has no tokens; there is nothing to compare.", param="change")
     base = Side(source.engine, source.prompt, source.params, source.allowance)
     for levers, make in (
         (DRAWS, _draw),

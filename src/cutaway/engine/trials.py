@@ -19,7 +19,7 @@ from cutaway.engine.allowance import Allowance
 from cutaway.engine.compare import Progress, comparing
 from cutaway.engine.comparison import Comparison
 from cutaway.engine.engine import Engine
-from cutaway.engine.levers import change_of, check_served
+from cutaway.engine.levers import Change, change_of, check_served
 from cutaway.engine.service import Batch, Tried
 from cutaway.engine.sides import Source, apart
 from cutaway.trace.ledger import recorded
@@ -65,7 +65,14 @@ class Trials:
             )
             hear(OverloadedError(words, retry_after=5))
             return
-        self._open[name] = _Trial(tried, self._steps(tried), hear)
+        try:
+            change = change_of(tried.change)
+            check_served(change)
+            source = self._source(tried)
+        except CutawayError as error:
+            hear(error)
+            return
+        self._open[name] = _Trial(tried, _steps(source, change, tried), hear)
 
     def leave(self, name: Hashable) -> None:
         """Nobody waits any more: what it holds is free at once."""
@@ -104,19 +111,22 @@ class Trials:
         trial.told = (progress.num_done, now)
         trial.hear(_event(trial, {"type": "progress", **asdict(progress)}, is_last=False))
 
-    def _steps(self, tried: Tried) -> Generator[Progress, None, Comparison]:
-        change = change_of(tried.change)
-        check_served(change)
+    def _source(self, tried: Tried) -> Source:
+        """Raises: ReplayError where there is no record, or no end of it yet."""
         answer = recorded(self._engine.ledger, tried.request_id, tried.choice, owner=tried.owner)
         if answer.finish_reason is None:
             raise ReplayError(f"answer {tried.request_id!r} has not ended yet. Ask when it has.")
         allowance = Allowance(
             max_tokens=tried.max_tokens, max_bytes=tried.max_bytes, max_flops=tried.max_flops
         )
-        # No lever that is left loads a model again, so the name that it was loaded by is nothing.
-        source = Source(self._engine, answer, self._engine.model.name, None, allowance)
-        steps = comparing(apart(source), change, num_runs=tried.num_runs, price=tried.price)
-        return (yield from steps)
+        # No lever that is served loads a model again, so the name that it was loaded by is nothing.
+        return Source(self._engine, answer, self._engine.model.name, None, allowance)
+
+
+def _steps(source: Source, change: Change, tried: Tried) -> Generator[Progress, None, Comparison]:
+    """Pages of its own are made when its turn comes."""
+    steps = comparing(apart(source), change, num_runs=tried.num_runs, price=tried.price)
+    return (yield from steps)
 
 
 def _event(trial: _Trial, value: dict[str, object], *, is_last: bool) -> Batch:

@@ -25,6 +25,9 @@ from cutaway.server.fields import Body, Limited
 from cutaway.server.opt_in import check_on
 from cutaway.server.routes import described, json_answer
 
+_OBJECT = {"schema": {"type": "object"}}
+_ANSWER = {"application/json": _OBJECT, "text/event-stream": _OBJECT}  # the latter: of each event
+
 
 class CompareBody(Body):
     """What to change of an answer, as in temperature=0, and how the two are measured.
@@ -53,7 +56,7 @@ def router(context: Context) -> APIRouter:
         check_on(context)
         return json_answer({"levers": context.service.model.levers})
 
-    @routes.post("/cutaway/v1/traces/{trace_id}/compare", **described(CompareBody, streams=True))
+    @routes.post("/cutaway/v1/traces/{trace_id}/compare", **described(CompareBody, answer=_ANSWER))
     async def compare(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
         call = call_of(http.scope)
