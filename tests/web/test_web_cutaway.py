@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 NUM_TOKENS = 6
+SCHEMES: tuple[Any, ...] = ("dark", "light")
 FAULTS = """async () => (await axe.run('.cutaway')).violations.map(
   (rule) => `${rule.id}: ${rule.nodes.map((node) => node.target)}`)"""
 
@@ -77,7 +78,6 @@ def repeated(ids: list[int]) -> list[dict[str, int]]:
 
 
 def test_every_station_opens_without_a_fault(opened: Opened, axe: str) -> None:  # noqa: F811
-    opened.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
     page = look_inside(opened)
     page.evaluate(axe)
     assert page.locator("nav [data-view]").count() == len(VIEWS)
@@ -89,7 +89,9 @@ def test_every_station_opens_without_a_fault(opened: Opened, axe: str) -> None: 
         shown.get_by_role("button", name="Numbers", exact=True).click()
         assert shown.locator(".tables table").count() > 0, view.name
         assert page.get_by_role("alert").count() == 0, view.name
-        assert page.evaluate(FAULTS) == [], view.name
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            assert page.evaluate(FAULTS) == [], f"{view.name}, {scheme}"
     assert opened.said == [], "no policy was broken and nothing failed"
 
 
