@@ -134,8 +134,13 @@ class Program:
         self._kept.append(operation)
 
     @property
-    def codes(self) -> tuple[Code, ...]:
+    def operations(self) -> tuple[Operation, ...]:
         """What was recorded, in order."""
+        return tuple(self._kept)
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """Of what was recorded."""
         return tuple(operation.code for operation in self._kept)
 
     def run(self, step: NativeStep) -> None:
