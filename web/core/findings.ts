@@ -57,7 +57,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
       const first = values.first.list().filter((each) => each >= 0.5).length;
       return (
         `${many(count, "head")} in ${values.layers.length} layers. ${many(first, "head gives", "heads give")} most of ` +
-        "the weight to the first token, where nothing is needed. Choose one to see what it looks at."
+        "the weight to the first token: there a head looks when it needs nothing. Choose one to see what it looks at."
       );
     }
     const [weight, text] = [values.top_weights.at(0), values.top_texts[0] ?? ""];
@@ -129,8 +129,10 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
         ? `The ${values.kind} left ${share(values.row.allowed_mass)} of the probability at this step.`
         : `A ${values.kind} decided which tokens could come.`,
   detokenization: (values) =>
-    `${many(values.num_tokens, "token")} gave ${many(values.num_bytes, "byte")}; after ${values.num_held} of them ` +
-    "something had to wait until a character was whole or a stop string ruled out.",
+    `${many(values.num_tokens, "token")} gave ${many(values.num_bytes, "byte")}. ` +
+    (values.num_held
+      ? `After ${values.num_held} of them something had to wait until a character was whole or a stop string ruled out.`
+      : "Each could be shown as soon as it came: no character was cut in two, no stop string had begun."),
   pages: (values) =>
     `${many(values.num_tokens, "token")} keep ${bytes(values.kept_bytes)} in pages of ${values.page_size}. With them the ` +
     `answer took ${operations(values.flops)}; without, it would have taken ${operations(values.without_flops)}.`,
