@@ -15,6 +15,15 @@ import { G } from "./g";
 
 const frames: Record<string, string> = golden.frames;
 const learned: Record<string, object> = golden.learned;
+const COMPARED: Record<string, object> = {
+  "positions=off": {
+    first_difference: 1,
+    recorded_text: "a b",
+    changed_text: "a c",
+    recorded_pieces: ["a", "\u00b7b"],
+    divergence: { distance: [0.25, 0.5] },
+  },
+};
 const coder = new TextEncoder();
 
 /** The golden answer; its tokenizer takes bytes for ids. changed: values of a view in the place of the golden. */
@@ -22,6 +31,7 @@ function reach(changed: { [Name in keyof Payloads]?: Partial<Payloads[Name]> } =
   const routes: Record<string, (body: never) => unknown> = {
     "/tokenize": (body: { prompt: string }) => ({ tokens: [...coder.encode(body.prompt)] }),
     "/detokenize": (body: { tokens: number[] }) => ({ prompt: String.fromCharCode(...body.tokens.map((id) => id % 128)) }),
+    "/cutaway/v1/traces/id/compare": (body: { change: string }) => COMPARED[body.change],
     "/cutaway/v1/learn": (body: { text: string }) => learned[body.text],
   };
   return {
@@ -153,13 +163,15 @@ describe("chapter F", () => {
     expect((await F.answer(learnt)).right).toBe("a vector that is added");
     const none = reach({ positions: { kind: "none" } });
     expect([(await heres(F, none))[0], (await F.answer(none)).right]).toEqual(["Layer 15 is told no position at all.", "the mask alone"]);
-    expect((await pull(F, "3", none)).said).toContain("turns nothing");
   });
 
-  it("moves query and key apart, and counts pairs that turned once", async () => {
-    const apart = await pull(F, "5");
-    expect(apart.said).toContain("5 tokens apart the score is 5.");
-    expect(apart.bars!.filter((each) => each.isOwn)).toMatchObject([{ name: "5 apart", value: 5 }]);
+  it("leaves positions out, and counts pairs that turned once", async () => {
+    const without = await pull(F, "positions=off");
+    expect(without.said).toBe("\u201ca b\u201d became \u201ca c\u201d: another token from number 2 on.");
+    expect(without.bars).toEqual([
+      { name: "a", value: 0.25, told: "25.0 %" },
+      { name: "\u00b7b", value: 0.5, told: "50.0 %" },
+    ]);
     expect((await F.answer(reach())).right).toBe(2); // of 2, 4.5 and 6,000 positions within 5
   });
 });

@@ -1,7 +1,16 @@
 // F: position.
-import { bytes, figure } from "../numbers";
+import { bytes, figure, share } from "../numbers";
 import type { Positions } from "../payloads";
 import { bar, quoted, type Chapter, type Reach } from "./chapter";
+
+/** Of docs/compare.md what is told here. distance: by how much the chances of each token's step moved. */
+interface Found {
+  first_difference: number | null;
+  recorded_text: string;
+  changed_text: string;
+  recorded_pieces: string[];
+  divergence: { distance: number[] } | null;
+}
 
 const look = (reach: Reach): Promise<Positions> => reach.see("positions", { position: reach.position });
 
@@ -46,19 +55,19 @@ export const F: Chapter = {
     ];
   },
   lever: {
-    label: "The same query and key, so many tokens apart (0 to 63)",
-    kind: "number",
-    value: "32",
-    least: 0,
-    most: 63,
-    async run(reach, value) {
-      const { by_distance, kind, head, layer } = await look(reach);
-      if (kind !== "rotary") return { said: `Layer ${layer} turns nothing: a score does not know the distance.` };
-      const asked = Number(value);
-      const places = [...new Set([0, 1, 2, 4, 8, 16, 63, asked])].sort((one, other) => one - other);
+    label: "Have it answered again, with heads that do not know positions",
+    kind: "choice",
+    value: "positions=off",
+    choices: ["positions=off"],
+    async run(reach, change) {
+      const path = `/cutaway/v1/traces/${encodeURIComponent(reach.trace)}/compare`;
+      const found = await reach.post<Found>(path, { change, max_tokens: 16 });
+      const at = found.first_difference;
       return {
-        said: `Layer ${layer}, head ${head}: ${asked} tokens apart the score is ${figure(by_distance.at(asked))}.`,
-        bars: places.map((at) => ({ ...bar(`${at} apart`, by_distance.at(at)), isOwn: at === asked })),
+        said:
+          `${quoted(found.recorded_text)} became ${quoted(found.changed_text)}: ` +
+          (at === null ? "the same tokens." : `another token from number ${at + 1} on.`),
+        bars: (found.divergence?.distance ?? []).map((moved, index) => bar(found.recorded_pieces[index] ?? "", moved, share(moved))),
       };
     },
   },

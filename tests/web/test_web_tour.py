@@ -1,0 +1,146 @@
+"""The tour in a real browser: it asks, it is walked by keyboard, and its answers are measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from test_web_chat import ask, changing
+from test_web_checks import axe  # noqa: F401
+
+import tiny
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+    from conftest import Opened
+
+pytestmark = pytest.mark.slow
+
+NUM_TOKENS = 12
+PROMPT = "What is the weight of the sea?"
+FAULTS = """async () => (await axe.run('dialog')).violations.map(
+  (rule) => `${rule.id}: ${rule.nodes.map((node) => node.target)}`)"""
+
+
+def chapter(opened: Opened, letter: str) -> Locator:
+    """What stands beside the list of chapters, once all of it was measured."""
+    page = opened.page.locator("dialog .tour .page")
+    page.get_by_role("heading", name=re.compile(f"^{letter.upper()}\\. ")).wait_for()
+    page.locator("dl dd").first.wait_for()
+    page.locator("article[data-view][aria-busy=false]").wait_for()
+    page.get_by_role("button", name="Measure it").wait_for()
+    return page
+
+
+def guess(page: Locator, value: str) -> str:
+    """Answer the question of a chapter; the verdict and what was measured."""
+    if page.locator("fieldset").count():
+        page.get_by_role("radio", name=value, exact=True).check()
+    else:
+        page.locator("#tour-guess").fill(value)
+    page.get_by_role("button", name="Measure it").click()
+    page.get_by_text(re.compile("Right\\.|Not so\\.")).wait_for()
+    return page.locator("form").last.inner_text()
+
+
+def test_the_tour_asks_and_every_chapter_is_reached_by_keyboard(
+    opened: Opened,
+    axe: str,  # noqa: F811
+) -> None:
+    page = opened.page
+    changing(opened, max_tokens=NUM_TOKENS, ignore_eos=True)
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.get_by_role("link", name="Take the tour").press("Enter")
+    page.get_by_label("The tour looks into an answer of yours. Ask:").fill(PROMPT)
+    page.keyboard.press("Enter")
+    chapter(opened, "a")
+    page.evaluate(axe)
+    letters = page.locator("dialog .tour nav a b").all_inner_texts()
+    assert letters[:7] == list("ABCDEFG")
+    for letter in letters:
+        shown = chapter(opened, letter)
+        assert page.get_by_role("alert").count() == 0, letter
+        assert page.evaluate(FAULTS) == [], letter
+        assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 360, letter
+        if letter != letters[-1]:
+            page.keyboard.press("]")
+            page.wait_for_url(
+                re.compile(f"#/room/tour-{letters[letters.index(letter) + 1].lower()}")
+            )
+        focused = page.evaluate("document.activeElement.tagName")
+        assert focused in ("H3", "INPUT", "BODY", "DIALOG") and shown.count() == 1
+    page.keyboard.press("[")
+    chapter(opened, letters[-2])
+    assert opened.said == [], "no policy was broken and nothing failed"
+
+
+def test_answers_are_those_of_a_recomputation_and_are_remembered(opened: Opened) -> None:
+    page = opened.page
+    changing(opened, max_tokens=NUM_TOKENS, ignore_eos=True)
+    ask(opened, PROMPT)
+    page.evaluate("location.hash = `#/room/tour-f${location.hash.slice(1)}`")
+    shown = chapter(opened, "f")
+    config = tiny.config()
+    shown.get_by_role("button", name="Run", exact=True).click()
+    shown.get_by_text("became").wait_for()
+    assert shown.locator("form").first.locator(".told").count() == NUM_TOKENS
+    pairs = config["head_dim"] // 2
+    # The tiny template writes this; the first token stands at 0.
+    last = len(tokenized(opened, f"user: {PROMPT}\n")) + NUM_TOKENS - 1
+    base, width = config["rope_theta"], config["head_dim"]
+    turns = [2 * math.pi * base ** (2 * pair / width) for pair in range(pairs)]
+    right = sum(turn <= last for turn in turns)
+    assert "Not so." in guess(shown, str(right + 1))
+    said = guess(shown, str(right))
+    assert "Right." in said
+    assert f"{right} of {pairs}: their full turn is {last} positions or less." in said
+
+    shown.get_by_role("heading", level=3).first.focus()
+    page.keyboard.press("]")
+    shown = chapter(opened, "g")
+    told = shown.locator("form").last
+    assert "Measure it" in told.inner_text()
+    guess(shown, "attention")
+    sums = [float(each.replace(",", "")) for each in told.locator(".told").all_inner_texts()]
+    assert ("Right." in told.inner_text()) == (sums[0] > sums[1])
+
+    marks = page.locator("dialog .tour nav a[href*='tour-f']")
+    assert "\u2713" in marks.inner_text()
+    assert json.loads(page.evaluate("localStorage.getItem('tour')"))["f"] == "right"
+    page.reload()
+    chapter(opened, "g")
+    assert "\u2713" in page.locator("dialog .tour nav a[href*='tour-f']").inner_text()
+
+
+def test_a_lever_runs_on_this_models_own_tokenizer(opened: Opened) -> None:
+    page = opened.page
+    changing(opened, max_tokens=4, ignore_eos=True)
+    ask(opened, PROMPT)
+    page.evaluate("location.hash = `#/room/tour-b${location.hash.slice(1)}`")
+    shown = chapter(opened, "b")
+    text = "Unbelievable na\u00efvet\u00e9"
+    shown.get_by_label("Another text").fill(text)
+    shown.get_by_role("button", name="Run", exact=True).click()
+    said = shown.locator("form [role=status]").first.inner_text()
+    ids = tokenized(opened, text)
+    assert said.startswith(f"{len(ids)} tokens, {len(text.encode()) / len(ids):.3g} bytes each;")
+    letters = guess(shown, str(PROMPT.count("e")))
+    assert re.search(r"\d+ in \d+ tokens", letters)
+
+
+def tokenized(opened: Opened, text: str) -> list[int]:
+    """What the server's tokenizer makes of a text."""
+    answer = opened.page.evaluate(
+        """async (prompt) => {
+          const body = JSON.stringify({ prompt, add_special_tokens: false });
+          const headers = { 'content-type': 'application/json' };
+          return (await fetch('/tokenize', { method: 'POST', headers, body })).json();
+        }""",
+        text,
+    )
+    return answer["tokens"]
