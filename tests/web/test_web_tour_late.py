@@ -164,14 +164,14 @@ def test_loop_cache_text_and_the_whole(tour: Tour) -> None:
     assert f"as id {tokens['token_ids'][num_prompt]}, place {num_prompt}" in chapter.inner_text()
     assert " goes on: " in tour.pull(chapter, "b")
     ended = "the number of tokens, or the reader"
-    assert tour.guess(chapter, ended).startswith(f"\u2713 Right. Behind {NUM_TOKENS} tokens")
+    assert tour.guess(chapter, ended).startswith(f"\u2713 Right. After {NUM_TOKENS} tokens")
 
     chapter, cost = tour.open("n"), tour.see("cost")
     for bits in (16, 32, 4.5):
         assert f"{LLAMA_70B * bits / 8e9:.1f} GB" in chapter.inner_text()
     found = [int(each) for each in re.findall(r"\d+", tour.pull(chapter, "the same prompt"))[:3]]
     assert found[0] > 0 and found[0] + found[2] == found[1] == num_prompt
-    said = tour.pull(chapter, "the same behind other tokens")
+    said = tour.pull(chapter, "the same after other tokens")
     assert said.startswith(f"0 of {num_prompt + 4} tokens were found; {num_prompt + 4} were")
     each = {mode["name"]: mode["seconds"] / mode["num_tokens"] for mode in cost["modes"]}
     assert tour.guess(chapter, each["decode"] / each["prefill"]).startswith("\u2713")

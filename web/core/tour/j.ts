@@ -62,7 +62,7 @@ export const J: Chapter = {
     const rank = lens.ranks.at(middle, last);
     return {
       right: rank === 1 ? "yes" : "no",
-      said: `Behind layer ${lens.layers[middle]} it is number ${figure(rank)}, at the end number ${figure(lens.ranks.at(lens.layers.length - 1, last))}. Its share by layer:`,
+      said: `After layer ${lens.layers[middle]} it is number ${figure(rank)}, at the end number ${figure(lens.ranks.at(lens.layers.length - 1, last))}. Its share by layer:`,
       bars: lens.layers.map((layer, at) => {
         const value = lens.choice_probabilities.at(at, last);
         return { ...bar(`layer ${layer}`, value, share(value)), isOwn: at === middle };

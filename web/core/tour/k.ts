@@ -45,7 +45,7 @@ export const K: Chapter = {
       if (!found) throw new Error(`${text} gives no token.`);
       const parts = found.pieces.map((each) => share(each.probability)).join(" \u00d7 ");
       return {
-        said: `${share(found.probability)}` + (found.pieces.length > 1 ? `: its pieces, each behind the last, ${parts}.` : `, number ${figure(found.pieces[0]?.rank)} of all.`),
+        said: `${share(found.probability)}` + (found.pieces.length > 1 ? `: its pieces, each after the last, ${parts}.` : `, number ${figure(found.pieces[0]?.rank)} of all.`),
         bars: found.pieces.map((each) => bar(each.text, each.probability, share(each.probability))),
       };
     },

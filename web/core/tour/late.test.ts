@@ -115,7 +115,7 @@ describe("feed-forward and logits", () => {
 
   it("read halfway through the layers", async () => {
     expect((await J.question(reach())).text).toContain("\u201cA\u201d");
-    expect(await judged(J, ["no", "yes"])).toEqual([[true, false], "Behind layer 0 it is number 3, at the end number 1. Its share by layer:"]);
+    expect(await judged(J, ["no", "yes"])).toEqual([[true, false], "After layer 0 it is number 3, at the end number 1. Its share by layer:"]);
   });
 
   it("tell the tail, chain pieces and find what was not the likeliest", async () => {
@@ -123,7 +123,7 @@ describe("feed-forward and logits", () => {
       "It gave 320 shares. \u201cA\u201d has 75.0 %, the 2 likeliest have 87.5 %, all others 12.5 %.",
       "300 entries are below 0.01 %, with 6.3 % together. None is 0.",
     ]);
-    expect((await pull(K, "Zamboni")).said).toBe("12.5 %: its pieces, each behind the last, 50.0 % \u00d7 25.0 %.");
+    expect((await pull(K, "Zamboni")).said).toBe("12.5 %: its pieces, each after the last, 50.0 % \u00d7 25.0 %.");
     expect((await K.question(reach())).text).toContain("first 6 tokens");
     expect((await judged(K, ["1", "0"]))[0]).toEqual([true, false]);
   });
@@ -163,7 +163,7 @@ describe("sampling and the loop", () => {
       const [right] = await judged(M, choices!, reach({ detokenization: { stopped_by } }));
       expect(right).toEqual(ends.map((_, at) => at === index));
     }
-    expect((await M.answer(reach())).said).toBe("Behind 6 tokens: an ending token, id 67, \u201cC\u201d.");
+    expect((await M.answer(reach())).said).toBe("After 6 tokens: an ending token, id 67, \u201cC\u201d.");
   });
 });
 
@@ -179,7 +179,7 @@ describe("cache, text and the whole", () => {
   it("find a prompt again, and compare a token that went in with one that came out", async () => {
     const sent: Sent[] = [];
     expect((await pull(N, "the same prompt", reach({}, sent))).said).toBe("2 of 3 tokens were found; 1 were computed, in 250 ms.");
-    await pull(N, "the same behind other tokens", reach({}, sent));
+    await pull(N, "the same after other tokens", reach({}, sent));
     expect(sent.map((each) => each.prompt.length)).toEqual([3, 7]);
     expect(await judged(N, ["2", "1.5", "3"])).toEqual([[true, true, false], "2 times: 125 ms and 250 ms."]);
     const { modes } = await reach().see("cost");

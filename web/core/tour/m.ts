@@ -38,7 +38,7 @@ export const M: Chapter = {
     ];
   },
   lever: {
-    label: `Behind the first ${KEPT} tokens put`,
+    label: `After the first ${KEPT} tokens put`,
     kind: "text",
     value: " not",
     choices: [" not", " never", " a cat"],
@@ -54,6 +54,6 @@ export const M: Chapter = {
     const { stopped_by: by, num_tokens } = await reach.see("detokenization");
     const right = ENDS[typeof by === "number" ? 0 : by === null ? 2 : 1];
     const what = typeof by === "number" ? `, id ${by}, ${quoted(await textOf(reach, [by]))}` : by === null ? "" : `, ${quoted(by)}`;
-    return { right, said: `Behind ${figure(num_tokens)} tokens: ${right}${what}.` };
+    return { right, said: `After ${figure(num_tokens)} tokens: ${right}${what}.` };
   },
 };

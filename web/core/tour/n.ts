@@ -3,7 +3,7 @@ import { bytes, figure, seconds } from "../numbers";
 import { bar, type Chapter } from "./chapter";
 import { goOn, saidIn } from "./goon";
 
-const WAYS = ["the same prompt", "the same behind other tokens"] as const;
+const WAYS = ["the same prompt", "the same after other tokens"] as const;
 const LLAMA = 70_553_706_496; // parameters of Llama 3 70B, from its published shape
 
 /** Bytes by powers of 1,000, as sizes of models are told. */
