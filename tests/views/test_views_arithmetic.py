@@ -28,6 +28,7 @@ def test_every_column_is_that_of_the_formula(look: Look) -> None:
     shown: Arithmetic = payload(look, "arithmetic", layer=1, head=2, position=7)
     scores, weights = inner.scores[1][2, 7], inner.weights[1][2, 7]
     values = inner.value[1][:, 1]  # heads 2 and 3 share the second
+    assert (shown.num_heads, shown.num_groups) == (4, 2), "of the model"
     assert shown.group == 1 and shown.softmax_scale == pytest.approx(12**-0.5)
     np.testing.assert_allclose(shown.scaled, scores, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(shown.products, scores * 12**0.5, rtol=1e-5, atol=1e-6)

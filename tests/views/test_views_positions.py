@@ -27,6 +27,7 @@ def test_angles_wavelengths_and_scores_are_those_of_the_formula() -> None:
     # The key that counts most, the first and the last left out, and its score as it stands.
     key = 1 + int(inner.weights[1][3, 20, 1:20].argmax())
     assert shown.key_position == key
+    assert shown.num_heads == 4 and shown.num_groups == 2
     assert shown.score == pytest.approx(inner.scores[1][3, 20, key], rel=1e-5, abs=1e-6)
     np.testing.assert_allclose(shown.shifted, shown.score, rtol=1e-5, atol=1e-6)
     # At every distance: what the formula gives for the key as it was before it turned.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cutaway import LLM
+from cutaway.core.errors import RequestError
 from cutaway.engine.look import Look
 from cutaway.views import tokens, view_of
 from cutaway.views.drawing import columns
@@ -63,6 +64,15 @@ def test_of_a_very_long_text_the_last_tokens_are_told(monkeypatch: pytest.Monkey
     lines = payload.draw().text().splitlines()
     assert lines[0].startswith("prompt  11 tokens, 11 bytes, 1.0 a token")
     assert lines[1] == "the first 6 are counted and not told"
+    look = Look(engine, answer)
+    for start in range(len(answer.token_ids)):
+        page = view_of("tokens").show(look.subject, Query(start=start)).payload
+        assert isinstance(page, Tokens) and page.start == start
+        assert page.token_ids == answer.token_ids[start : start + 8]
+        assert page.num_prompt == len(page.token_ids[: max(0, 11 - start)])
+        assert page.skipped_bytes == start, "each token of this text is a byte"
+    with pytest.raises(RequestError, match="start is 14; it must be from 0 to 13"):
+        view_of("tokens").show(look.subject, Query(start=14))
 
 
 @pytest.mark.slow

@@ -260,6 +260,19 @@ def test_a_dear_view_tells_its_price_and_is_computed_when_one_agrees(opened: Ope
     assert page.get_by_role("alert").count() == 0
 
 
+def test_heads_that_there_are_can_be_chosen_and_tell_whose_keys_they_read(opened: Opened) -> None:
+    page, config = look_inside(opened), tiny.config()
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+    for view in ("arithmetic", "positions"):
+        station(page, view)
+        options = page.get_by_role("combobox", name="Head").locator("option").all_inner_texts()
+        keys = [f"{head}, keys {head * groups // heads}" for head in range(heads)]
+        assert options == ["auto", *keys]
+    page.get_by_role("combobox", name="Head").select_option(str(heads - 1))
+    page.locator("article[data-view=positions][aria-busy=false]").wait_for()
+    assert json.loads(copied(page, station(page, "arithmetic"), "JSON"))["head"] == heads - 1
+
+
 def test_a_pinned_view_stays_beside_what_is_looked_at_next(opened: Opened) -> None:
     page = look_inside(opened)
     shown = station(page, "residual")

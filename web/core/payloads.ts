@@ -34,6 +34,7 @@ export interface Tokens {
   letters: string | null;
   num_words: [number, number];
   num_prompt: number;
+  start?: number; // of the first; not in files of earlier versions
 }
 
 export interface Piece {
@@ -96,6 +97,8 @@ export interface Positions {
   stretch: Tensor;
   num_slow: number;
   head: number;
+  num_heads?: number;
+  num_groups?: number;
   key_position: number;
   key_text: string;
   score: number;
@@ -151,6 +154,8 @@ export interface Arithmetic {
   layer: number;
   head: number;
   group: number;
+  num_heads?: number; // not in files of earlier versions
+  num_groups?: number;
   position: number;
   text: string;
   tokens: string[];

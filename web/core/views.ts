@@ -6,6 +6,7 @@ import type { Happening } from "./live";
 import { figure, operations, seconds } from "./numbers";
 import type { Sampling, Tokens } from "./payloads";
 import type { Made } from "./python";
+import { before, joined } from "./wholetokens";
 
 /** Places that a view is asked for; what is left out is left to the view. */
 export interface Query {
@@ -17,6 +18,7 @@ export interface Query {
   expert?: number;
   top?: number;
   text?: string;
+  start?: number;
 }
 
 /** Places that a selection chooses, the weightiest first. */
@@ -107,7 +109,7 @@ export class Views {
     try {
       const cost = agrees ? await this.#price(query, stopper.signal) : null;
       if (cost && !agrees?.(cost)) throw new Dear(query, cost);
-      const seen = { ...(await this.#ask(query, stopper.signal)), cost };
+      const seen = await this.#whole({ ...(await this.#ask(query, stopper.signal)), cost }, stopper.signal);
       this.#kept.set(key, seen);
       if (this.#kept.size > MOST) this.#kept.delete(this.#kept.keys().next().value!);
       return seen;
@@ -154,6 +156,19 @@ export class Views {
   /** Forget everything: the answer went on. */
   forget(): void {
     this.#kept.clear();
+  }
+
+  /** Tokens come page by page where they are many; they are shown as one. */
+  async #whole(seen: Seen, signal: AbortSignal): Promise<Seen> {
+    if (seen.view !== "tokens" || seen.query.start !== undefined) return seen;
+    let [tokens, numBytes] = [seen.values as unknown as Tokens, seen.numBytes];
+    const size = tokens.texts.length;
+    for (let start = before(tokens, size); start !== null; start = before(tokens, size)) {
+      const page = await this.#ask({ ...seen.query, start }, signal);
+      tokens = joined(page.values as unknown as Tokens, tokens);
+      numBytes += page.numBytes;
+    }
+    return { ...seen, values: tokens as unknown as Seen["values"], numBytes };
   }
 
   async #price(query: Query, signal: AbortSignal): Promise<Cost> {

@@ -33,6 +33,7 @@ class ViewBody(Body):
     choice:    which of several answers to one request, from 0.
     position:  a token of prompt and answer together, from 0.   token: one of the answer alone.
     only_cost: what it would take is told instead, as JSON, and nothing is computed.
+    start:     of the tokens that are told, where they are too many for one answer.
     max_bytes, max_flops: what running the answer again may take at most.
     """
 
@@ -45,6 +46,7 @@ class ViewBody(Body):
     expert: Annotated[int | None, Limited("place")] = None
     top: Annotated[int | None, Limited("top")] = None
     text: str | None = None
+    start: Annotated[int | None, Limited("place")] = None
     only_cost: bool = False
     max_bytes: Annotated[int | None, Limited("view_bytes")] = None
     max_flops: Annotated[int | None, Limited("view_flops")] = None

@@ -26,6 +26,7 @@ MOST_KEYS = 8192  # that are told; of more the heaviest
 class Arithmetic:
     """One query of one head, through softmax(q k / sqrt(C)) v. Letters: K keys, C head size.
 
+    num_heads, num_groups: of this layer; group is whose keys and values the head reads.
     products:  [K], query times key.   scaled: [K], times softmax_scale, below cap if there is one.
     masked:    [K], -inf (None in JSON) where the query must not look.   weights: [K].
     contributions: [K], norm of weight times value: what each key brings to the sum.
@@ -44,6 +45,8 @@ class Arithmetic:
     layer: int
     head: int
     group: int
+    num_heads: int
+    num_groups: int
     position: int
     text: str
     keys: Array
@@ -186,6 +189,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Arithmetic:
         layer=layer,
         head=head,
         group=head * groups // seen.attention.num_heads,
+        num_heads=seen.attention.num_heads,
+        num_groups=groups,
         position=position,
         text=texts[position],
         keys=keys.cpu().numpy(),

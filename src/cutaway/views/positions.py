@@ -36,6 +36,7 @@ class Positions:
                 from 0 to a full turn.   wavelengths: [I], positions of a full turn; inf for none.
     stretch:    [I], how much slower than without the scaling.
     num_slow:   pairs that make no full turn within max_length positions.
+    num_heads, num_groups: of this layer; 0 where nothing turns.
     head, key_position: a query at the position and a key, whose score is told as it is (score),
                 and with both shifted by so many positions (shifts, shifted).
     by_distance: [64], what that score were with the key so many positions back, from 0.
@@ -55,6 +56,8 @@ class Positions:
     stretch: Array
     num_slow: int
     head: int
+    num_heads: int
+    num_groups: int
     key_position: int
     key_text: str
     score: float
@@ -146,7 +149,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Positions:
     texts, frequencies = subject.texts(), block_of(subject, layer).attention.frequencies
     kind, norm = ("rotary", 0.0) if frequencies is not None else _added(subject, position)
     none = torch.zeros(0, dtype=torch.float64)
-    inverse, plain, scores = none, none, _Scores(0, 0.0, none, none)
+    inverse, plain, scores = none, none, _Scores(0, 0.0, none, none, 0, 0)
     if frequencies is not None:
         length = torch.tensor([subject.answer.max_length])
         inverse = frequencies.inverse(length)[0].cpu()
@@ -167,6 +170,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Positions:
         stretch=_array(plain / inverse),
         num_slow=int((wavelengths > subject.facts.max_length).sum()),
         head=query.head or 0,
+        num_heads=scores.num_heads,
+        num_groups=scores.num_groups,
         key_position=scores.key,
         key_text=texts[scores.key],
         score=scores.score,
@@ -185,6 +190,8 @@ class _Scores:
     score: float
     shifted: Tensor
     by_distance: Tensor
+    num_heads: int
+    num_groups: int
 
 
 def _scores(subject: Subject, query: Query, taken: Taken) -> _Scores:
@@ -210,7 +217,8 @@ def _scores(subject: Subject, query: Query, taken: Taken) -> _Scores:
     )
     shifted = _products(attention, both[0], both[1], head).diagonal()
     by_distance = _products(attention, seen.query, places, head)[0]
-    return _Scores(key, float(score), shifted.cpu(), by_distance.cpu())
+    heads, groups = attention.num_heads, seen.keys.shape[1]
+    return _Scores(key, float(score), shifted.cpu(), by_distance.cpu(), heads, groups)
 
 
 def _products(attention: Openable, query: Tensor, keys: Tensor, head: int) -> Tensor:

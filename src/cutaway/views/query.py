@@ -17,6 +17,7 @@ class Query:
     position: of a token in prompt and answer together, from 0.
     token:    of a token in the answer alone, from 0.
     layer, head, expert: from 0.   top: how many of a ranking.   text: words that a view works on.
+    start: of the tokens that are told, where they are too many to be told at once, from 0.
     price: of this machine, per hour, in any currency.
     """
 
@@ -27,6 +28,7 @@ class Query:
     expert: int | None = None
     top: int = 10
     text: str | None = None
+    start: int | None = None
     price: float | None = None
 
     def check(self, takes: Collection[str], bounds: Mapping[str, int], *, view: str) -> None:

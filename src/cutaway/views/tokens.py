@@ -20,7 +20,7 @@ _HOLDING = 12
 
 @dataclass(frozen=True)
 class Tokens:
-    """Each token of prompt and answer, or the last 32,768 of more.
+    """Each token of prompt and answer; of more than 32,768 the last, or those from one on.
 
     start: position of the first that is told; skipped_bytes, skipped_letters: of those before it.
     texts: with blanks visible.   num_bytes: of each token.   num_prompt: so many of the told are
@@ -111,6 +111,9 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Tokens:
     tokenizer, every = subject.tokenizer, subject.answer.token_ids
     num_prompt = subject.answer.num_prompt_tokens
     start = max(0, min(num_prompt, len(every) - MOST_TOLD))
+    if query.start is not None:
+        start = query.start
+    told = slice(start, start + MOST_TOLD)
     data = [tokenizer.token_bytes(each) for each in every]
     is_control = tuple(each in tokenizer.control_ids for each in every)
     wanted = None if query.text is None else frozenset(query.text.lower())
@@ -121,15 +124,15 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Tokens:
         for each, control in zip(data, is_control, strict=True)
     )
     return Tokens(
-        texts=tuple(map(subject.text, every[start:])),
-        token_ids=every[start:],
-        num_bytes=tuple(map(len, data[start:])),
-        is_control=is_control[start:],
-        is_part=tuple(not _is_whole(each) for each in data[start:]),
-        num_letters=letters[start:],
+        texts=tuple(map(subject.text, every[told])),
+        token_ids=every[told],
+        num_bytes=tuple(map(len, data[told])),
+        is_control=is_control[told],
+        is_part=tuple(not _is_whole(each) for each in data[told]),
+        num_letters=letters[told],
         letters=query.text,
         num_words=(words[0], words[1]),
-        num_prompt=num_prompt - start,
+        num_prompt=max(0, min(MOST_TOLD, num_prompt - start)),
         start=start,
         skipped_bytes=sum(map(len, data[:start])),
         skipped_letters=sum(letters[:start]),
@@ -150,4 +153,6 @@ def _num_letters(data: bytes, wanted: frozenset[str] | None) -> int:
     return sum(c.isalpha() if wanted is None else c in wanted for c in text)
 
 
-VIEW = View("tokens", "tokens", "Into which pieces is the text cut?", probe, takes=("text",))
+VIEW = View(
+    "tokens", "tokens", "Into which pieces is the text cut?", probe, takes=("text", "start")
+)

@@ -50,6 +50,7 @@ class View:
         """Raises: RequestError for a place that the view does not take or that there is not."""
         bounds = {
             "position": subject.num_positions,
+            "start": len(subject.answer.token_ids),
             "token": subject.num_rows,
             "layer": subject.facts.num_layers,
             "head": subject.facts.num_heads,

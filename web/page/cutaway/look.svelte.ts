@@ -28,6 +28,7 @@ export class Look {
   facts: Record<string, string> = $state({}); // a number on the map, by view
   numLayers = $state(0); // 0 as long as it is not known
   numHeads = $state(0);
+  numGroups = $state(0); // of keys and values
 
   readonly #pinned: Place | null;
 
@@ -101,7 +102,8 @@ export class Look {
     this.latest = { ...this.latest, [seen.view]: seen.values };
     this.facts[seen.view] = headlineOf(seen.view, seen.values as unknown as Payloads[typeof seen.view]);
     if (seen.view === "timeline") this.numLayers = (seen.values as unknown as Timeline).num_layers;
-    if (typeof seen.values.num_heads === "number") this.numHeads = seen.values.num_heads;
+    const { num_heads: heads, num_groups: groups } = seen.values;
+    if (typeof heads === "number" && heads && typeof groups === "number") [this.numHeads, this.numGroups] = [heads, groups];
     const grid = seen.view === "attention" ? (seen.values as unknown as { entropy?: { shape: number[] } }).entropy : null;
     if (grid) this.numHeads = grid.shape[1] ?? this.numHeads;
   }
