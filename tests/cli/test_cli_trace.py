@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import tiny
 from cutaway.trace.file import read
+from cutaway.trace.viewer import VIEWER
 from program import environment, spawn
 
 PROMPT = "hello there"
@@ -27,11 +29,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def saved(model: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "a.cutaway"
-    views = ("--views", "tokens,residual,timeline,pages,cost")
+    views = ("--views", "tokens,residual,timeline,pages,cost", "--steps", "1,3")
     options = ("--max-tokens", "4", "--temperature", "0", "--ignore-eos")
     ended = spawn("trace", "save", PROMPT, str(path), *model, *views, *options)
     assert ended.code == 0, ended.err
-    assert "4 tokens, 5 views" in ended.err and ended.out == ""
+    assert "4 tokens, 5 views at 6 places" in ended.err and ended.out == ""
     return path
 
 
@@ -42,7 +44,7 @@ def test_a_trace_opens_without_the_model_and_without_torch(saved: Path) -> None:
     for name in ("tokens", "residual", "timeline", "pages", "cost"):
         assert name in opened.out
     shown = spawn("trace", "open", str(saved), "--view", "residual")
-    assert "residual: What does each layer add" in shown.out and "exact (shape" in shown.out
+    assert "residual: What does each layer add" in shown.out and "exact (invariant" in shown.out
     numbers = spawn("trace", "open", str(saved), "--view", "residual", "--json").json
     assert len(numbers["stream"]) == 2 and numbers["view"] == "residual"
     code = (
@@ -59,6 +61,12 @@ def test_what_was_saved_is_what_ran(saved: Path) -> None:
     (prompt,) = trace.of_kind("prompt")
     assert isinstance(prompt["ids"], list) and prompt["ids"][-5:] == list(b"there")
     assert trace.section("answer")["num_tokens"] == 4
+    (residual,) = (view for view in trace.views if view.name == "residual")
+    # Its own choice is the last row, which is token 3's.
+    assert [residual.query, *(place.query for place in residual.places)] == [
+        {"position": 13},
+        {"position": 11},
+    ]
     assert trace.section("engine")["page_size"] == 16
     seconds = [step["seconds"] for step in trace.of_kind("step")]
     assert len(seconds) == 4 and all(isinstance(each, float) for each in seconds)
@@ -90,6 +98,14 @@ def test_two_files_and_other_formats(saved: Path, tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     ended = spawn("trace", "export", str(saved), "--to", "html", "-o", str(page))
     assert ended.code == 0 and "<pre>" in page.read_text(encoding="utf-8")
+    whole = tmp_path / "b.html"
+    ended = spawn("trace", "export", str(saved), "--html", str(whole))
+    if not VIEWER.is_file():
+        assert ended.code == 2 and "make web" in ended.err
+    else:
+        assert ended.code == 0 and "it asks no server" in ended.err
+        data = base64.b64encode(saved.read_bytes()).decode()
+        assert f">{data}</script>" in whole.read_text(encoding="utf-8")
     chrome = spawn("trace", "export", str(saved), "--to", "chrome")
     assert any(e["name"].startswith("prefill step") for e in chrome.json["traceEvents"])
 
@@ -102,6 +118,7 @@ def test_faults_are_one_line(saved: Path, tmp_path: Path) -> None:
         (("open", str(saved), "--view", "lens"), 2, "has no view 'lens'; it has: tokens, "),
         (("export", str(saved), "--to", "pdf"), 2, "must be one of chrome, csv, otlp, html"),
         (("open", str(tmp_path / "none.cutaway")), 1, "No such file"),
+        (("export", str(saved)), 2, "or give --html PAGE"),
     ):
         ended = spawn("trace", *arguments)
         assert ended.code == code and words in ended.err, ended.err

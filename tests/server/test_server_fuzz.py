@@ -46,6 +46,7 @@ BASES: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "hello"},
     "/detokenize": {"tokens": [104, 105]},
     "/cutaway/v1/traces/{trace_id}/views": {"view": "tokens"},
+    "/cutaway/v1/traces/{trace_id}/file": {"views": "tokens"},
     "/cutaway/v1/traces/{trace_id}/compare": {"change": "temperature=1", "runs": 1},
     "/cutaway/v1/learn": {"text": "hello hello"},
 }

@@ -23,7 +23,7 @@ from cutaway.server.openai_chat import ChatBody
 from cutaway.server.openai_completions import CompletionBody
 from cutaway.server.openai_responses import ResponsesBody
 from cutaway.server.tokens import DetokenizeBody, TokenizeBody
-from cutaway.server.views import ViewBody
+from cutaway.server.views import FileBody, ViewBody
 
 MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 # Every route that reads a body, what it reads, and a body that it takes.
@@ -36,6 +36,7 @@ ROUTES: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/tokenize": (TokenizeBody, {"prompt": "hello"}),
     "/detokenize": (DetokenizeBody, {"tokens": [104, 105]}),
     "/cutaway/v1/traces/{trace_id}/views": (ViewBody, {"view": "tokens"}),
+    "/cutaway/v1/traces/{trace_id}/file": (FileBody, {"views": "tokens"}),
     "/cutaway/v1/traces/{trace_id}/compare": (CompareBody, {"change": "seed=1", "runs": 1}),
     "/cutaway/v1/learn": (LearnBody, {"text": "hello hello"}),
 }

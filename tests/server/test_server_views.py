@@ -15,6 +15,8 @@ from server_app import chat, client, completion, serving
 
 from cutaway.core.limits import LIMITS
 from cutaway.server.auth import Keys
+from cutaway.trace.file import read
+from cutaway.trace.viewer import VIEWER
 
 JSON = {"accept": "application/json"}
 
@@ -49,6 +51,44 @@ def test_an_answers_id_opens_it_as_json_and_as_arrays(folder: Path) -> None:
             assert told["proof"] == plain["proof"] and told["values"]["stream"] == {
                 "array": "stream"
             }
+
+    asyncio.run(body())
+
+
+def test_an_answer_becomes_a_file_for_its_owner(folder: Path, tmp_path: Path) -> None:
+    keys = Keys([("alice", "a" * 32), ("bob", "b" * 32)])
+
+    async def body() -> None:
+        async with serving(folder, keys=keys) as (app, _), client(app) as http:
+            mine = {"authorization": f"Bearer {'a' * 32}"}
+            sent = chat(max_tokens=4, ignore_eos=True)
+            answer = await http.post("/v1/chat/completions", json=sent, headers=mine)
+            path = f"/cutaway/v1/traces/{answer.json()['id']}/file"
+            wanted = {"views": "tokens, probabilities,residual", "steps": "0,2"}
+            told = await http.post(path, json=wanted, headers=mine)
+            assert told.headers["content-type"] == "application/zip"
+            assert told.headers["content-disposition"] == 'attachment; filename="trace.cutaway"'
+            file = tmp_path / "a.cutaway"
+            file.write_bytes(told.content)
+            views = {view.name: view for view in read(file).views}
+            assert list(views) == ["tokens", "probabilities", "residual"]
+            assert [place.query for place in views["probabilities"].places] == [{"token": 2}]
+            assert len(views["residual"].places) == 2 and views["residual"].lines
+            page = await http.post(path, json={"views": "tokens", "html": True}, headers=mine)
+            if VIEWER.is_file():
+                assert page.status_code == 200 and 'id="trace">UEsD' in page.text
+                assert page.headers["content-disposition"].startswith("attachment")
+            else:
+                assert page.status_code == 404 and "make web" in page.text
+            his = {"authorization": f"Bearer {'b' * 32}"}
+            assert (await http.post(path, json={}, headers=his)).status_code == 404
+            for wrong, words in (
+                ({"steps": "9"}, "steps has 9; it must be from 0 to 3"),
+                ({"views": "x"}, "view is 'x'"),
+                ({"layers": "-"}, "layers has '-'"),
+            ):
+                refused = await http.post(path, json=wrong, headers=mine)
+                assert refused.status_code == 400 and words in refused.text
 
     asyncio.run(body())
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from cutaway.core.errors import TraceFileError
 from cutaway.trace import file as trace_file
 from cutaway.trace.export import FORMATS
-from cutaway.trace.file import SavedView, TraceFile, read, write
+from cutaway.trace.file import SavedPlace, SavedView, TraceFile, read, write
 from cutaway.trace.tensors import packed, unpacked
 
 MANIFEST = {"format": "cutaway trace", "schema": 1}
@@ -37,7 +38,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "a.cutaway"
     write(path, some(model={"name": "m"}))
     again = read(path)
-    assert again.manifest == {**MANIFEST, "model": {"name": "m"}}
+    assert again.manifest == {**MANIFEST, "minor": 1, "model": {"name": "m"}}
     assert again.events == some().events and again.of_kind("step")[0]["number"] == 3
     (view,) = again.views
     assert (view.name, view.question, view.lines) == ("some", "What?", some().views[0].lines)
@@ -47,6 +48,20 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     twin = tmp_path / "b.cutaway"
     write(twin, some(model={"name": "m"}))
     assert twin.read_bytes() == path.read_bytes(), "equal traces are equal files"
+
+
+def test_places_come_back_and_files_from_before_them_have_none(tmp_path: Path) -> None:
+    place = SavedPlace({"token": 3}, "exact", {"rows": {"array": "rows@1"}})
+    view = some().views[0]
+    arrays = {**view.arrays, "rows@1": np.ones(3, np.float32)}
+    with_places = replace(view, arrays=arrays, query={"token": 0}, places=(place,))
+    path = tmp_path / "a.cutaway"
+    write(path, replace(some(), views=(with_places,)))
+    (again,) = read(path).views
+    assert again.query == {"token": 0} and again.places == (place,)
+    np.testing.assert_array_equal(again.arrays["rows@1"], arrays["rows@1"])
+    (old,) = read(made(path, entries())).views
+    assert old.query == {} and old.places == ()
 
 
 def entries(**changed: Any) -> dict[str, bytes]:
@@ -87,6 +102,16 @@ BAD: dict[str, dict[str, bytes | None]] = {
     "Expecting value": {"events.ndjson": b"{}\n\x00\n"},
     "has no question": {"views/some.json": b'{"question":1,"proof":null,"lines":[],"values":{}}'},
     "'lines'": {"views/some.json": b'{"question":"q","proof":null,"values":{}}'},
+    "no lines, or no places": {
+        "views/some.json": b'{"question":"q","proof":null,"lines":[],"values":{},"places":3}'
+    },
+    "a place that is no object": {
+        "views/some.json": b'{"question":"q","proof":null,"lines":[],"values":{},"places":[3]}'
+    },
+    "a place without a proof": {
+        "views/some.json": b'{"question":"q","proof":null,"lines":[],"values":{},'
+        b'"places":[{"query":{},"values":{},"proof":3}]}'
+    },
     "not words and styles": {
         "views/some.json": b'{"question":"q","proof":null,"lines":[[["x",1]]],"values":{}}'
     },
@@ -188,6 +213,17 @@ def test_reading_needs_no_torch(tmp_path: Path) -> None:
         f"read(Path({str(path)!r})); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_file_of_every_minor_version_opens() -> None:
+    """Its views are at several places; those of files from before them are at one."""
+    found = read(Path(__file__).parent / "files" / "schema_1_minor_1.cutaway")
+    assert found.manifest["minor"] == trace_file.MINOR
+    places = {view.name: [place.query for place in view.places] for view in found.views}
+    assert places["probabilities"] == [{"token": step} for step in range(1, 8)]
+    assert {"layer": 1, "head": 2} in [
+        {name: query[name] for name in ("layer", "head")} for query in places["attention"]
+    ]
 
 
 def test_a_file_of_every_schema_that_was_ever_written_opens(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from ill_will import PAYLOADS
 from test_web_checks import axe, violations  # noqa: F401
+from test_web_cutaway import NUM_TOKENS, copied, look_inside, station
 from test_web_ill_will import HANDLERS
 
 from conftest import PATIENCE_MS, Opened
 from cutaway.trace.file import TraceFile, read, write
 from cutaway.trace.viewer import with_viewer
+from cutaway.views import VIEWS
 from house_tree import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +50,6 @@ def shown(chromium: Browser, tmp_path: Path) -> Iterator[Any]:
     context.close()
 
 
-def station(opened: Opened, name: str) -> None:
-    opened.page.get_by_role("navigation").locator(f"[data-view={name}]").click()
-
-
 def test_a_file_from_disk_shows_what_it_has_and_says_what_it_lacks(
     shown: Any,
     axe: str,  # noqa: F811
@@ -58,7 +57,7 @@ def test_a_file_from_disk_shows_what_it_has_and_says_what_it_lacks(
     opened = shown(SAVED)
     page = opened.page
     for view in read(SAVED).views:
-        station(opened, view.name)
+        page.locator(f"nav [data-view={view.name}]").click()
         article = page.locator(f"article[data-view={view.name}]")
         article.get_by_role("heading", name=view.question).wait_for()
         assert "0 \u00b5s" not in article.locator(".proof").inner_text()
@@ -67,9 +66,63 @@ def test_a_file_from_disk_shows_what_it_has_and_says_what_it_lacks(
     article.get_by_text("What goes wrong here").click()
     article.get_by_role("button", name="Numbers").click()
     article.get_by_role("table").first.wait_for()
-    station(opened, "lens")
+    page.locator("nav [data-view=lens]").click()
     assert page.get_by_role("alert").inner_text() == "The file does not hold the view lens."
     assert opened.said == [] and opened.asked == [opened.url]
+
+
+def test_an_answer_saved_as_html_is_scrubbed_without_its_server(
+    opened: Opened, chromium: Browser, tmp_path: Path
+) -> None:
+    page = look_inside(opened)
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Save as one HTML file").click()
+    path = tmp_path / "answer.html"
+    waiting.value.save_as(path)
+    context = chromium.new_context(viewport={"width": 360, "height": 740}, offline=True)
+    context.set_default_timeout(PATIENCE_MS)
+    saved = context.new_page()
+    asked: list[str] = []
+    saved.on("request", lambda request: asked.append(request.url))
+    saved.goto(path.as_uri())
+    scrubber = saved.get_by_role("slider", name="Token of the answer")
+    scrubber.wait_for()
+    told: list[dict[str, Any]] = []
+    for step in range(NUM_TOKENS):
+        scrubber.fill(str(step))
+        saved.get_by_text(f"token {step + 1} of {NUM_TOKENS}").wait_for()
+        shown = saved.locator("article[data-view=probabilities][aria-busy=false]")
+        live = live_values(page, step)
+        saved.wait_for_function(
+            "came => document.querySelector('article dd').innerText === came",
+            arg=live["chosen"]["text"],
+        )
+        told.append(json.loads(copied(saved, shown, "JSON")))
+        assert told[-1] == live
+    assert [each["token"] for each in told] == list(range(NUM_TOKENS))
+    assert "random:" in copied(saved, shown, "Python")
+    for view in VIEWS:
+        station(saved, view.name)
+    saved.get_by_role("button", name="Sampling lab").click()
+    saved.get_by_text("It is the token that was served.").wait_for()
+    saved.get_by_label("Temperature").fill("0")
+    saved.get_by_text("is taken: the largest logit, without any draw.").wait_for()
+    assert asked == [path.as_uri()]
+    context.close()
+
+
+def live_values(page: Page, token: int) -> Any:
+    """The same view as the server gives it, by the page's own session."""
+    trace = page.evaluate("() => performance.getEntriesByType('resource').map((e) => e.name)")
+    url = next(name for name in trace if name.endswith("/views"))
+    body = {"view": "probabilities", "token": token}
+    answer = page.evaluate(
+        """async ([url, body]) => (await (await fetch(url, {method: 'POST',
+          headers: {'content-type': 'application/json', accept: 'application/json'},
+          body: JSON.stringify(body)})).json()).values""",
+        [url, body],
+    )
+    return answer
 
 
 def hostile(trace: TraceFile) -> TraceFile:
@@ -102,7 +155,7 @@ def test_what_a_file_says_runs_nothing(shown: Any, tmp_path: Path) -> None:
     opened = shown(path)
     page = opened.page
     for view in read(path).views:
-        station(opened, view.name)
+        page.locator(f"nav [data-view={view.name}]").click()
         page.get_by_role("heading", name=view.question).wait_for()
         assert page.evaluate("() => window.ran") is None
         assert page.evaluate(HANDLERS) == []

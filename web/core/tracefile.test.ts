@@ -3,11 +3,14 @@ import { describe, expect, it } from "vitest";
 
 import { Tensor } from "./frame";
 import { openTrace, SavedViews } from "./tracefile";
+import { placed, type Query } from "./views";
 
 const files = import.meta.glob<string>("../../tests/trace/files/*.cutaway", { eager: true, query: "?inline", import: "default" });
 
+const NAMES = ["schema_1.cutaway", "schema_1_minor_1.cutaway"];
+
 function bytesOf(index: number): Uint8Array<ArrayBuffer> {
-  const text = Object.values(files)[index]!;
+  const text = files[`../../tests/trace/files/${NAMES[index]}`]!;
   return Uint8Array.from(atob(text.slice(text.indexOf(",") + 1)), (sign) => sign.charCodeAt(0));
 }
 
@@ -34,6 +37,22 @@ describe("trace files", () => {
     expect(await views.held("attention")).toEqual([seen.query]);
     expect(await views.held("lens")).toEqual([]);
     await expect(views.see({ view: "lens" })).rejects.toThrow("does not hold the view lens");
+  });
+
+  it("show a view at the nearest place that they have", async () => {
+    const views = new SavedViews(await openTrace(bytesOf(1).buffer));
+    const at = async (query: Omit<Query, "view">): Promise<Query> => (await views.see({ view: "attention", ...query })).query;
+    for (let token = 0; token < 8; token += 1) {
+      const seen = await views.see({ view: "probabilities", token });
+      expect([seen.query.token, seen.values.token, seen.isExact]).toEqual([token, token, true]);
+    }
+    expect((await views.see({ view: "probabilities", token: 99 })).query.token).toBe(7);
+    expect((await at({ position: 3 })).head).toBeUndefined(); // all heads, not one of them
+    expect(await at({ layer: 0, head: 3 })).toMatchObject({ layer: 1, head: 2 });
+    const head = await views.see({ view: "attention", layer: 1, head: 0 });
+    expect(head.values).toHaveProperty("weights");
+    expect(head.values).not.toHaveProperty("entropy"); // of all heads
+    expect(placed(head.query, { view: "attention", layer: 3 })).toBe("layer 1");
   });
 
   it("tell what makes the answer again", async () => {

@@ -85,24 +85,25 @@ interface Written {
   proof: string | null;
   values: Values;
   query?: Place; // missing in files before places came: the values tell some of it
-  places?: { query: Place; proof?: string | null; values: Values }[];
+  places?: { query: Place; proof: string | null; values: Values; is_whole: boolean }[];
 }
 
 function savedOf(view: string, text: string, arrays: ArrayBuffer | null): Saved[] {
   const first = JSON.parse(text) as Written;
   const tensors = arrays ? arraysOf(arrays).arrays : new Map<string, Tensor>();
-  const all = [{ proof: first.proof, query: first.query ?? told(first.values), values: first.values }, ...(first.places ?? [])];
+  const own = { proof: first.proof, query: first.query ?? told(first.values), values: first.values, is_whole: true };
+  const all = [own, ...(first.places ?? [])];
   const numBytes = Math.round((text.length + (arrays?.byteLength ?? 0)) / all.length);
   return all.map((each) => {
     const query: Query = { ...each.query, view };
-    const proof = each.proof === undefined ? first.proof : each.proof;
+    const { proof } = each;
     const seen = (): Seen => ({
       view,
       stage: "",
       question: String(first.question),
       proof,
       isExact: proof === null ? null : proof.startsWith("exact"),
-      values: filled({ ...first.values, ...each.values }, tensors) as Seen["values"],
+      values: filled(each.is_whole ? each.values : { ...first.values, ...each.values }, tensors) as Seen["values"],
       query,
       numBytes,
       seconds: null,
@@ -170,17 +171,17 @@ async function unpack(bytes: ArrayBuffer, entry: Entry, budget: { left: number }
   }
 }
 
-/** Of some places the one to show for a question: each that was asked for counts more than all behind it. */
+/** Of some places the nearest to a question: of the same kind, then by token, position, layer and head. */
 export function nearest<Found extends { query: Query }>(all: readonly Found[], asked: Query): Found {
-  const far = ({ query }: Found): number => {
-    const gaps = PLACES.map((name) => {
-      const [has, wants] = [query[name], asked[name]];
-      if (wants === undefined) return has === undefined ? 0 : 0.5; // the view's own choice is as good
-      return has === undefined ? 1e4 : Math.min(1e4, Math.abs(has - wants));
-    });
-    return gaps.reduce((sum, gap) => sum * 1e4 + gap, 0) + (query.text === asked.text ? 0 : 0.25);
+  const far = ({ query }: Found): number[] => [
+    Number((query.head === undefined) !== (asked.head === undefined)),
+    ...PLACES.map((name) => Math.abs((query[name] ?? asked[name] ?? 0) - (asked[name] ?? query[name] ?? 0))),
+  ];
+  const isNearer = (one: number[], other: number[]): boolean => {
+    const at = one.findIndex((gap, index) => gap !== other[index]);
+    return at >= 0 && one[at]! < other[at]!;
   };
-  return all.reduce((best, each) => (far(each) < far(best) ? each : best));
+  return all.reduce((best, each) => (isNearer(far(each), far(best)) ? each : best));
 }
 
 /** Views of a file in the place of a server's: each as it was saved, at the nearest place to the one asked for. */

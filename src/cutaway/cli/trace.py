@@ -41,6 +41,23 @@ def save(
             metavar="NAMES", show_default=False, help="views, as in tokens,cost; all otherwise"
         ),
     ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS",
+            show_default=False,
+            help="tokens of the answer at which the cheap views are saved, or all named views: "
+            "all, none, or as in 0,7,20-30; 128 of them otherwise",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="LAYERS", show_default=False, help="layers too, as in 0,5,20-29"),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="HEADS", show_default=False, help="heads of these layers too"),
+    ] = None,
     redact: Annotated[
         bool, typer.Option("--redact", help="leave out ids, texts and all that tells them")
     ] = False,
@@ -49,15 +66,19 @@ def save(
     words = words_of(prompt, given, is_chat=chat)
 
     from cutaway.cli.session import open_session
-    from cutaway.engine.saved import save_trace
-    from cutaway.views import VIEWS, view_of
+    from cutaway.engine.saved import saving_of
+    from cutaway.engine.service import Kept
+    from cutaway.views import view_of
 
-    chosen = VIEWS if views is None else tuple(view_of(name) for name in _names(views))
-    session = open_session(given, config=config)
-    trace = save_trace(look_at(session, words, is_chat=chat), file, chosen, redact=redact)
+    names = () if views is None else tuple(_names(views))
+    for name in names:
+        view_of(name)  # a name that there is not is told before the model is loaded
+    look = look_at(open_session(given, config=config), words, is_chat=chat)
+    kept = Kept(views=names, steps=steps, layers=layers, heads=heads, redact=redact)
+    trace = saving_of(look, kept).write(file)
     note(
         f"{file}: {show_bytes(file.stat().st_size)}, {trace.section('answer')['num_tokens']} "
-        f"tokens, {len(trace.views)} views."
+        f"tokens, {len(trace.views)} views at {_num_places(trace):,} places."
     )
 
 
@@ -161,6 +182,10 @@ def export(
         output.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def _num_places(trace: TraceFile) -> int:
+    return sum(1 + len(view.places) for view in trace.views)
+
+
 def _names(views: str) -> list[str]:
     return [name.strip() for name in views.split(",") if name.strip()]
 
@@ -212,8 +237,11 @@ def _summary(trace: TraceFile) -> None:
     print_data(table(("TIME", "TOOK"), rows, right="TOOK"))
     if privacy.get("redacted"):
         print_data("redacted: ids and texts were left out")
-    held = [(saved.name, saved.question, saved.proof or "from the record") for saved in trace.views]
-    print_data(table(("VIEW", "ANSWERS", "PROOF"), held))
+    held = [
+        (saved.name, str(1 + len(saved.places)), saved.question, saved.proof or "from the record")
+        for saved in trace.views
+    ]
+    print_data(table(("VIEW", "PLACES", "ANSWERS", "PROOF"), held))
 
 
 def _cell(value: object) -> str:

@@ -17,8 +17,10 @@ from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
 from cutaway.engine.pace import Pace
+from cutaway.engine.saved import saving_of
 from cutaway.engine.service import Asked, Tried
 from cutaway.engine.trials import Hear, Trials
+from cutaway.trace.file import written
 from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
 from cutaway.views.frame import SCHEMA, framed, plain
@@ -26,6 +28,7 @@ from cutaway.views.query import Query, query_of
 from cutaway.views.view import View
 
 MOST_WAITING = 64  # a page asks for a handful at a time
+FILE_CHUNK = 32  # tokens of a step for a file: running answers wait for one such step
 
 Tell = Callable[[bytes | CutawayError], None]
 
@@ -91,6 +94,11 @@ class Lane:
 
     def _steps(self, asked: Asked, tell: Tell) -> Iterator[None]:
         look = self._look_of(asked)
+        if asked.file is not None:
+            saving = saving_of(look, asked.file, chunk=FILE_CHUNK)
+            yield from saving.steps()
+            tell(written(saving.trace()))
+            return
         view, query = view_of(asked.view), query_of(asked.places)
         view.check(look.subject, query)
         cost = look.foreseen(view, query)

@@ -16,19 +16,18 @@ from torch import Tensor
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.forced import forced
-from cutaway.engine.inner import Reader, Sinks, num_bytes, num_runs
+from cutaway.engine.gathering import MOST_TOGETHER, Ask, Gathering
+from cutaway.engine.inner import num_bytes, num_runs
 from cutaway.engine.pace import Cost, best_rate, served_seconds
-from cutaway.engine.verify import rows_of
+from cutaway.engine.passes import Pass
+from cutaway.engine.verify import row_of, rows_of
 from cutaway.sampling.candidates import Row
-from cutaway.sampling.checksums import checksums
 from cutaway.text.messages import Message
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
 from cutaway.views.subject import Build, Subject
 from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
-
-MOST_TOGETHER = 512 * 2**20  # bytes of one replay for several views, and of what is kept for later
 
 
 class Look:
@@ -122,6 +121,17 @@ class Look:
             self._together[-1].append(wanted)
             left -= size
 
+    def gathering(self, asks: Sequence[Ask], *, chunk: int | None = None) -> Gathering:
+        """Many views at many places, to be run; nothing of it is kept here.
+
+        chunk: tokens of a step of ours; None takes the engine's own.
+        Raises: ReplayError when running the whole answer once is over a bound.
+        """
+        num_tokens = len(self._answer.token_ids)
+        flops = 2 * self._engine.model.facts.num_parameters * num_tokens
+        self._check(Cost(num_tokens, flops, 0))
+        return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
+
     def _found(self, wanted: Wanted) -> Taken | None:
         return next((each for each in self._taken if each.wanted.covers(wanted)), None)
 
@@ -138,29 +148,10 @@ class Look:
 
     def _replaying(self, group: Sequence[Wanted]) -> Iterator[None]:
         """Run the answer as far as any of the group wants, and keep what each wants of it."""
-        size = self._engine.config.page_size
-        readers = [Reader(wanted) for wanted in group]
-        sinks = Sinks(readers, size)
-        replay = self._engine.replay(self._answer, sink_of=sinks.of)
-        sinks.plan, plan = replay.plan, replay.plan
-        indices = frozenset[int]().union(*(wanted.rows for wanted in group))
-        rows: dict[int, Tensor] = {}
-        compared: list[bool] = []
-        for run, logits in replay.steps(max(num_runs(plan, wanted, size) for wanted in group)):
-            told = checksums(logits)
-            for drawn in run.drawn:
-                compared.append(told[drawn.row] == self._answer.tokens[drawn.index].checksum)
-                if drawn.index in indices:
-                    rows[drawn.index] = logits[drawn.row].float().clone()
-            yield
-        cause = plan.cause or "what serving computed was computed otherwise"
-        proof = Proof(plan.level, len(compared), sum(compared), None if all(compared) else cause)
-        ends: dict[int, int] = {}
-        for wanted in group:
-            ends |= {layer: max(wanted.end, ends.get(layer, 0)) for layer in wanted.stored}
-        stored = {layer: replay.stored(plan.final, layer, end) for layer, end in ends.items()}
-        for reader in readers:
-            self._keep(reader.taken(proof, stored, rows))
+        taking = Pass(self._engine, self._answer, group)
+        yield from taking.run()
+        for taken in taking.takes():
+            self._keep(taken)
 
     def _keep(self, taken: Taken) -> None:
         """The latest first; the oldest go where all would be too much."""
@@ -210,8 +201,11 @@ def _subject(
 
 def _row(engine: Engine, answer: AnswerRecord, token: int) -> Row:
     params = answer.request.params
-    state = engine.grammar_state(params)
-    return rows_of(answer, end_ids=engine.end_ids(params), state=state)[token]
+    state, end_ids = engine.grammar_state(params), engine.end_ids(params)
+    if state is not None:
+        return rows_of(answer, end_ids=end_ids, state=state)[token]
+    output = [each.token_id for each in answer.tokens[:token]]
+    return row_of(answer, output, end_ids=end_ids)
 
 
 def _branch(engine: Engine, answer: AnswerRecord, token: int, token_ids: Sequence[int]) -> Tensor:

@@ -16,12 +16,23 @@ from typing import cast
 
 from cutaway import __version__
 from cutaway.blocks.weighed import model_work
-from cutaway.core.errors import ReplayError, RequestError
+from cutaway.core.errors import CutawayError, ReplayError, RequestError
+from cutaway.engine.gathering import Ask
 from cutaway.engine.look import Look
+from cutaway.engine.saved_places import (
+    MOST_PLACES,
+    Places,
+    placed,
+    places_of,
+    queries,
+    together,
+)
+from cutaway.engine.service import Kept
 from cutaway.text.messages import to_dicts
 from cutaway.trace.cost import StepCost, charged, fitted
 from cutaway.trace.events import cost_fields, step_event, token_event
 from cutaway.trace.file import SavedView, TraceFile, Values, write
+from cutaway.views import VIEWS, view_of
 from cutaway.views.payload import split
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
@@ -31,47 +42,121 @@ from cutaway.views.view import Shown, View
 _TELLING = ("seed", "stop", "stop_token_ids", "logit_bias", "grammar")
 
 
+def saving_of(look: Look, kept: Kept, *, chunk: int | None = None) -> Saving:
+    """What somebody wants of an answer, on its way into a file.
+
+    Raises: RequestError for a view or place that there is not; ReplayError as Saving does.
+    """
+    subject = look.subject
+    facts = subject.facts
+    steps = places_of(kept.steps, count=subject.num_rows, param="steps")
+    each = (steps or ()) if kept.views else ()
+    if kept.token is not None:
+        each = places_of(str(kept.token), count=subject.num_rows, param="token") or ()
+    places = Places(
+        steps=steps,
+        each=each,
+        layers=places_of(kept.layers, count=facts.num_layers, param="layers") or (),
+        heads=places_of(kept.heads, count=facts.num_heads, param="heads") or (),
+    )
+    views = tuple(map(view_of, kept.views)) or VIEWS
+    return Saving(look, views, places=places, redact=kept.redact, chunk=chunk)
+
+
 def save_trace(
     look: Look,
     path: Path,
     views: Sequence[View],
     *,
-    query: Query | None = None,
+    places: Places | None = None,
     redact: bool = False,
 ) -> TraceFile:
     """Write an answer with what some views show of it; returns what was written.
 
+    places: at which these are there besides that of their own choice.
     redact: views whose numbers could tell something of the text are left out.
     Raises: ReplayError when the record of the answer is not whole; OSError.
     """
-    subject, given = look.subject, query or Query()
-    if not subject.answer.tokens or subject.answer.timings is None:
-        raise ReplayError(
-            f"request {subject.answer.request.request_id!r} has not ended; save it then."
-        )
-    chosen = [view for view in views if not (redact and view.is_content)]
-    left_out = [{"view": view.name, "reason": "redacted"} for view in views if view not in chosen]
-    look.prepare(chosen, given)
-    saved: list[SavedView] = []
-    for view in chosen:
-        try:
-            saved.append(_saved(view.show(subject, given)))
-        except (RequestError, ReplayError) as error:
-            left_out.append({"view": view.name, "reason": "" if redact else str(error)})
-    manifest = {**_manifest(subject, redact=redact), "left_out": left_out}
-    events = tuple(_redacted(each) if redact else each for each in _events(subject))
-    trace = TraceFile(manifest, events, tuple(saved))
-    write(path, trace)
-    return trace
+    return Saving(look, views, places=places, redact=redact).write(path)
 
 
-def _saved(shown: Shown) -> SavedView:
+class Saving:
+    """An answer on its way into a file, step by step.
+
+    chunk: tokens of a step that runs the answer again; None takes the engine's own.
+    Raises: ReplayError when the answer has not ended; RequestError for too many places.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        views: Sequence[View],
+        *,
+        places: Places | None = None,
+        redact: bool = False,
+        chunk: int | None = None,
+    ) -> None:
+        subject = self._subject = look.subject
+        if not subject.answer.tokens or subject.answer.timings is None:
+            raise ReplayError(
+                f"request {subject.answer.request.request_id!r} has not ended; save it then."
+            )
+        self._redact = redact
+        chosen = [view for view in views if not (redact and view.is_content)]
+        self._left_out = [
+            {"view": view.name, "reason": "redacted"} for view in views if view not in chosen
+        ]
+        self._asks = [
+            Ask(view, query)
+            for view in chosen
+            for query in queries(view, subject, places or Places())
+        ]
+        if len(self._asks) > MOST_PLACES:
+            raise RequestError(
+                f"{len(self._asks):,} places of views; a file has at most {MOST_PLACES:,}. "
+                "Name fewer steps, layers, heads or views."
+            )
+        self._gathering = look.gathering(self._asks, chunk=chunk)
+        self._saved: dict[int, SavedView] = {}
+
+    def steps(self) -> Iterator[None]:
+        """Raises: ReplayError when the record of the answer is not whole."""
+        yield from self._gathering.run(self._keep)
+
+    def trace(self) -> TraceFile:
+        """All that was seen, after the last step."""
+        manifest = {**_manifest(self._subject, redact=self._redact), "left_out": self._left_out}
+        events = _events(self._subject)
+        told = tuple(_redacted(each) if self._redact else each for each in events)
+        views: dict[str, list[SavedView]] = {}
+        for index in sorted(self._saved):
+            views.setdefault(self._saved[index].name, []).append(self._saved[index])
+        return TraceFile(manifest, told, tuple(together(each) for each in views.values()))
+
+    def write(self, path: Path) -> TraceFile:
+        """Run all steps and write what was seen; returns it. Raises: ReplayError; OSError."""
+        for _ in self.steps():
+            pass
+        trace = self.trace()
+        write(path, trace)
+        return trace
+
+    def _keep(self, index: int, shown: Shown | CutawayError) -> None:
+        ask = self._asks[index]
+        if isinstance(shown, Shown):
+            is_first = index == 0 or self._asks[index - 1].view is not ask.view
+            self._saved[index] = _saved(shown, ask.query, has_lines=is_first)
+        elif all(each["view"] != ask.view.name for each in self._left_out):
+            self._left_out.append({"view": ask.view.name, "reason": str(shown)})
+
+
+def _saved(shown: Shown, query: Query, *, has_lines: bool) -> SavedView:
     values, arrays = split(shown.payload)
-    lines = tuple(
-        tuple((span.text, span.style) for span in line) for line in shown.payload.draw().lines
-    )
+    drawn = shown.payload.draw().lines if has_lines else ()
+    lines = tuple(tuple((span.text, span.style) for span in line) for line in drawn)
     proof = None if shown.proof is None else str(shown.proof)
-    return SavedView(shown.view.name, shown.view.question, proof, lines, values, arrays)
+    place = placed(query, values)
+    return SavedView(shown.view.name, shown.view.question, proof, lines, values, arrays, place)
 
 
 def _manifest(subject: Subject, *, redact: bool) -> dict[str, object]:

@@ -88,14 +88,32 @@ class EngineStats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What of an answer somebody wants in a file.
+
+    views: by name; empty takes all.
+    token: of the answer, at which every view is; None for none.
+    steps, layers, heads: as engine/saved_places.py reads them.
+    """
+
+    views: tuple[str, ...] = ()
+    token: int | None = None
+    steps: str | None = None
+    layers: str | None = None
+    heads: str | None = None
+    redact: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A view of an answer that somebody wants to see.
+    """A view of an answer that somebody wants to see, or a file of many.
 
     owner:  who had the answer made; nobody else finds it.
     places: fields of views/query.py.
     is_json: whether as JSON instead of the layout of safetensors.
     is_cost: whether what it would take is told instead, as JSON; nothing is computed.
     max_bytes, max_flops: what running the answer again may take.
+    file:   what of the answer is wanted as a trace file; then view and places mean nothing.
     """
 
     request_id: str
@@ -107,6 +125,7 @@ class Asked:
     is_cost: bool
     max_bytes: int
     max_flops: int
+    file: Kept | None = None
 
     def is_of_same(self, other: Asked) -> bool:
         """Whether both look at one answer within the same bounds."""

@@ -5,7 +5,7 @@ A row is equal when the checksums of its logits are; a token when the same setti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -98,29 +98,45 @@ def rows_of(
     answer: AnswerRecord, *, end_ids: frozenset[int], state: GrammarState | None
 ) -> list[Row]:
     """What decided each token besides its logits."""
-    params, output = answer.request.params, [token.token_id for token in answer.tokens]
     rows: list[Row] = []
+    output = [token.token_id for token in answer.tokens]
     for index, token_id in enumerate(output):
         allowed = None if state is None else state.masks([])[0]
-        may_end = index >= params.min_tokens or (
-            state is not None and allowed is not None and state.only_ends(allowed)
-        )
+        is_over = state is not None and allowed is not None and state.only_ends(allowed)
         rows.append(
-            Row(
-                params=params,
-                seed=answer.seed,
-                choice=answer.choice,
-                position=answer.num_prompt_tokens + index,
-                prompt_token_ids=answer.request.prompt_token_ids,
-                output_token_ids=output[:index],
-                banned_token_ids=frozenset[int]() if may_end else end_ids,
-                allowed=allowed,
-                num_logprobs=None,
-            )
+            row_of(answer, output[:index], end_ids=end_ids, allowed=allowed, must_end=is_over)
         )
         if state is not None:
             state.completes(token_id)
     return rows
+
+
+def row_of(
+    answer: AnswerRecord,
+    output: Sequence[int],
+    *,
+    end_ids: frozenset[int],
+    allowed: bytes | None = None,
+    must_end: bool = False,
+) -> Row:
+    """What decided the token behind so many of the answer, besides its logits.
+
+    allowed:  ids that the answer's grammar let through there, if it had one.
+    must_end: whether those are ends alone.
+    """
+    params = answer.request.params
+    may_end = len(output) >= params.min_tokens or must_end
+    return Row(
+        params=params,
+        seed=answer.seed,
+        choice=answer.choice,
+        position=answer.num_prompt_tokens + len(output),
+        prompt_token_ids=answer.request.prompt_token_ids,
+        output_token_ids=output,
+        banned_token_ids=frozenset[int]() if may_end else end_ids,
+        allowed=allowed,
+        num_logprobs=None,
+    )
 
 
 def _compare(

@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from cutaway.core.errors import ReplayError
+from cutaway.core.errors import ReplayError, TraceFileError
 from cutaway.core.limits import LIMITS
-from cutaway.engine.service import Asked
+from cutaway.engine.service import Asked, Kept
 from cutaway.server.body import read
 from cutaway.server.context import Context
 from cutaway.server.door import Call, call_of
@@ -22,8 +22,11 @@ from cutaway.server.events import until_gone
 from cutaway.server.fields import Body, Limited
 from cutaway.server.opt_in import check_on
 from cutaway.server.routes import described, json_answer
+from cutaway.trace.viewer import with_viewer
 
 _FRAME = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_FILE = {"application/zip": _BINARY, "text/html": {"schema": {"type": "string"}}}
 _JSON = {"application/json": {"schema": {"type": "object"}}}
 
 
@@ -52,6 +55,24 @@ class ViewBody(Body):
     max_flops: Annotated[int | None, Limited("view_flops")] = None
 
 
+class FileBody(Body):
+    """An answer as a trace file, or within the page's viewer as one HTML document.
+
+    choice: which of several answers to one request, from 0.
+    views:  by name, as in tokens,cost; all unless named.   token: at which each of them is too.
+    steps, layers, heads: places, as in 0,7,20-30 (docs/trace.md).   redact: no ids and texts.
+    """
+
+    choice: Annotated[int | None, Limited("place")] = None
+    views: str | None = None
+    token: Annotated[int | None, Limited("place")] = None
+    steps: str | None = None
+    layers: str | None = None
+    heads: str | None = None
+    redact: bool | None = None
+    html: bool | None = None
+
+
 def router(context: Context) -> APIRouter:
     """The routes of this API; they refuse where views are off."""
     routes = APIRouter()
@@ -77,7 +98,52 @@ def router(context: Context) -> APIRouter:
         kind = "application/json" if accepted or asked.is_cost else "application/octet-stream"
         return Response(frame, media_type=kind)
 
+    @routes.post("/cutaway/v1/traces/{trace_id}/file", **described(FileBody, answer=_FILE))
+    async def file(http: HttpRequest, trace_id: str) -> Response:
+        check_on(context)
+        body = read(await http.body(), FileBody)
+        asked = _kept(body, trace_id, call_of(http.scope))
+        try:
+            data = await until_gone(http.receive, context.service.view(asked))
+            made = await context.worker.take_in(_page, data) if body.html else data
+        except ReplayError as error:
+            raise HttpError(status=404, message=str(error), code="no_trace") from None
+        except TraceFileError as error:
+            raise HttpError(status=404, message=str(error), code="no_viewer") from None
+        kind = "text/html" if body.html else "application/zip"
+        name = f"trace.{'html' if body.html else 'cutaway'}"
+        # Never shown as a page of this server: its origin has the browser's cookie.
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(made, media_type=kind, headers=headers)
+
     return routes
+
+
+def _page(data: bytes) -> bytes:
+    return with_viewer(data, file="the trace").encode()
+
+
+def _kept(body: FileBody, trace_id: str, call: Call) -> Asked:
+    kept = Kept(
+        views=tuple(name.strip() for name in (body.views or "").split(",") if name.strip()),
+        token=body.token,
+        steps=body.steps,
+        layers=body.layers,
+        heads=body.heads,
+        redact=bool(body.redact),
+    )
+    return Asked(
+        request_id=trace_id,
+        choice=body.choice or 0,
+        owner=call.owner.name,
+        view="",
+        places={},
+        is_json=False,
+        is_cost=False,
+        max_bytes=int(LIMITS["view_bytes"].most),
+        max_flops=int(LIMITS["view_flops"].most),
+        file=kept,
+    )
 
 
 def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:

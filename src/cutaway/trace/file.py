@@ -2,7 +2,8 @@
 
     manifest.json           what ran: schema, versions, model, settings, machine, privacy
     events.ndjson           one JSON object a line: prompt, tokens, steps, the end
-    views/NAME.json         a view: question, proof, its picture's lines, its plain values
+    views/NAME.json         a view: question, proof, its picture's lines, its plain values; and
+                            the places beyond its own at which it was saved, as what differs there
     tensors/NAME.safetensors  the view's arrays, by the paths that its values name
 
 A file is a stranger's until it is proven: sizes, names and numbers of entries are bounded, and
@@ -11,6 +12,7 @@ nothing is ever unpacked to disk. Free of torch.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
@@ -24,6 +26,7 @@ from cutaway.core.errors import TraceFileError
 from cutaway.trace.tensors import Array, packed, unpacked
 
 SCHEMA = 1
+MINOR = 1  # 1: views at several places; what a reader does not know it leaves unread
 MAX_FILE_BYTES = MAX_TOTAL_BYTES = 256 * 2**20
 MAX_ENTRY_BYTES, MAX_ENTRIES, MAX_EVENTS = 64 * 2**20, 256, 1_000_000
 
@@ -36,8 +39,26 @@ Values = Mapping[str, object]
 
 
 @dataclass(frozen=True)
+class SavedPlace:
+    """A view at a further place.
+
+    query:  the fields of views/query.py that led there.
+    values: those that differ from the view's own; their arrays are among the view's.
+    is_whole: whether there are no others, as where a view shows another kind of thing.
+    """
+
+    query: Values
+    proof: str | None
+    values: Values
+    is_whole: bool = False
+
+
+@dataclass(frozen=True)
 class SavedView:
-    """A view as it was: its picture's lines of (words, style), its values, its arrays."""
+    """A view as it was: its picture's lines of (words, style), its values, its arrays.
+
+    query: the place that it shows, as far as its values tell one.
+    """
 
     name: str
     question: str
@@ -45,6 +66,8 @@ class SavedView:
     lines: tuple[tuple[tuple[str, str], ...], ...]
     values: Values
     arrays: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    query: Values = field(default_factory=dict[str, object])
+    places: tuple[SavedPlace, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +95,14 @@ UPGRADES: tuple[Upgrade, ...] = ()
 
 def write(path: Path, trace: TraceFile) -> None:
     """Raises: OSError."""
-    manifest = {"format": _FORMAT, "schema": SCHEMA, **trace.manifest}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
+    path.write_bytes(written(trace))
+
+
+def written(trace: TraceFile) -> bytes:
+    """A trace as the bytes of its file; equal traces give equal ones."""
+    manifest = {"format": _FORMAT, "schema": SCHEMA, "minor": MINOR, **trace.manifest}
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
 
         def put(name: str, data: bytes) -> None:
             entry = zipfile.ZipInfo(name, _EPOCH)
@@ -88,10 +117,13 @@ def write(path: Path, trace: TraceFile) -> None:
                 "proof": view.proof,
                 "lines": view.lines,
                 "values": view.values,
+                "query": view.query,
+                "places": [vars(place) for place in view.places],
             }
             put(f"views/{view.name}.json", _json(saved))
             if view.arrays:
                 put(f"tensors/{view.name}.safetensors", packed(view.arrays))
+    return whole.getvalue()
 
 
 def read(path: Path) -> TraceFile:
@@ -193,12 +225,29 @@ def _view(name: str, saved: Mapping[str, object], arrays: Mapping[str, Array]) -
         tuple(_span(name, span) for span in _list(name, line))
         for line in _list(name, saved["lines"])
     )
-    return SavedView(name, question, proof, lines, cast("Values", values), arrays)
+    query = _fields(name, saved.get("query", {}))
+    places = tuple(_place(name, each) for each in _list(name, saved.get("places", [])))
+    return SavedView(name, question, proof, lines, cast("Values", values), arrays, query, places)
+
+
+def _place(view: str, value: object) -> SavedPlace:
+    saved = _fields(view, value)
+    proof = saved["proof"]
+    if not isinstance(proof, str | None):
+        raise ValueError(f"view {view} has a place without a proof")
+    query, values = _fields(view, saved["query"]), _fields(view, saved["values"])
+    return SavedPlace(query, proof, values, saved.get("is_whole") is True)
+
+
+def _fields(view: str, value: object) -> Values:
+    if not isinstance(value, dict):
+        raise ValueError(f"view {view} has a place that is no object")
+    return cast("Values", value)
 
 
 def _list(view: str, value: object) -> list[object]:
     if not isinstance(value, list):
-        raise ValueError(f"view {view} has no lines")
+        raise ValueError(f"view {view} has no lines, or no places")
     return cast("list[object]", value)
 
 

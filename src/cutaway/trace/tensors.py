@@ -22,7 +22,7 @@ _NAMES: Mapping[str, str] = {
     "uint8": "U8",
 }
 _DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
-_MAX_HEADER_BYTES, _MAX_ARRAYS, _MAX_DIMS = 2**20, 1000, 8
+_MAX_HEADER_BYTES, _MAX_ARRAYS, _MAX_DIMS = 4 * 2**20, 20_000, 8
 
 
 def packed(arrays: Mapping[str, Array]) -> bytes:

@@ -133,4 +133,5 @@ VIEW = View(
     "When did a reader see which characters?",
     probe,
     takes=("token",),
+    is_by_step=True,
 )

@@ -252,5 +252,6 @@ VIEW = View(
     probe,
     takes=("token", "top", "text"),
     wants=wants,
+    is_by_step=True,
     flops=flops,
 )

@@ -284,4 +284,5 @@ VIEW = View(
     probe,
     takes=("token", "top"),
     wants=wants,
+    is_by_step=True,
 )

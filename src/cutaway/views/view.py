@@ -32,6 +32,7 @@ class View:
     takes:       the fields of a query that mean something to it.
     probe:       reduces what was taken to a payload, near the model.
     wants:       the inner values that probe reads; what it costs is told from them.
+    is_by_step:  whether it is cheap, and worth having at each of many tokens.
     flops:       operations of the probe, where they count beside those of running again.
     is_content:  whether its numbers could tell something of the text; if not, a redacted trace
                  may keep them.
@@ -43,6 +44,7 @@ class View:
     probe: Callable[[Subject, Query, Taken], Payload]
     takes: tuple[str, ...] = ()
     wants: Callable[[Subject, Query], Wanted] = _nothing
+    is_by_step: bool = False
     flops: Callable[[Subject, Query], int] = _next_to_none
     is_content: bool = True
 

@@ -1,25 +1,25 @@
-// Saves what can be seen of an answer as a trace file: every station at the chosen place, and all that was looked at.
-import { linesOf } from "../../core/facts";
-import { findingOf, isKnown } from "../../core/findings";
-import { STATIONS } from "../../core/stations";
-import { traceFile, type Told } from "../../core/tracewrite";
-import { Refused } from "../../core/views";
+// Saves an answer as a file: a trace that Python and this page open, or one HTML document that any browser opens.
+import { faultOf } from "../../core/chat";
+import { route } from "../route.svelte";
 import type { Look } from "./look.svelte";
 
-/** Hands the file to the browser. tell: what it is at, in words. */
-export async function save(look: Look, tell: (words: string) => void): Promise<void> {
-  for (const [index, { view }] of STATIONS.entries()) {
-    tell(`Saving ${index + 1} of ${STATIONS.length} …`);
-    await look.views.see(look.query(view), "saved").catch((error: unknown) => {
-      if (!(error instanceof Refused)) throw error; // a view that this model has nothing for is left out
-    });
-  }
-  const { version } = (await (await fetch("/version")).json()) as { version: string };
-  const told = (await linesOf(look.views.trace)).map((line) => JSON.parse(line) as Told);
-  const bytes = await traceFile(told, look.views.seen(), version, (seen) => (isKnown(seen.view) ? findingOf(seen.view, seen.values as never) : ""));
+/** Hands the file to the browser: all views, at many tokens where they are cheap, and at the chosen place. */
+export async function save(look: Look, isPage: boolean): Promise<void> {
+  const { layer, head } = route.place;
+  const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(look.views.trace)}/file`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({
+      html: isPage,
+      token: look.step,
+      ...(layer !== null && { layers: String(layer) }),
+      ...(layer !== null && head !== null && { heads: String(head) }),
+    }),
+  });
+  if (!response.ok) throw new Error(await faultOf(response));
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([bytes]));
-  link.download = "answer.cutaway";
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = isPage ? "answer.html" : "answer.cutaway";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
