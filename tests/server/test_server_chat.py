@@ -106,6 +106,7 @@ def test_h15_counts_hold_in_both_modes_and_for_several_choices(asked: Callable[.
     timings = again["timings"]
     assert timings["cache_n"] == cached and timings["prompt_n"] == num_prompt - cached
     assert timings["predicted_n"] == 2 and timings["predicted_ms"] > 0
+    assert timings["tokenize_ms"] > 0, "the prompt was text"
 
 
 def test_logprobs_hold_each_tokens_bytes_and_the_asked_alternatives(

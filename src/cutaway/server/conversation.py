@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import cast
 
 from cutaway.core.errors import RequestError
@@ -137,12 +138,14 @@ class Turn:
     """A conversation, ready for the engine.
 
     sampling: parameters that follow from it and stand above the request's own.
+    tokenize: seconds from the prompt's text to its token ids.
     """
 
     token_ids: tuple[int, ...]
     sampling: Mapping[str, object]
     reading: Reading
     grammar_field: str | None
+    tokenize: float
 
 
 def turn_of(conversation: Conversation, context: Context) -> Turn:
@@ -171,15 +174,18 @@ def turn_of(conversation: Conversation, context: Context) -> Turn:
     if markers:
         sampling["skip_special_tokens"] = False  # else they are in no text, and nothing is found
     field_of_grammar = conversation.form_field if form is not None else "tools"
+    began = perf_counter()
+    token_ids = tuple(
+        encode(
+            prompt,
+            context.tokenizer.encode,
+            control,
+            encode_inner=partial(context.tokenizer.encode, is_start=False),
+        )
+    )
     return Turn(
-        token_ids=tuple(
-            encode(
-                prompt,
-                context.tokenizer.encode,
-                control,
-                encode_inner=partial(context.tokenizer.encode, is_start=False),
-            )
-        ),
+        token_ids=token_ids,
+        tokenize=perf_counter() - began,
         sampling=sampling,
         grammar_field=None if grammar is None else field_of_grammar,
         reading=Reading(

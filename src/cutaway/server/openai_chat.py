@@ -107,6 +107,7 @@ class Asked:
     counts_on: bool  # whether every event tells the counts so far
     is_traced: bool  # whether the end tells where the answer opens
     has_ids: bool  # whether log-probabilities have token ids
+    tokenize: float  # seconds from the prompt's text to its token ids
 
 
 def router(context: Context) -> APIRouter:
@@ -158,6 +159,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
         has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
+        tokenize=turn.tokenize,
     )
 
 
@@ -225,7 +227,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
             for index, answer in enumerate(choices)
         ],
         "usage": usage_of(answers.all),
-        "timings": timings_of(choices),
+        "timings": timings_of(choices, tokenize=asked.tokenize),
         **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
     }
     if asked.request.params.prompt_logprobs is not None:
@@ -259,12 +261,13 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
                 yield data({**frame, "choices": [choice]})
             if delta.finish_reason is not None:
-                timings = timings_of([choices[delta.choice]])
+                timings = timings_of([choices[delta.choice]], tokenize=asked.tokenize)
                 ending = {**_piece(delta, {}), **pieces[delta.choice].ending(delta)}
                 more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
                 yield data({**frame, "choices": [ending], "timings": timings, **more})
     if asked.has_usage:
-        usage, timings = usage_of(answers.all), timings_of(choices)
+        usage = usage_of(answers.all)
+        timings = timings_of(choices, tokenize=asked.tokenize)
         yield data({**frame, "choices": [], "usage": usage, "timings": timings})
     yield DONE
 

@@ -33,11 +33,12 @@ def usage_so_far(prompts: Iterable[Sequence[int]], answers: Answers) -> dict[str
     return {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said}
 
 
-def timings_of(answers: Sequence[Answer]) -> dict[str, Any]:
+def timings_of(answers: Sequence[Answer], *, tokenize: float | None = None) -> dict[str, Any]:
     """Milliseconds as llama.cpp writes them, and queue_ms, the wait before the first step.
 
     prompt_n counts the prompt's tokens that were computed, cache_n those that were found in the
-    cache. With several choices predicted_n counts all, and predicted_ms is the longest.
+    cache. tokenize: seconds that the prompt took from text to token ids, told as tokenize_ms where
+    it was text. With several choices predicted_n counts all, and predicted_ms is the longest.
     """
     first = answers[0]
     computed = first.usage.prompt_tokens - first.usage.cached_tokens
@@ -45,6 +46,7 @@ def timings_of(answers: Sequence[Answer]) -> dict[str, Any]:
     decode = max(answer.timings.decode for answer in answers)
     return {
         "cache_n": first.usage.cached_tokens,
+        **({} if tokenize is None else {"tokenize_ms": tokenize * 1000}),
         "queue_ms": first.timings.queue * 1000,
         **_rates("prompt", computed, first.timings.prefill),
         **_rates("predicted", said, decode),
