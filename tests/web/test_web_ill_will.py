@@ -60,7 +60,7 @@ def test_what_a_model_writes_runs_nothing(opened: Opened) -> None:
     page.route("**/v1/chat/completions", lambda route: answering(route, PAYLOADS))
     answer = ask(opened, PAYLOADS[0])
     assert answer.locator("[data-token]").count() > 50
-    page.wait_for_function("() => document.querySelector('.katex') !== null")
+    page.wait_for_function("() => document.querySelector('math') !== null")
     harmless(opened)
     page.get_by_role("button", name="Tokens").click()
     assert answer.locator("[data-token]").count() == 50
