@@ -26,6 +26,7 @@ export interface Scored {
 
 /** Times of one answer in milliseconds, as the server measured them. */
 export interface Timings {
+  tokenize_ms?: number; // older servers do not tell
   queue_ms: number;
   prompt_n: number;
   prompt_ms: number;

@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import { bodyOf, newsOf, type Scored } from "./chat";
 import { EventReader } from "./events";
 import { Pieces, walk } from "./pieces";
-import { duration, percent, rank, sentence, shade, stages, visible } from "./words";
+import { cost, duration, percent, rank, sentence, shade, stages, visible } from "./words";
 
 const encoder = new TextEncoder();
 
@@ -127,6 +127,10 @@ describe("words", () => {
     const none = { prompt_n: 0, cache_n: 0, predicted_n: 0, predicted_per_second: 0 };
     const timings = { ...none, queue_ms: 1, prompt_ms: 3, predicted_ms: 6 };
     expect(stages(timings).map((stage) => stage.share)).toEqual([0.1, 0.3, 0.6]);
+    expect(stages({ ...timings, tokenize_ms: 10 }).map(({ name, share }) => `${name} ${share}`)[0]).toBe("tokenize 0.5");
+    // 9 ms of a machine at 2 an hour: 2 * 9 / 3,600,000.
+    expect(cost(timings, 2)).toBe("0.00000500");
+    expect(cost({ ...timings, predicted_ms: 7_200_000 }, 2)).toBe("4.00");
     const zero = stages({ ...timings, queue_ms: 0, prompt_ms: 0, predicted_ms: 0 });
     expect(zero.map((stage) => stage.share)).toEqual([0, 0, 0]);
   });

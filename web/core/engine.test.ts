@@ -1,7 +1,7 @@
 // Pages as bricks, and answers as lanes of time.
 import { describe, expect, it } from "vitest";
 
-import { bricksOf, Watch, type Moment, type Running } from "./engine";
+import { bricksOf, readingOf, secondsLeft, Watch, type Moment, type Running } from "./engine";
 
 const running = (answer: number, computed: number): Running => ({
   answer,
@@ -58,5 +58,34 @@ describe("lanes", () => {
     expect([...watch.lanes.keys()]).toEqual([2, 3]);
     watch.add(moment([running(3, 9)]), 20);
     expect([...watch.lanes.keys()]).toEqual([3]);
+  });
+
+  it("that still run are kept, however many there are", () => {
+    const watch = new Watch(60, 2);
+    watch.add(moment([running(1, 9), running(2, 9), running(3, 9)]), 0);
+    watch.add(moment([running(1, 10), running(3, 10), running(4, 9)]), 1);
+    expect([...watch.lanes.keys()]).toEqual([1, 3, 4]);
+    expect(watch.lanes.get(1)?.spans).toEqual([{ state: "decode", from: 0, to: 1 }]);
+  });
+
+  it("stay as many as are allowed in ten minutes of answers", () => {
+    const watch = new Watch(60, 24);
+    for (let at = 0; at < 1200; at += 1) {
+      watch.add(moment(Array.from({ length: 20 }, (_, index) => running(at * 3 + index, 9))), at / 2);
+      expect(watch.lanes.size).toBeLessThanOrEqual(24);
+    }
+  });
+});
+
+describe("a prompt that is read", () => {
+  it("is one's own, and told only where it is clear which", () => {
+    expect(readingOf(moment([running(1, 4), running(2, 2)]))).toEqual({ done: 4, all: 8 });
+    expect(readingOf(moment([running(1, 9)]))).toBeNull();
+    expect(readingOf(moment([running(1, 4), running(1, 2)]))).toBeNull();
+  });
+
+  it("takes as long as what is left at the speed so far", () => {
+    expect(secondsLeft({ at: 10, done: 100 }, { at: 12, done: 300, all: 1000 })).toBe(7);
+    expect(secondsLeft({ at: 10, done: 100 }, { at: 10, done: 100, all: 1000 })).toBeNull();
   });
 });

@@ -42,6 +42,21 @@ export interface Moment {
   counts: Record<string, number>;
 }
 
+/** How far the prompt of one's own answer is read; null where none is, or several are and nobody knows which. */
+export function readingOf(moment: Moment): { done: number; all: number } | null {
+  const own = moment.running.filter((each) => each.trace_id !== null && each.num_computed < each.num_prompt_tokens);
+  return own.length === 1 ? { done: own[0]!.num_computed, all: own[0]!.num_prompt_tokens } : null;
+}
+
+/** Seconds until the prompt is read, by what was read since the first look; null while nothing was. */
+export function secondsLeft(
+  first: { at: number; done: number },
+  now: { at: number; done: number; all: number },
+): number | null {
+  const speed = (now.done - first.done) / (now.at - first.at);
+  return speed > 0 && Number.isFinite(speed) ? (now.all - now.done) / speed : null;
+}
+
 /** What the letters of a page map mean. */
 export const STATES: Readonly<Record<string, string>> = {
   u: "in use",
@@ -83,8 +98,10 @@ export class Watch {
     for (const each of moment.running) {
       this.#note(each, each.num_computed < each.num_prompt_tokens ? "prefill" : "decode", now);
     }
+    // The oldest first; what runs or waits now stays, else it would begin anew at every look.
     for (const [answer, lane] of this.lanes) {
-      if ((lane.spans.at(-1)?.to ?? 0) < now - this.span || this.lanes.size > this.most) this.lanes.delete(answer);
+      const seen = lane.spans.at(-1)?.to ?? 0;
+      if (seen < now - this.span || (seen < now && this.lanes.size > this.most)) this.lanes.delete(answer);
     }
   }
 

@@ -44,12 +44,19 @@ export function sentence(token: Scored): string {
 /** The stages of an answer in their order, with their share of the whole time. */
 export function stages(timings: Timings): { name: string; ms: number; share: number }[] {
   const parts = [
+    ...(timings.tokenize_ms === undefined ? [] : [{ name: "tokenize", ms: timings.tokenize_ms }]),
     { name: "queue", ms: timings.queue_ms },
     { name: "prefill", ms: timings.prompt_ms },
     { name: "decode", ms: timings.predicted_ms },
   ];
   const whole = parts.reduce((sum, part) => sum + part.ms, 0) || 1;
   return parts.map((part) => ({ ...part, share: part.ms / whole }));
+}
+
+/** What an answer cost at a price of the whole machine per hour: for the time that it was computed, as if alone. */
+export function cost(timings: Timings, perHour: number): string {
+  const value = ((timings.prompt_ms + timings.predicted_ms) / 3_600_000) * perHour;
+  return value >= 1 ? value.toFixed(2) : value === 0 ? "0" : value.toFixed(Math.min(9, 2 - Math.floor(Math.log10(value))));
 }
 
 /** A count with a unit's prefix: 1.2 G, 34 M, 5.0 k. */
