@@ -36,6 +36,8 @@ def test_an_answer_is_branched_at_a_token_and_both_are_kept(opened: Opened) -> N
     page.reload()
     page.get_by_text("1 / 2").wait_for()
     page.wait_for_function("() => document.querySelectorAll('[data-token]').length > 1")
+    page.get_by_role("button", name="Later answer").click()
+    page.get_by_text(f"Branched at token {at + 1}").wait_for()
     page.get_by_role("button", name="Tokens").click()
 
 

@@ -13,6 +13,22 @@ export interface KeptChat {
   turns: Kept[];
 }
 
+/** What two tabs know of one conversation: every turn of either, each as far as it came; the rest is the first's. */
+export function merged(mine: KeptChat, other: KeptChat | undefined): KeptChat {
+  if (!other) return mine;
+  const own = new Map(mine.turns.map((turn) => [turn.id, turn]));
+  const turns = other.turns.map((turn) => {
+    const same = own.get(turn.id);
+    own.delete(turn.id);
+    return same && (hasEnded(same) || (!hasEnded(turn) && same.text.length >= turn.text.length)) ? same : turn;
+  });
+  return { ...mine, turns: [...turns, ...own.values()] };
+}
+
+function hasEnded(turn: Kept): boolean {
+  return turn.role !== "assistant" || Boolean(turn.finish || turn.fault);
+}
+
 const KIND = "cutaway-chats";
 const VERSION = 1;
 const ROLES: readonly string[] = ["user", "assistant", "tool"];
@@ -71,6 +87,8 @@ function turnOf(value: unknown): Kept[] {
   if (typeof turn.call === "string") kept.call = turn.call;
   if (typeof turn.finish === "string") kept.finish = turn.finish;
   if (typeof turn.trace === "string") kept.trace = turn.trace;
+  if (typeof turn.fault === "string") kept.fault = turn.fault;
+  if (Number.isInteger(turn.forkedAt)) kept.forkedAt = Number(turn.forkedAt);
   if (typeof turn.timings === "object" && turn.timings) kept.timings = timingsOf(turn.timings);
   return [kept];
 }
@@ -84,6 +102,7 @@ function timingsOf(value: unknown): Timings {
   const given = objectOf(value);
   const number = (name: keyof Timings): number => (Number.isFinite(given[name]) ? Number(given[name]) : 0);
   return {
+    ...(Number.isFinite(given.tokenize_ms) && { tokenize_ms: number("tokenize_ms") }),
     queue_ms: number("queue_ms"),
     prompt_n: number("prompt_n"),
     prompt_ms: number("prompt_ms"),

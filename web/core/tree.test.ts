@@ -3,8 +3,8 @@ import { describe, expect, it } from "vitest";
 
 import { joined } from "./chat";
 import { NOTHING_SET } from "./sampling";
-import { readChats, written, type KeptChat } from "./transfer";
-import { branches, leafUnder, messagesOf, openCalls, pathTo, type Kept } from "./tree";
+import { merged, readChats, written, type KeptChat } from "./transfer";
+import { byParent, leafUnder, messagesOf, openCalls, pathTo, type Kept } from "./tree";
 
 const turn = (id: string, parent: string | null, more: Partial<Kept> = {}): Kept => ({
   ...{ id, parent, role: "user" as const, text: id },
@@ -22,7 +22,7 @@ const CALL = { id: "call_1", name: "weather", arguments: "{}" };
 describe("a tree", () => {
   it("has a path to each leaf and branches beside each turn", () => {
     expect(pathTo(TURNS, "e").map(({ id }) => id)).toEqual(["a", "b", "e"]);
-    expect(branches(TURNS, TURNS[1]!).map(({ id }) => id)).toEqual(["b", "c"]);
+    expect(byParent(TURNS).get(TURNS[1]!.parent)?.map(({ id }) => id)).toEqual(["b", "c"]);
     expect([leafUnder(TURNS, "a"), leafUnder(TURNS, "b")]).toEqual(["c", "e"]);
     expect(pathTo(TURNS, null)).toEqual([]);
   });
@@ -86,5 +86,21 @@ describe("files", () => {
     expect(read[0]?.turns).toEqual([turn("a", null, { text: "" })]);
     expect(read[0]?.leaf).toBe("a");
     expect(read[1]?.turns).toEqual([]);
+  });
+
+  it("of two tabs are joined: every turn of either, as far as it came", () => {
+    const chat = (turns: Kept[]): KeptChat => ({ id: "c", title: "", changed: 1, leaf: null, settings: NOTHING_SET, turns });
+    const said = (id: string, text: string, more: Partial<Kept> = {}): Kept => turn(id, null, { role: "assistant", text, ...more });
+    const mine = chat([turn("q", null), said("a", "half"), said("b", "long", { finish: "stop" })]);
+    const kept = chat([turn("q", null), said("a", "whole", { finish: "stop" }), said("b", "lo"), turn("z", "a")]);
+    const texts = merged(mine, kept).turns.map(({ id, text }) => `${id} ${text}`);
+    expect(texts).toEqual(["q q", "a whole", "b long", "z z"]);
+    expect(merged(mine, undefined)).toBe(mine);
+  });
+
+  it("keep where they were forked, and what went wrong", () => {
+    const kept = [turn("a", null, { role: "assistant", forkedAt: 3, fault: "no" })];
+    const file = written([{ id: "c", title: "", changed: 1, leaf: "a", settings: NOTHING_SET, turns: kept }]);
+    expect(readChats(file)[0]?.turns).toEqual(kept);
   });
 });

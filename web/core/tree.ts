@@ -15,6 +15,8 @@ export interface Kept {
   finish?: string | null;
   timings?: Timings | null;
   trace?: string;
+  fault?: string;
+  forkedAt?: number; // the token that a person chose
 }
 
 /** What has a place in the tree. */
@@ -37,9 +39,15 @@ export function pathTo<T extends Placed>(turns: readonly T[], leaf: string | nul
   return path.reverse();
 }
 
-/** The turns that stand in the same place as one, in the order in which they were made. */
-export function branches<T extends Placed>(turns: readonly T[], turn: Placed): T[] {
-  return turns.filter((other) => other.parent === turn.parent);
+/** The turns by their parent: those of one are branches of it, in the order in which they were made. */
+export function byParent<T extends Placed>(turns: readonly T[]): Map<string | null, T[]> {
+  const groups = new Map<string | null, T[]>();
+  for (const turn of turns) {
+    const group = groups.get(turn.parent);
+    if (group) group.push(turn);
+    else groups.set(turn.parent, [turn]);
+  }
+  return groups;
 }
 
 /** The leaf that lies under a turn when the newest branch is taken each time. */

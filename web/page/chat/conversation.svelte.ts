@@ -3,23 +3,25 @@ import type { Call, Scored } from "../../core/chat";
 import { Pieces } from "../../core/pieces";
 import { NOTHING_SET, requestFields, type Settings } from "../../core/sampling";
 import { newId, type KeptChat } from "../../core/transfer";
-import { branches, leafUnder, messagesOf, openCalls, pathTo } from "../../core/tree";
+import { byParent, leafUnder, messagesOf, openCalls, pathTo } from "../../core/tree";
 import { follow } from "./following";
-import { keepTokens, tokensOf } from "./store";
+import { keepTokens, leave, tokensOf } from "./store";
 import { Turn } from "./turn.svelte";
 
 const MOST_TITLE = 60;
+const KEEP_MS = 2000; // what a page that closes amid an answer may lose
 
 /** Turns as a tree, of which one path is shown; at most one answer is being made at a time. */
 export class Conversation {
   readonly id: string;
   title = $state("");
   changed = $state(0);
-  turns: Turn[] = $state([]);
+  turns: Turn[] = $state.raw([]);
   leaf: string | null = $state(null);
   settings: Settings = $state(NOTHING_SET);
   isBusy = $state(false);
   readonly path = $derived(pathTo(this.turns, this.leaf));
+  readonly #groups = $derived(byParent(this.turns));
   readonly openCalls: Call[] = $derived(this.isBusy ? [] : openCalls(this.path));
   #stopper: AbortController | null = null;
   #keep: (chat: KeptChat) => void;
@@ -57,6 +59,19 @@ export class Conversation {
     }
   }
 
+  /** Take in what another tab kept of this conversation; what is being written here stays. */
+  take(kept: KeptChat): void {
+    if (this.isBusy) return;
+    const own = new Map(this.turns.map((turn) => [turn.id, turn]));
+    const isNew = kept.turns.map((turn) => own.get(turn.id)?.take(turn) ?? true).some(Boolean);
+    if (!isNew) return;
+    this.turns = kept.turns.map((turn) => own.get(turn.id) ?? Turn.from(turn));
+    this.title = kept.title;
+    // Follow the other tab where it went on from what is shown here.
+    if (pathTo(this.turns, kept.leaf).some((turn) => turn.id === this.leaf)) this.leaf = kept.leaf;
+    void this.readTokens();
+  }
+
   /** Say something and have it answered. */
   async say(model: string, text: string): Promise<void> {
     if (this.isBusy) return;
@@ -87,7 +102,15 @@ export class Conversation {
     const begun = [...before, token];
     this.leaf = turn.parent;
     const text = turn.pieces.slice(0, index).reduce((whole, piece) => whole + piece.text, "");
-    await this.#answer(model, begun, text, index);
+    await this.#answer(model, begun, text + token.token, index);
+  }
+
+  /** Go on behind the last token of an answer that was stopped or cut off: a branch beside it. */
+  async goOn(model: string, turn: Turn): Promise<void> {
+    if (this.isBusy) return;
+    this.leaf = turn.parent;
+    const begun = turn.pieces.map((piece) => piece.token);
+    await this.#answer(model, begun, turn.text, turn.forkedAt);
   }
 
   /** Answer a call of the model in the tool's place; when all are answered the model goes on. */
@@ -100,10 +123,15 @@ export class Conversation {
     else this.save();
   }
 
+  /** The turns that stand in one's place, itself among them. */
+  beside(turn: Turn): Turn[] {
+    return this.#groups.get(turn.parent) ?? [turn];
+  }
+
   /** Show the branch that stands so many places beside a turn. */
   turnTo(turn: Turn, by: 1 | -1): void {
     if (this.isBusy) return;
-    const all = branches(this.turns, turn);
+    const all = this.beside(turn);
     const other = all[all.indexOf(turn) + by];
     if (!other) return;
     this.leaf = leafUnder(this.turns, other.id);
@@ -123,7 +151,7 @@ export class Conversation {
   }
 
   #add(turn: Turn): void {
-    this.turns.push(turn);
+    this.turns = [...this.turns, turn];
     this.leaf = turn.id;
   }
 
@@ -135,21 +163,38 @@ export class Conversation {
     const stopper = new AbortController();
     this.#stopper = stopper;
     this.isBusy = true;
-    this.save();
+    let numKept = 0;
+    const tokens = (): Scored[] => turn.pieces.map((piece) => piece.token);
+    const keep = (): void => {
+      this.save();
+      const all = tokens();
+      // What this browser does not take is told of by the conversation, which it then does not take either.
+      void keepTokens(turn.id, all, numKept).then(() => (numKept = all.length), () => undefined);
+    };
+    let isLeaving = false;
+    // Before the page goes: when it goes, the stream has broken off, and that would pass for a fault.
+    const close = (): void => {
+      isLeaving = true;
+      leave(this.id, turn.kept(), numKept, tokens().slice(numKept));
+    };
+    keep();
+    const keeper = setInterval(keep, KEEP_MS);
+    addEventListener("beforeunload", close);
     try {
       const messages = messagesOf(this.settings.system, before);
       const fields = requestFields(this.settings);
       const ids = begun.map((token) => token.token_id ?? 0);
-      if (begun.length) turn.text = text + begun.at(-1)!.token;
+      turn.text = text;
       await follow(turn, { model, messages, fields, begun: ids }, stopper.signal, begun);
     } catch (error) {
       if (stopper.signal.aborted) turn.finish = "stopped";
-      else turn.fault = error instanceof Error ? error.message : String(error);
+      else if (!isLeaving) turn.fault = error instanceof Error ? error.message : String(error);
     } finally {
       this.#stopper = null;
       this.isBusy = false;
-      this.save();
-      void keepTokens(turn.id, turn.pieces.map((piece) => piece.token));
+      clearInterval(keeper);
+      removeEventListener("beforeunload", close);
+      keep();
     }
   }
 }

@@ -2,7 +2,7 @@
 import { NOTHING_SET, type Settings } from "../../core/sampling";
 import { newId, readChats, written, type KeptChat } from "../../core/transfer";
 import { Conversation } from "./conversation.svelte";
-import { allChats, forgetChat, keepChat } from "./store";
+import { allChats, chatOf, forgetChat, hear, keepChat } from "./store";
 
 /** Conversations, the one that changed last first. */
 export class Library {
@@ -13,6 +13,7 @@ export class Library {
 
   /** Read what is there, and open the conversation that is named. */
   async start(id: string | null): Promise<void> {
+    hear((other) => void this.#heard(other));
     try {
       this.chats = await allChats();
     } catch (error) {
@@ -85,10 +86,19 @@ export class Library {
     if (!chat.turns.length || this.#removed.has(chat.id)) return;
     const others = this.chats.filter((other) => other.id !== chat.id);
     this.chats = [chat, ...others].sort((one, other) => other.changed - one.changed);
-    this.#try(keepChat(chat));
+    const kept = keepChat(chat);
+    this.#try(kept.then((all) => (all.turns.length > chat.turns.length ? this.#heard(chat.id) : undefined)));
   }
 
-  #try(work: Promise<void>): void {
+  /** Another tab has changed a conversation, or removed it. */
+  async #heard(id: string): Promise<void> {
+    const kept = this.#removed.has(id) ? null : await chatOf(id).catch(() => null);
+    const others = this.chats.filter((other) => other.id !== id);
+    this.chats = kept ? [kept, ...others].sort((one, other) => other.changed - one.changed) : others;
+    if (kept && id === this.open.id) this.open.take(kept);
+  }
+
+  #try(work: Promise<unknown>): void {
     work.catch((error: unknown) => {
       this.fault = `This browser could not keep it: ${error instanceof Error ? error.message : error}`;
     });

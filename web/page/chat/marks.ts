@@ -18,9 +18,10 @@ export function endsOf(pieces: readonly Piece[]): number[] {
 /** The element of a token. */
 export function markOf(index: number, piece: Piece, text = piece.text): HTMLElement {
   const mark = document.createElement("span");
-  mark.dataset.token = String(index);
-  mark.dataset.shade = String(shade(piece.token.logprob));
-  mark.textContent = text;
+  // By name: twice as fast as by dataset, and a growing block writes some hundred at each painting.
+  mark.setAttribute("data-token", String(index));
+  mark.setAttribute("data-shade", String(shade(piece.token.logprob)));
+  mark.append(text);
   return mark;
 }
 

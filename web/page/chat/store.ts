@@ -1,12 +1,24 @@
 // Conversations in this browser: nothing of them is kept on the server.
-import { createStore, del, delMany, get, set, values, type UseStore } from "idb-keyval";
+import { createStore, del, get, promisifyRequest, set, update, values, type UseStore } from "idb-keyval";
 
 import type { Scored } from "../../core/chat";
-import { readChats, written, type KeptChat } from "../../core/transfer";
+import { merged, readChats, written, type KeptChat } from "../../core/transfer";
+import type { Kept } from "../../core/tree";
+
+/** What a page left that closed amid an answer: its turn, and its tokens from one on. */
+interface Left {
+  chat: string;
+  turn: Kept;
+  from: number;
+  scored: Scored[];
+}
 
 // Two stores: all conversations are read at the start, tokens only of the one that is opened.
 const chats = opened("cutaway-chats");
 const tokens = opened("cutaway-tokens");
+const tabs = typeof indexedDB === "undefined" ? null : new BroadcastChannel("cutaway-chats");
+const LEFT = "left/";
+const PART = 128; // tokens that are kept at once: some milliseconds
 
 function opened(name: string): UseStore | null {
   return typeof indexedDB === "undefined" ? null : createStore(name, "all");
@@ -14,28 +26,76 @@ function opened(name: string): UseStore | null {
 
 /** All conversations, the one that changed last first. One that cannot be read is left out. */
 export async function allChats(): Promise<KeptChat[]> {
+  await takeLeft();
   const found = chats ? await values<KeptChat>(chats) : [];
   const read = readChats(written(found));
   return read.sort((one, other) => other.changed - one.changed);
 }
 
-/** Keep a conversation. */
-export async function keepChat(chat: KeptChat): Promise<void> {
-  if (chats) await set(chat.id, chat, chats);
+/** One conversation as it is kept now; null where it is not. */
+export async function chatOf(id: string): Promise<KeptChat | null> {
+  const found = chats && (await get<KeptChat>(id, chats));
+  return found ? readChats(written([found]))[0] ?? null : null;
+}
+
+/** Keep a conversation beside what other tabs kept of it; all that is kept of it now. */
+export async function keepChat(chat: KeptChat): Promise<KeptChat> {
+  let all = chat;
+  if (chats) await update<KeptChat>(chat.id, (kept) => (all = merged(chat, kept)), chats);
+  tabs?.postMessage(chat.id);
+  return all;
 }
 
 /** Forget a conversation with its tokens. */
 export async function forgetChat(chat: KeptChat): Promise<void> {
   if (chats) await del(chat.id, chats);
-  if (tokens) await delMany(chat.turns.map((turn) => turn.id), tokens);
+  tabs?.postMessage(chat.id);
+  for (const turn of chat.turns) await tokens?.("readwrite", (store) => promisifyRequest(store.delete(partsOf(turn.id))));
 }
 
-/** Keep the tokens of an answer. */
-export async function keepTokens(turn: string, scored: Scored[]): Promise<void> {
-  if (tokens && scored.length) await set(turn, scored, tokens);
+/** Hear of conversations that other tabs changed, by their ids. */
+export function hear(take: (id: string) => void): void {
+  tabs?.addEventListener("message", ({ data }) => take(String(data)));
+}
+
+/** Keep the tokens of an answer from one on, in parts of PART: the part that one is in is written anew. */
+export async function keepTokens(turn: string, scored: readonly Scored[], from: number): Promise<void> {
+  for (let part = Math.floor(from / PART); tokens && part * PART < scored.length; part += 1) {
+    const key = part ? `${turn}/${String(part).padStart(6, "0")}` : turn;
+    await set(key, scored.slice(part * PART, (part + 1) * PART), tokens);
+  }
+}
+
+/** Keep at once what an answer has since it was last kept: for a page that closes, and waits for nothing. */
+export function leave(chat: string, turn: Kept, from: number, scored: readonly Scored[]): void {
+  try {
+    localStorage.setItem(LEFT + turn.id, JSON.stringify({ chat, turn, from, scored }));
+  } catch {
+    // No room: what was kept some seconds ago remains.
+  }
+}
+
+/** Put what closing pages left into their conversations. */
+async function takeLeft(): Promise<void> {
+  for (const key of Object.keys(localStorage).filter((each) => each.startsWith(LEFT))) {
+    const left = JSON.parse(localStorage.getItem(key) ?? "null") as Left | null;
+    const kept = left && chats && (await get<KeptChat>(left.chat, chats));
+    if (left && kept) {
+      await keepChat({ ...kept, turns: [left.turn] });
+      const before = await tokensOf(left.turn.id);
+      const all = [...before.slice(0, left.from), ...left.scored];
+      if (all.length > before.length) await keepTokens(left.turn.id, all, left.from);
+    }
+    localStorage.removeItem(key);
+  }
 }
 
 /** The tokens of an answer; none where they were not kept. */
 export async function tokensOf(turn: string): Promise<Scored[]> {
-  return (tokens && (await get<Scored[]>(turn, tokens))) ?? [];
+  const parts = await tokens?.("readonly", (store) => promisifyRequest<Scored[][]>(store.getAll(partsOf(turn))));
+  return (parts ?? []).flat();
+}
+
+function partsOf(turn: string): IDBKeyRange {
+  return IDBKeyRange.bound(turn, `${turn}/~`);
 }

@@ -37,8 +37,18 @@ export class Turn implements Kept {
     turn.finish = kept.finish ?? null;
     turn.timings = kept.timings ?? null;
     turn.trace = kept.trace ?? "";
+    turn.fault = kept.fault ?? "";
+    turn.forkedAt = kept.forkedAt ?? -1;
     turn.rest = kept.text;
     return turn;
+  }
+
+  /** Take in what another tab kept of it; whether that was new. */
+  take(kept: Kept): boolean {
+    if (kept.text === this.text && (kept.finish ?? null) === this.finish && (kept.fault ?? "") === this.fault) return false;
+    const { text, rest, reasoning, calls, finish, timings, trace, fault } = Turn.from(kept);
+    Object.assign(this, { text, rest, reasoning, calls, finish, timings, trace, fault, pieces: [] });
+    return true;
   }
 
   /** The turn without its tokens. */
@@ -52,6 +62,8 @@ export class Turn implements Kept {
       ...(this.finish && { finish: this.finish }),
       ...(this.timings && { timings: this.timings }),
       ...(this.trace && { trace: this.trace }),
+      ...(this.fault && { fault: this.fault }),
+      ...(this.forkedAt >= 0 && { forkedAt: this.forkedAt }),
     };
   }
 }
