@@ -115,7 +115,7 @@ def ask(page: Page) -> None:
 
 def look_inside(page: Page) -> None:
     page.get_by_role("button", name="Look inside").click()
-    shown(page, "probabilities")
+    station(page, "probabilities")  # the tour may have left another one
 
 
 def station(page: Page, name: str) -> None:
