@@ -135,6 +135,16 @@ def test_numbers_are_those_of_a_recomputation(opened: Opened) -> None:
 
     shown = station(page, "positions")
     told = json.loads(copied(page, shown, "JSON"))
+    shown.get_by_label("Scaling", exact=False).select_option("linear")
+    shown.get_by_label("Times as long").fill("4")
+    told_turns = shown.get_by_text("Linear: every pair turns slower").inner_text()
+    pairs = range(config["head_dim"] // 2)
+    full = [math.tau * config["rope_theta"] ** (2 * pair / config["head_dim"]) for pair in pairs]
+    length = 4 * told["max_length"]
+    plain, slowed = (sum(times * each > length for each in full) for times in (1, 4))
+    words = f"Of {length:,} positions {plain} pairs as trained make no full turn, {slowed} scaled"
+    assert words in told_turns
+    assert "This model adds none" in shown.inner_text()
     scores = shown.locator("tbody td:last-child").all_inner_texts()
     assert len(scores) == 4 and len(set(scores)) == 1, "a shift changes nothing"
     for pair, dial in enumerate(shown.locator("ol svg").all()):

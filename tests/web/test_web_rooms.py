@@ -64,7 +64,12 @@ def test_a_vocabulary_is_learned_and_walked_by_keyboard(opened: Opened) -> None:
     learn.get_by_text("0 of 3").wait_for()
     learn.get_by_label("Merges done").press("End")
     learn.get_by_text("3 of 3").wait_for()
-    assert "The text has 1 tokens" in learn.inner_text()
+    assert "A vocabulary of 259: no pair is left. The text has 1 tokens" in learn.inner_text()
+    size = learn.get_by_label("Size of the vocabulary")
+    size.fill("258")
+    size.dispatch_event("change")
+    learn.get_by_text("2 of 2").wait_for()
+    assert "A vocabulary of 258. The text has 2 tokens" in learn.inner_text()
 
 
 def test_a_trace_file_opens_and_another_file_is_refused(opened: Opened) -> None:
