@@ -193,7 +193,7 @@ def of_the_steps(camera: Camera, server: Served) -> None:
     camera.take("saved", is_whole=False)
     room(page, "lab")
     for temperature in ("0.2", "1.5"):
-        page.get_by_label("Temperature").fill(temperature)
+        page.get_by_role("slider", name="Temperature").fill(temperature)
         camera.take(f"compared-{temperature}")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Close", exact=True).click()
