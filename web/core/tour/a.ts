@@ -14,16 +14,13 @@ export const A: Chapter = {
   async claims(reach) {
     const [sent, times] = [await reach.see("template"), await reach.see("timeline")];
     const all = sent.stretches.reduce((sum, each) => sum + each.num_characters, 0);
-    const own = sent.stretches
-      .filter((each) => each.writer === "conversation")
-      .reduce((sum, each) => sum + each.num_characters, 0);
     const stages = times.phases.filter((each) => each.before > 0);
     return [
       {
         told: "The model reads your message.",
-        here: sent.is_known
-          ? `It read ${figure(all)} characters, ${figure(own)} of them from the conversation; a template wrote the rest.`
-          : `It read ${figure(all)} characters, with ${figure(sent.num_control)} control tokens among them.`,
+        here:
+          `It read ${figure(all)} characters, with ${figure(sent.num_control)} control tokens among them; your message ` +
+          `has ${figure([...reach.asked].length)}.`,
       },
       {
         told: "Before the first word the model thinks.",
@@ -39,7 +36,7 @@ export const A: Chapter = {
     value: "na\u00efve \ud83d\udc69\u200d\ud83d\udcbb",
     choices: ["na\u00efve \ud83d\udc69\u200d\ud83d\udcbb", "\u6771\u4eac", "e\u0301 or \u00e9"],
     async run(reach, text) {
-      const [own, other] = [await reach.see("characters"), await reach.see("characters", { text })];
+      const [own, other] = [await reach.see("characters", { text: reach.asked }), await reach.see("characters", { text })];
       return {
         said:
           `A reader sees ${figure(other.num_graphemes)} signs; they are ${figure(other.num_characters)} characters in ` +

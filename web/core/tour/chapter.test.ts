@@ -4,9 +4,10 @@ import { describe, expect, it, vi } from "vitest";
 import { chapterIn, hashOfChapter, hashOfRoom, roomOf } from "../rooms";
 import { placeOf } from "../route";
 import { isKnown } from "../findings";
+import type { Tokens } from "../payloads";
 import { Views } from "../views";
 import { isRight } from "./chapter";
-import { chapterOf, CHAPTERS, progressOf } from ".";
+import { chapterOf, CHAPTERS, placeOfWord, progressOf } from ".";
 import { reachOf } from "./reach";
 
 describe("a guess", () => {
@@ -30,6 +31,12 @@ describe("chapters", () => {
       expect(chapterOf(chapter.id)).toBe(chapter);
     }
     expect([chapterOf(null), chapterOf("?")]).toEqual([CHAPTERS[0], CHAPTERS[0]]);
+  });
+
+  it("look first at the longest word of what was asked", () => {
+    const prompt = { texts: ["assistant", "What", "\u00b7is", "\u00b7gravity", "?", "\u00b7assistance"], num_prompt: 5 } as Tokens;
+    expect(placeOfWord(prompt, "What is gravity?")).toBe(3);
+    expect(placeOfWord(prompt, "??")).toBe(4);
   });
 
   it("have an address that keeps the room and the place behind it", () => {

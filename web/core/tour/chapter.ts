@@ -20,6 +20,7 @@ export type Places = Omit<Query, "view">;
 export interface Reach {
   readonly model: string;
   readonly trace: string; // the id of the reader's answer
+  readonly asked: string; // what the reader said last
   position: number; // the longest word of the question: where the drawn station looks at first
   see<Name extends keyof Payloads>(view: Name, places?: Places): Promise<Payloads[Name]>;
   /** The answer of a route to a body; `path` from the root, as "/tokenize". */

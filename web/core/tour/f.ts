@@ -55,13 +55,13 @@ export const F: Chapter = {
     ];
   },
   lever: {
-    label: "Have it answered again, with heads that do not know positions",
+    label: "Have it answered again, some seconds long, with heads that know no positions",
     kind: "choice",
     value: "positions=off",
     choices: ["positions=off"],
     async run(reach, change) {
       const path = `/cutaway/v1/traces/${encodeURIComponent(reach.trace)}/compare`;
-      const found = await reach.post<Found>(path, { change, max_tokens: 16 });
+      const found = await reach.post<Found>(path, { change, max_tokens: 8 });
       const at = found.first_difference;
       return {
         said:

@@ -1,4 +1,5 @@
 // The chapters of the tour in their order, and what a browser remembers of it.
+import type { Tokens } from "../payloads";
 import { A } from "./a";
 import { B } from "./b";
 import { C } from "./c";
@@ -36,4 +37,14 @@ export function progressOf(kept: string | null): Progress {
 /** The chapter of a letter; the first where there is none. */
 export function chapterOf(id: string | null): Chapter {
   return CHAPTERS.find((each) => each.id === id) ?? CHAPTERS[0]!;
+}
+
+/** Where the longest word of what was asked stands in the prompt; where none is found, the prompt's last token. */
+export function placeOfWord({ texts, num_prompt }: Tokens, asked: string): number {
+  let [best, size] = [Math.max(0, num_prompt - 1), 0];
+  for (let at = num_prompt - 1; at >= 0; at -= 1) {
+    const word = /^\u00b7?(\p{L}+)$/u.exec(texts[at]!)?.[1] ?? "";
+    if (word.length > size && asked.includes(word)) [best, size] = [at, word.length];
+  }
+  return best;
 }

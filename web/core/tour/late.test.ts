@@ -40,6 +40,7 @@ function reach(changed: { [Name in keyof Payloads]?: object } = {}, sent: Sent[]
   return {
     model: "golden",
     trace: "id",
+    asked: "What is it?",
     position: 2,
     see<Name extends keyof Payloads>(view: Name, places: Places = {}): Promise<Payloads[Name]> {
       const frame = frames[`${view}?${places.head ?? places.token ?? ""}`] ?? frames[view]!;

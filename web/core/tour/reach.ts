@@ -5,15 +5,16 @@ import type { Views } from "../views";
 import type { Places, Reach } from "./chapter";
 
 /** views: of the reader's answer; a live one or those of a file. */
-export function reachOf(views: Views, model: string): Reach {
-  let asked = 0;
+export function reachOf(views: Views, model: string, asked = ""): Reach {
+  let count = 0;
   return {
     model,
     trace: views.trace,
+    asked,
     position: 0,
     async see<Name extends keyof Payloads>(view: Name, places: Places = {}): Promise<Payloads[Name]> {
-      asked += 1; // a slot of its own: no question ends another
-      return (await views.see({ view, ...places }, `tour ${asked}`)).values as unknown as Payloads[Name];
+      count += 1; // a slot of its own: no question ends another
+      return (await views.see({ view, ...places }, `tour ${count}`)).values as unknown as Payloads[Name];
     },
     async post<Told>(path: string, body: object): Promise<Told> {
       const headers = { "content-type": "application/json" };
