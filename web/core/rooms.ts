@@ -4,6 +4,7 @@
 export const ROOMS = [
   { id: "tour", name: "Tour", about: "From your question to the answer, stage by stage, with the numbers of this run." },
   { id: "lab", name: "Sampling lab", about: "Turn every knob on a row that this answer was drawn from." },
+  { id: "levers", name: "Levers", about: "Change one thing of this answer, and read what that did." },
   { id: "engine", name: "Engine", about: "What the engine holds at this moment: pages, batch and queue." },
   { id: "bpe", name: "Learn a vocabulary", about: "Watch byte pairs become tokens, one merge at a time." },
   { id: "open", name: "Open a trace", about: "An answer in a file, looked into without a server." },
