@@ -76,6 +76,13 @@ class Tour:
         return " ".join(said.all_inner_texts())
 
 
+def looked_at(attention: Locator) -> int:
+    """The position of the prompt that chapters look at, as the one on attention names it."""
+    found = re.search(r"token (\d+), met", attention.inner_text())
+    assert found is not None
+    return int(found[1])
+
+
 @pytest.fixture
 def tour(opened: Opened) -> Tour:
     changing(opened, max_tokens=NUM_TOKENS, ignore_eos=True, temperature=0.8, seed=SEED)
@@ -97,8 +104,7 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
     assert (
         f"{share(parts['attention'] / sum(parts.values()))} of this answer" in chapter.inner_text()
     )
-    longest = tour.see("embeddings")["position"]  # where chapters look
-    row = tour.see("arithmetic", layer=1, head=1, position=longest)
+    row = tour.see("arithmetic", layer=1, head=1, position=looked_at(chapter))
     said = tour.pull(chapter, "1.1")
     assert f"takes {share(max(row['weights']))} from" in said
     chapter.locator("figure").nth(1).wait_for()
@@ -120,8 +126,8 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
 
 
 def test_feed_forward_logits_and_sampling(tour: Tour) -> None:
-    chapter, place = tour.open("j"), {"position": tour.see("embeddings")["position"]}
-    net = tour.see("feedforward", **place)
+    place = {"position": looked_at(tour.open("h"))}
+    chapter, net = tour.open("j"), tour.see("feedforward", **place)
     assert f"{net['inner']} of {net['width']}: 2 times" in chapter.inner_text()
     assert str(tour.see("feedforward", layer=1, **place)["units"][0]) in tour.pull(chapter, "1")
     num_prompt = tour.see("tokens")["num_prompt"]
