@@ -1,6 +1,7 @@
 // Rows of logits to tokens: the cuts and the draw of sampling/, bit for bit, and what is reported.
 //
-// Weights are whole numbers, so every sum is exact in any order. A row is worked on by one thread.
+// Weights are whole numbers, so every sum is exact in any order. A row is worked on by one thread;
+// where there are two threads for each row or more, by all of them.
 #pragma once
 
 #include "exponential.h"
@@ -35,22 +36,28 @@ inline int64_t first_of(const float* logits, int64_t size, float peak) {
   return 0;
 }
 
-// Sum of e^(logit - peak) in units of 2^-34; NaN when a logit is.
+// Sum of e^(logit - peak) in units of 2^-34; NaN when a logit is. Two sums, since additions of one
+// wait for each other.
 inline double total_of(const float* logits, int64_t size, float peak) {
-  F64 total = double_zeros();
-  for (int64_t i = 0; i < size; i += kLanes) {
+  F64 totals[2] = {double_zeros(), double_zeros()};
+  auto terms_at = [&](int64_t i) {
+    F32 terms = exponential(sub(load_logits(logits + i, size - i), broadcast(peak)));
+    return round_even(mul(terms, broadcast(kSumScale)));
+  };
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= size; i += 2 * kLanes)
+    for (int j = 0; j < 2; j++) totals[j] = double_add(totals[j], terms_at(i + j * kLanes));
+  for (; i < size; i += kLanes) {
     int count = static_cast<int>(least(kLanes, size - i));
-    F32 terms = exponential(sub(load_logits(logits + i, count), broadcast(peak)));
-    terms = round_even(mul(terms, broadcast(kSumScale)));
-    total = double_add(total, keep_first(terms, count, zeros()));
+    totals[0] = double_add(totals[0], keep_first(terms_at(i), count, zeros()));
   }
-  return double_sum_lanes(total);
+  return double_sum_lanes(totals[0]) + double_sum_lanes(totals[1]);
 }
 
 // Sum of each logit's bits times an odd number that is the place's own, modulo 2^64.
-inline uint64_t checksum_of(const float* logits, int64_t size) {
+inline uint64_t checksum_of(const float* logits, Range part) {
   uint64_t sum = 0;
-  for (int64_t i = 0; i < size; i++) {
+  for (int64_t i = part.begin; i < part.end; i++) {
     uint32_t bits;
     __builtin_memcpy(&bits, logits + i, sizeof bits);
     sum += static_cast<uint64_t>(bits) * (static_cast<uint32_t>(i) * UINT32_C(0x9E3779B1) | 1u);
@@ -64,31 +71,29 @@ inline int64_t scaled(int64_t total, int64_t fraction) {
   return static_cast<int64_t>((static_cast<Wide>(total) * static_cast<Wide>(fraction)) >> 32);
 }
 
-// Scratch of a thread: a row after temperature, its weights, and what is left of it.
+// Scratch for a row: its logits after temperature, its weights, and what is left of it.
 struct Desk {
   float* logits;
   float* weights;
   Largest largest;
 
-  Desk(char* base, int64_t vocab_size, size_t* size) : Desk(Arena(base), vocab_size, size) {}
-
- private:
-  Desk(Arena arena, int64_t vocab_size, size_t* size) {
+  Desk(Arena& arena, int64_t vocab_size) {
     int64_t padded = ceil_div(vocab_size, kChunk) * kChunk;
     logits = arena.take<float>(padded);
     weights = arena.take<float>(padded);
     largest.maxima = arena.take<float>(padded / kChunk);
     largest.order = arena.take<Entry>(padded / kChunk);
     largest.entries = arena.take<Entry>(padded);
-    if (size) *size = arena.size();
   }
 };
 
-// Logits after temperature and their weights after min_p, padded with what is never drawn.
-inline void weigh(const float* logits, int64_t size, float peak, const cw_choice& c, Desk& desk) {
+// Logits of some chunks after temperature and their weights after min_p, padded with what is never
+// drawn.
+inline void weigh(const float* logits, int64_t size, Range chunks, float peak, const cw_choice& c,
+                  Desk& desk) {
   bool turns = c.temperature != 1.0f;
   F32 most = broadcast(peak), temperature = broadcast(c.temperature), floor = broadcast(c.floor);
-  for (int64_t i = 0; i < ceil_div(size, kChunk) * kChunk; i += kLanes) {
+  for (int64_t i = chunks.begin * kChunk; i < chunks.end * kChunk; i += kLanes) {
     F32 x = i < size ? load_logits(logits + i, size - i) : broadcast(-__builtin_inff());
     F32 below = sub(x, most);
     if (turns) x = below = div(below, temperature);
@@ -161,9 +166,8 @@ inline int64_t cut_to_mass(int64_t size, int64_t count, int64_t bound, Desk& des
   return -1;
 }
 
-// The token of a row with finite peak.
-inline int64_t draw(const float* logits, int64_t size, float peak, const cw_choice& c, Desk& desk) {
-  weigh(logits, size, peak, c, desk);
+// The token of a row that lies weighed on the desk.
+inline int64_t draw(int64_t size, const cw_choice& c, Desk& desk) {
   int64_t padded = ceil_div(size, kChunk) * kChunk, count = -1;
   Entry* entries = desk.largest.entries;
   auto sum = [&] { return count < 0 ? sum_of(desk.weights, padded) : sum_of(entries, count); };
@@ -191,35 +195,134 @@ inline int64_t draw(const float* logits, int64_t size, float peak, const cw_choi
   return 0;  // not reached: the sum exceeds every target
 }
 
-inline cw_drawn sample_row(const float* raw, const float* edited, int64_t size, const cw_choice& c,
-                           Desk& desk) {
-  cw_drawn drawn{};
-  drawn.checksum = checksum_of(raw, size);
-  drawn.peak = peak_of(raw, size);
-  drawn.total = total_of(raw, size, drawn.peak);
-  if (drawn.total != drawn.total) drawn.peak = __builtin_nanf("");
-  drawn.left = edited == raw ? drawn.peak : peak_of(edited, size);
-  if (!__builtin_isfinite(drawn.peak) || !__builtin_isfinite(drawn.left)) return drawn;
-  bool is_greedy = c.temperature == 0.0f;
-  drawn.token_id = is_greedy ? first_of(edited, size, drawn.left)
-                             : draw(edited, size, drawn.left, c, desk);
-  drawn.logit = raw[drawn.token_id];
-  return drawn;
+// What is seen in a part of a row, or in all of it.
+struct Seen {
+  uint64_t checksum;
+  float peak;  // of the raw logits
+  float left;  // of the edited ones
+};
+
+struct alignas(64) Part {
+  Seen seen;
+  double total;
+};
+
+struct RowToSample {
+  const float* raw;
+  const float* edited;
+  int64_t size;
+  const cw_choice* choice;
+
+  RowToSample(const cw_sample& a, int64_t row)
+      : raw(a.raw[row]), edited(a.edited[row]), size(a.vocab_size), choice(a.choices + row) {}
+
+  int64_t num_chunks() const { return ceil_div(size, kChunk); }
+  Range places(Range chunks) const {
+    return {least(chunks.begin * kChunk, size), least(chunks.end * kChunk, size)};
+  }
+  bool is_greedy() const { return choice->temperature == 0.0f; }
+
+  // Three passes: each needs what the one before found in all parts.
+  Seen look(Range chunks) const {
+    Range at = places(chunks);
+    int64_t count = at.end - at.begin;
+    float peak = peak_of(raw + at.begin, count);
+    return {checksum_of(raw, at), peak,
+            edited == raw ? peak : peak_of(edited + at.begin, count)};
+  }
+
+  double weigh_part(Range chunks, const Seen& whole, Desk& desk) const {
+    if (!is_greedy() && __builtin_isfinite(whole.left))
+      weigh(edited, size, chunks, whole.left, *choice, desk);
+    Range at = places(chunks);
+    return total_of(raw + at.begin, at.end - at.begin, whole.peak);
+  }
+
+  cw_drawn finish(const Seen& whole, double total, Desk& desk) const {
+    cw_drawn drawn{};
+    drawn.checksum = whole.checksum;
+    drawn.total = total;
+    drawn.peak = total == total ? whole.peak : __builtin_nanf("");
+    drawn.left = edited == raw ? drawn.peak : whole.left;
+    if (!__builtin_isfinite(drawn.peak) || !__builtin_isfinite(drawn.left)) return drawn;
+    drawn.token_id = is_greedy() ? first_of(edited, size, drawn.left) : draw(size, *choice, desk);
+    drawn.logit = raw[drawn.token_id];
+    return drawn;
+  }
+};
+
+inline cw_drawn sample_alone(const RowToSample& row, Desk& desk) {
+  Range all{0, row.num_chunks()};
+  Seen seen = row.look(all);
+  double total = row.weigh_part(all, seen, desk);
+  return row.finish(seen, total, desk);
+}
+
+constexpr int64_t kMostSharers = 16;  // threads that divide rows among them
+constexpr int64_t kMostShared = kMostSharers / 2;
+
+// What all parts of a row show together. A NaN among peaks may be lost: the total is NaN then.
+inline Seen together(const Part* parts, int64_t count) {
+  Seen whole = parts[0].seen;
+  for (int64_t i = 1; i < count; i++) {
+    const Seen& seen = parts[i].seen;
+    whole.checksum += seen.checksum;
+    if (seen.peak > whole.peak) whole.peak = seen.peak;
+    if (seen.left > whole.left) whole.left = seen.left;
+  }
+  return whole;
+}
+
+// Every row by all threads; the last steps of a row by one.
+inline void sample_together(const cw_sample& a, int64_t num_rows, const cutaway::Worker& worker,
+                            Arena& shared) {
+  int64_t sharers = least(worker.count, kMostSharers), num_chunks = ceil_div(a.vocab_size, kChunk);
+  Part* parts = shared.take<Part>(num_rows * kMostSharers);
+  Range chunks{num_chunks * worker.id / sharers, num_chunks * (worker.id + 1) / sharers};
+  bool takes_part = worker.id < sharers;
+  for (int64_t r = 0; r < num_rows && takes_part; r++)
+    parts[r * kMostSharers + worker.id].seen = RowToSample(a, r).look(chunks);
+  worker.barrier();
+  Arena desks = shared;
+  for (int64_t r = 0; r < num_rows; r++) {
+    Desk desk(desks, a.vocab_size);
+    Part* its = parts + r * kMostSharers;
+    Seen whole = together(its, sharers);
+    if (takes_part) its[worker.id].total = RowToSample(a, r).weigh_part(chunks, whole, desk);
+  }
+  worker.barrier();
+  for (int64_t r = 0; r < num_rows; r++) {
+    Desk desk(shared, a.vocab_size);
+    if (r != worker.id) continue;
+    const Part* its = parts + r * kMostSharers;
+    double total = 0.0;
+    for (int64_t i = 0; i < sharers; i++) total += its[i].total;
+    a.drawn[r] = RowToSample(a, r).finish(together(its, sharers), total, desk);
+  }
 }
 
 void run_sample(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
   const cw_sample& a = *static_cast<const cw_sample*>(arguments);
-  Desk desk(worker.local, a.vocab_size, nullptr);
-  Range rows = share(rows_of(a.rows, step), worker);
+  Arena local(worker.local), shared(worker.shared);
+  int64_t num_rows = rows_of(a.rows, step);
+  if (num_rows <= kMostShared && 2 * num_rows <= worker.count)
+    return sample_together(a, num_rows, worker, shared);
+  Desk desk(local, a.vocab_size);
+  Range rows = share(num_rows, worker);
   for (int64_t r = rows.begin; r < rows.end; r++)
-    a.drawn[r] = sample_row(a.raw[r], a.edited[r], a.vocab_size, a.choices[r], desk);
+    a.drawn[r] = sample_alone(RowToSample(a, r), desk);
 }
 
-cutaway::Scratch sample_scratch(const void* arguments, const cw_step&) {
+cutaway::Scratch sample_scratch(const void* arguments, const cw_step& step) {
   const cw_sample& a = *static_cast<const cw_sample*>(arguments);
-  size_t size = 0;
-  Desk desk(nullptr, a.vocab_size, &size);
-  return {size, 0};
+  Arena local(nullptr), shared(nullptr);
+  Desk(local, a.vocab_size);
+  int64_t num_rows = rows_of(a.rows, step);
+  if (num_rows <= kMostShared) {
+    shared.take<Part>(num_rows * kMostSharers);
+    for (int64_t r = 0; r < num_rows; r++) Desk(shared, a.vocab_size);
+  }
+  return {local.size(), shared.size()};
 }
 
 }  // namespace
