@@ -314,3 +314,36 @@ def test_a_pinned_view_stays_beside_what_is_looked_at_next(opened: Opened) -> No
     articles[0].get_by_role("button", name="Unpin").click()
     sides[0].wait_for(state="detached")
     assert "/x/" not in page.url
+
+
+def test_a_finger_points_then_chooses_and_pins_where_it_rests(opened: Opened) -> None:
+    page = look_inside(opened)
+    page.set_viewport_size({"width": 360, "height": 740})
+    sheet = page.locator(".cut").bounding_box()
+    assert sheet and sheet["width"] == 360 and sheet["y"] + sheet["height"] == pytest.approx(740)
+    assert page.locator(".cut").evaluate("sheet => sheet.scrollWidth") <= 360
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def tap(mark: Locator) -> None:
+        mark.scroll_into_view_if_needed()
+        box = mark.bounding_box()
+        assert box
+        point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        session.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [point]})
+        session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    grid = station(page, "attention").get_by_role("button", name=re.compile("Arrow keys go"))
+    tap(grid.first)
+    page.locator("article[data-view=attention] .hint").get_by_text(re.compile(":")).first.wait_for()
+    assert "/h/" not in page.url, "the first time it points"
+    tap(grid.first)
+    page.wait_for_url(re.compile("/h/"))
+    token = page.get_by_role("group", name="Tokens of prompt and answer").get_by_role("button").last
+    token.evaluate(
+        """token => token.dispatchEvent(new PointerEvent(
+          "contextmenu", {pointerType: "touch", bubbles: true, cancelable: true}))"""
+    )
+    page.get_by_role("region", name="Pinned").wait_for()
+    assert f"~attention~{NUM_TOKENS - 1}~" in page.url
+    session.detach()
