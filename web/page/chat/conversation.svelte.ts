@@ -193,6 +193,8 @@ export class Conversation {
       this.#stopper = null;
       this.isBusy = false;
       clearInterval(keeper);
+      // In a task of its own, so that the answer's end is painted first.
+      await new Promise((resume) => setTimeout(resume));
       removeEventListener("beforeunload", close);
       keep();
     }
