@@ -25,7 +25,7 @@ def ask(opened: Opened, text: str = "hello") -> Locator:
     """Say something by keyboard and wait for the answer's end; the answer."""
     field = opened.page.get_by_label("Your message")
     field.fill(text)
-    opened.page.get_by_role("button", name="Send").wait_for()
+    opened.page.get_by_role("button", name="Send", disabled=False).wait_for()
     answers = opened.page.get_by_role("article", name="Model")
     before = answers.count()
     field.press("Enter")
