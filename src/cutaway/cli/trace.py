@@ -170,7 +170,7 @@ def export(
         note(f"{html}: {show_bytes(html.stat().st_size)}; open it in a browser, it asks no server.")
     if to is None and html is not None:
         return
-    if to not in FORMATS:
+    if to is None or to not in FORMATS:
         known = ", ".join(FORMATS)
         raise RequestError(
             f"to is {to!r}; it must be one of {known}, or give --html PAGE.", param="to"
