@@ -50,7 +50,7 @@ class ViewBody(Body):
     top: Annotated[int | None, Limited("top")] = None
     text: str | None = None
     start: Annotated[int | None, Limited("place")] = None
-    only_cost: bool = False
+    only_cost: bool | None = None
     max_bytes: Annotated[int | None, Limited("view_bytes")] = None
     max_flops: Annotated[int | None, Limited("view_flops")] = None
 
@@ -158,7 +158,7 @@ def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
         view=body.view,
         places=places,
         is_json=is_json,
-        is_cost=body.only_cost,
+        is_cost=bool(body.only_cost),
         max_bytes=body.max_bytes or int(LIMITS["view_bytes"].most),
         max_flops=body.max_flops or int(LIMITS["view_flops"].most),
     )
