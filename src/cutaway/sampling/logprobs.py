@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from ctypes import c_float
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,14 +79,14 @@ def read_score(numbers: Sequence[float]) -> Score:
         return BAD_SCORE
     # In float32, by one formula for every token: the first alternative equals the greedy token.
     # Differences of float32 numbers in float64, rounded, are those of float32 arithmetic.
-    logsumexp = c_float(peak + log_of_total(total)).value
-    logprob = c_float(logit - logsumexp).value
+    logsumexp = float(np.float32(peak + log_of_total(total)))
+    logprob = float(np.float32(logit - logsumexp))
     if len(numbers) == 3:
         return Score(logit, logsumexp, logprob)
     num_top = (len(numbers) - 4) // 2
     ids, logits = numbers[4 : 4 + num_top], numbers[4 + num_top :]
     top = tuple(
-        (int(token), c_float(each - logsumexp).value)
+        (int(token), float(np.float32(each - logsumexp)))
         for token, each in zip(ids, logits, strict=True)
     )
     return Score(logit, logsumexp, logprob, int(numbers[3]) + 1, top)
