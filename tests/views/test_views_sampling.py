@@ -73,6 +73,7 @@ def test_every_token_of_an_answer_is_drawn_again() -> None:
         assert payload.is_same and payload.redrawn == record.token_id
         drawn = payload.draw_effect
         assert drawn is not None and drawn.u == record.u
+        assert drawn.seed == str(answer.seed), "of 64 bits, which JavaScript would round"
         assert drawn.low <= drawn.target < drawn.high <= drawn.total
         assert drawn.target == drawn.u * drawn.total >> 32
 

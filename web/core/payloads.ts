@@ -310,7 +310,7 @@ export interface Sampling {
     probabilities: number[];
   }[];
   draw_effect: {
-    seed: number;
+    seed: string; // of 64 bits
     choice: number;
     position: number;
     u: number;

@@ -7,7 +7,7 @@ export interface Made {
   prompt: readonly number[]; // token ids
   numTokens: number; // of the answer
   settings: Readonly<Record<string, number>>;
-  seed: number | null;
+  seed: string | null; // of 64 bits: more than a number holds
 }
 
 const NAMES = ["position", "token", "layer", "head", "expert", "top", "text"] as const;

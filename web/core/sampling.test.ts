@@ -22,6 +22,14 @@ describe("fields", () => {
     expect(fieldsOf({}, {})).toEqual([]);
   });
 
+  it("take no integer that JavaScript would round", () => {
+    const wide = { seed: { type: "integer", minimum: -(2 ** 63), maximum: 2 ** 63 - 1 } };
+    const body = { requestBody: { content: { "application/json": { schema: { properties: wide } } } } };
+    const [seed] = fieldsOf({ paths: { "/v1/chat/completions": { post: body } } }, {});
+    expect(faultOfNumber(seed!, Number.MAX_SAFE_INTEGER)).toBe("");
+    expect(faultOfNumber(seed!, 2 ** 53)).toContain("to 9007199254740991");
+  });
+
   it("tell what is wrong with a number", () => {
     const [temperature, topK, penalty] = fields;
     expect(faultOfNumber(temperature!, 5)).toBe("");

@@ -79,13 +79,15 @@ export function fieldsOf(openApi: unknown, usual: Readonly<Record<string, unknow
     const schema = properties[known.name];
     if (!schema) return [];
     const own = usual[known.name];
+    const isInteger = [schema.type].flat().includes("integer");
+    const bound = isInteger ? Number.MAX_SAFE_INTEGER : Infinity; // beyond, JSON's integers are rounded here
     return {
       name: known.name,
       label: known.label,
       meaning: schema.description ?? "",
-      isInteger: [schema.type].flat().includes("integer"),
-      least: schema.minimum ?? schema.exclusiveMinimum ?? -Infinity,
-      most: schema.maximum ?? Infinity,
+      isInteger,
+      least: Math.max(schema.minimum ?? schema.exclusiveMinimum ?? -Infinity, -bound),
+      most: Math.min(schema.maximum ?? Infinity, bound),
       isLeastOpen: schema.exclusiveMinimum !== undefined,
       usual: typeof own === "number" ? own : known.usual,
       slider: known.slider ?? null,

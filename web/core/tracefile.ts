@@ -215,7 +215,8 @@ export class SavedViews extends Views {
   protected override async drawn(): Promise<Pick<Made, "settings" | "seed">> {
     const told = this.file.manifest.sampling ?? {};
     const known = KNOBS.map(({ name }) => [name, told[name]]).filter(([, value]) => typeof value === "number");
-    const seed = typeof told.seed === "number" ? told.seed : await super.drawn().then((drawn) => drawn.seed, () => null);
+    const isWhole = Number.isSafeInteger(told.seed); // beyond, reading JSON has rounded it
+    const seed = isWhole ? String(told.seed) : await super.drawn().then((drawn) => drawn.seed, () => null);
     return { settings: Object.fromEntries(known) as Record<string, number>, seed };
   }
 

@@ -56,11 +56,12 @@ class Effect:
 class Drawn:
     """The draw: tokens lie one after another by id, each as wide as its weight.
 
+    seed: as text: it has 64 bits, and a number of JavaScript holds 53.
     u:    a number in [0, 2^32), made of seed, choice and position (docs/randomness.md).
     target: floor(u * total / 2^32); low, high: of the token, low <= target < high.
     """
 
-    seed: int
+    seed: str
     choice: int
     position: int
     u: int
@@ -251,7 +252,7 @@ def _settings(row: Row) -> dict[str, float]:
 
 def _drawn(row: Row, effect: DrawEffect) -> Drawn:
     return Drawn(
-        seed=row.seed,
+        seed=str(row.seed),
         choice=row.choice,
         position=row.position,
         u=effect.u,
