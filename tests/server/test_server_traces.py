@@ -106,6 +106,55 @@ def test_a_stream_tells_it_with_its_end_and_changes_nothing_else(
     asyncio.run(ask())
 
 
+def test_pieces_of_a_chat_tell_when_they_went_out_if_asked(folder: Path) -> None:
+    """After the engine chose their token, by the same clock; all else is as without."""
+    body = chat(max_tokens=6, ignore_eos=True, logprobs=True, stream=True)
+
+    async def ask() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            found: list[list[Any]] = []
+            before = (await http.get("/cutaway/v1/clock")).json()
+            for own in (None, {"times": False}, {"times": True}):
+                sent = {**body, "cutaway": own}
+                text = (await http.post("/v1/chat/completions", json=sent)).text
+                found.append(events(text)[:-1])  # without [DONE]
+            after = (await http.get("/cutaway/v1/clock")).json()
+            plain, neutral, timed = found
+            assert "cutaway" not in str(plain) and "cutaway" not in str(neutral)
+            start, *others = [event for _, event in told(await heard(http, timed[0]["id"]))]
+            chosen = [start["came"] + each["at"] for each in others if each["type"] == "token"]
+            # Tokens that came together go out together.
+            times = [each["cutaway"]["sent"] for each in timed for _ in range(num_tokens(each))]
+            told_times = [each.pop("cutaway")["sent"] for each in timed if "cutaway" in each]
+            shapes = [{str(sorted(keys(each))) for each in chunks} for chunks in (plain, timed)]
+            assert shapes[0] == shapes[1]
+            assert set(told_times) == set(times) and len(times) == len(chosen) == 6
+            assert before["schema"] == after["schema"] == 1
+            assert before["now"] <= start["came"] <= chosen[0]
+            for done, sent_at in zip(chosen, times, strict=True):
+                assert done <= sent_at + 1e-6 and sent_at <= after["now"], "rounded to 1e-6"
+            assert times == sorted(times)
+
+    asyncio.run(ask())
+
+
+def num_tokens(chunk: Any) -> int:
+    """How many tokens a piece of a chat brings."""
+    return sum(len((each["logprobs"] or {}).get("content", [])) for each in chunk["choices"])
+
+
+def test_times_of_pieces_need_pieces(folder: Path) -> None:
+    async def ask() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            sent = {**chat(max_tokens=2), "cutaway": {"times": True}}
+            refused = await http.post("/v1/chat/completions", json=sent)
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "cutaway.times"
+            assert "send stream: true" in refused.json()["error"]["message"]
+
+    asyncio.run(ask())
+
+
 def keys(value: Any, place: str = "") -> set[str]:
     """The paths of all fields of an object."""
     if isinstance(value, dict):
@@ -201,6 +250,7 @@ def test_nothing_is_told_where_views_are_off(folder: Path, views: str) -> None:
     async def ask() -> None:
         async with serving(folder, **changes) as (app, _), client(app) as http:
             answers = [await heard(http, "x"), await http.get("/cutaway/v1/engine")]
+            answers.append(await http.get("/cutaway/v1/clock"))
             for path, body in ROUTES:
                 answers.append(await http.post(path, json={**body, "cutaway": TRACE}))
                 assert (await http.post(path, json=body)).status_code == 200

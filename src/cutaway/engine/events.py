@@ -72,6 +72,7 @@ class Teller:
             "trace_id": answer.request.request_id,
             "choice": answer.choice,
             "answer": answer.number,
+            "came": round(answer.arrived, 6),
             "model": model.name,
             "dtype": _name(model.dtype),
             "cache_dtype": _name(model.cache_dtype),

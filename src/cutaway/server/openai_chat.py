@@ -48,7 +48,7 @@ from cutaway.server.openai_parts import (
     usage_of,
     usage_so_far,
 )
-from cutaway.server.opt_in import ChatOptIn, opened_at, wants_trace
+from cutaway.server.opt_in import ChatOptIn, opened_at, sent_now, wants_times, wants_trace
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tokens import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
@@ -107,6 +107,7 @@ class Asked:
     counts_on: bool  # whether every event tells the counts so far
     is_traced: bool  # whether the end tells where the answer opens
     has_ids: bool  # whether log-probabilities have token ids
+    is_timed: bool  # whether each piece tells when it went out
     tokenize: float  # seconds from the prompt's text to its token ids
 
 
@@ -159,6 +160,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
         has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
+        is_timed=wants_times(read_body.cutaway, is_streamed=bool(read_body.stream)),
         tokenize=turn.tokenize,
     )
 
@@ -259,7 +261,7 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
                 pieces[delta.choice] = ChatPieces(asked.reading)
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
-                yield data({**frame, "choices": [choice]})
+                yield data({**frame, "choices": [choice], **sent_now(is_wanted=asked.is_timed)})
             if delta.finish_reason is not None:
                 timings = timings_of([choices[delta.choice]], tokenize=asked.tokenize)
                 ending = {**_piece(delta, {}), **pieces[delta.choice].ending(delta)}

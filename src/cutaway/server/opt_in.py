@@ -5,6 +5,7 @@ Nothing changes for those who do not send it.
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Annotated, Any
 
 from cutaway.core.errors import RequestError
@@ -30,10 +31,12 @@ class ChatOptIn(OptIn):
     """What a chat may ask for besides.
 
     token_ids: whether log-probabilities have each token's id.
+    times: whether each piece of a stream tells when it was given to the socket.
     answer_token_ids: how the answer begins; the model goes on from there, and what it adds is told.
     """
 
     token_ids: bool | None = None
+    times: bool | None = None
     answer_token_ids: Annotated[object, given({"anyOf": [_IDS, {"type": "null"}]})] = None
 
 
@@ -66,6 +69,31 @@ def opened_at(trace_id: str, *, is_wanted: bool) -> dict[str, Any]:
         "views": f"{place}/views",
     }
     return {"cutaway": told}
+
+
+def wants_times(asked: ChatOptIn | None, *, is_streamed: bool) -> bool:
+    """Whether the pieces of a stream are to tell when they went out.
+
+    Raises: RequestError where there is no stream.
+    """
+    if asked is None or not asked.times:
+        return False
+    if not is_streamed:
+        raise RequestError(
+            "cutaway.times is true without stream; send stream: true as well.",
+            param="cutaway.times",
+        )
+    return True
+
+
+def clock() -> float:
+    """Seconds of this machine's monotonic clock: the engine's process reads the same one."""
+    return round(perf_counter(), 6)
+
+
+def sent_now(*, is_wanted: bool) -> dict[str, Any]:
+    """What a piece of a stream says more, if that is wanted: made last, right before it goes."""
+    return {"cutaway": {"sent": clock()}} if is_wanted else {}
 
 
 def check_on(context: Context) -> None:

@@ -20,8 +20,8 @@ from cutaway.server.context import Context
 from cutaway.server.door import call_of
 from cutaway.server.errors import HttpError
 from cutaway.server.events import EventStream, until_gone
-from cutaway.server.opt_in import check_on
-from cutaway.server.routes import described
+from cutaway.server.opt_in import check_on, clock
+from cutaway.server.routes import described, json_answer
 from cutaway.trace.events import SCHEMA
 
 _INTEGER = re.compile(r"-?[0-9]{1,12}")  # int() of a million digits would take its time
@@ -65,6 +65,11 @@ def router(context: Context) -> APIRouter:
         owner = call_of(http.scope).owner.name
         told = await until_gone(http.receive, context.service.snapshot(owner))
         return Response(told, media_type="application/json")
+
+    @routes.get("/cutaway/v1/clock", **described())
+    async def now() -> Response:
+        check_on(context)
+        return json_answer({"schema": SCHEMA, "now": clock()})
 
     return routes
 
