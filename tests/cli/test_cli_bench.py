@@ -155,6 +155,23 @@ def test_what_was_measured_before_a_signal_is_printed(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_peer_that_cannot_start_is_left_out_of_the_start_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def peak_memory(command: list[str]) -> float:
+        if command[1].endswith("first_llama_cpp.py"):
+            raise PeerError("first_llama_cpp.py ended with -11")
+        return 3e8
+
+    monkeypatch.setattr(cpu, "_peak_memory", peak_memory)
+    monkeypatch.setattr(cpu, "has_module", lambda *_: True)
+    report, said = cpu.Report(), list[str]()
+    cpu._measure_start(Path("model.gguf"), 2, 1, sys.executable, report, said.append)
+    start, memory = report.rows
+    assert (start.peer, start.ratio, memory.ours) == (None, None, 300.0)
+    assert said[1:] == ["llama.cpp is left out: first_llama_cpp.py ended with -11"]
+
+
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_our_side_is_measured_on_the_real_model(

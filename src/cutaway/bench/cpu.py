@@ -263,7 +263,7 @@ def _measure_start(
     program += ["--model", str(path), "--max-tokens", "1", "What is gravity?"]
     theirs = [python, str(Path(__file__).parent / "peers" / "first_llama_cpp.py")]
     theirs += [str(path), str(threads)]
-    has_peer = has_module(python, LLAMA.module)
+    has_peer = has_module(python, LLAMA.module) and _can_run(theirs, say)
     pairs: list[tuple[float, float]] = []
     sizes: list[float] = []
     for _ in range(rounds + 1):
@@ -286,6 +286,15 @@ def _measure_start(
         )
     report.rows.append(row)
     report.rows.append(Row("peak resident memory", max(sizes) / 1e6, unit="MB", target=450.0))
+
+
+def _can_run(command: Sequence[str], say: Say) -> bool:
+    try:
+        _peak_memory(command)
+    except PeerError as error:
+        say(f"{LLAMA.name} is left out: {error}")
+        return False
+    return True
 
 
 def _peak_memory(command: Sequence[str]) -> float:
