@@ -52,6 +52,7 @@ export interface News {
   tokens: Scored[];
   finish: string | null;
   timings: Timings | null;
+  sent: number; // when the server gave it to the socket, in milliseconds of its clock; NaN where it does not tell
 }
 
 interface Chunk {
@@ -62,6 +63,7 @@ interface Chunk {
     finish_reason: string | null;
   }[];
   timings?: Timings;
+  cutaway?: { sent?: number };
   error?: { message: string };
 }
 
@@ -78,7 +80,7 @@ export interface Question {
 /** The body of a request. */
 export function bodyOf({ model, messages, fields, begun }: Question): string {
   const always = { stream: true, logprobs: true, top_logprobs: ALTERNATIVES };
-  const cutaway = { token_ids: true, ...(begun?.length && { answer_token_ids: begun }) };
+  const cutaway = { token_ids: true, times: true, ...(begun?.length && { answer_token_ids: begun }) };
   return JSON.stringify({ model, messages, ...always, ...fields, cutaway });
 }
 
@@ -125,6 +127,7 @@ export function newsOf(data: string): News {
     tokens: choice?.logprobs?.content ?? [],
     finish: choice?.finish_reason ?? null,
     timings: chunk.timings ?? null,
+    sent: 1000 * (chunk.cutaway?.sent ?? NaN),
   };
 }
 

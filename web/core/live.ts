@@ -9,6 +9,7 @@ export interface Happening {
   number?: number;
   count?: number;
   kernel?: string;
+  came?: number; // by the server's clock
   began?: number;
   ended?: number;
   flops?: number;

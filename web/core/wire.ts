@@ -10,6 +10,7 @@ export interface Arrived {
 /** One event of the stream. Units: milliseconds since the question was sent; bytes of UTF-8. */
 export interface WireFrame {
   at: number; // when its last byte was there
+  sent: number; // in milliseconds of the server's clock; NaN where it did not tell
   raw: string; // with the blank line that ends it
   bytes: number;
   text: string; // what it adds to the answer
@@ -27,17 +28,17 @@ export function framesOf(pieces: readonly Arrived[]): WireFrame[] {
       const raw = `${part}\n\n`;
       const said = saidBy(part);
       const tokens = said.tokens.map(() => token++);
-      frames.push({ at, raw, bytes: new TextEncoder().encode(raw).length, text: said.text, tokens });
+      frames.push({ at, raw, bytes: new TextEncoder().encode(raw).length, sent: said.sent, text: said.text, tokens });
     }
   }
   return frames;
 }
 
-function saidBy(part: string): { text: string; tokens: unknown[] } {
+function saidBy(part: string): { sent: number; text: string; tokens: unknown[] } {
   try {
-    const { text, reasoning, tokens } = newsOf(part.replace(/^data: ?/, ""));
-    return { text: reasoning + text, tokens };
+    const { sent, text, reasoning, tokens } = newsOf(part.replace(/^data: ?/, ""));
+    return { sent, text: reasoning + text, tokens };
   } catch {
-    return { text: "", tokens: [] }; // a comment, [DONE], or a fault: its raw form says it all
+    return { sent: NaN, text: "", tokens: [] }; // a comment, [DONE], or a fault: its raw form says it all
   }
 }

@@ -3,7 +3,9 @@ import { flushSync } from "svelte";
 
 import { ask, joined, type Question, type Scored } from "../../core/chat";
 import { Pieces } from "../../core/pieces";
+import type { Painted } from "../../core/way";
 import type { Arrived } from "../../core/wire";
+import { whenPainted } from "./paints";
 import type { Turn } from "./turn.svelte";
 import { keepWire } from "./wires";
 
@@ -19,8 +21,12 @@ export async function follow(
 ): Promise<void> {
   const pieces = new Pieces();
   if (begun.length) pieces.add(turn.text, begun);
-  const painter = new Painter(() => show(turn, pieces));
   const began = performance.now();
+  const painted: Painted[] = [];
+  const painter = new Painter(() => show(turn, pieces), (isInFrame) => {
+    const tokens = pieces.all.length - begun.length;
+    whenPainted(isInFrame, () => painted.push({ tokens, at: performance.now() - began }));
+  });
   const arrived: Arrived[] = [];
   const note = (text: string): unknown => arrived.push({ at: performance.now() - began, text });
   try {
@@ -35,7 +41,7 @@ export async function follow(
     }
   } finally {
     painter.end();
-    if (turn.trace) keepWire(turn.trace, arrived);
+    if (turn.trace) keepWire(turn.trace, { began, pieces: arrived, painted });
   }
 }
 
@@ -51,12 +57,16 @@ class Painter {
   #timer = 0;
   #notBefore = 0;
 
-  constructor(readonly paint: () => void) {}
+  /** drawn: told after each painting, and whether an animation frame was at it. */
+  constructor(
+    readonly paint: () => void,
+    readonly drawn: (isInFrame: boolean) => void,
+  ) {}
 
   ask(): void {
     if (this.#timer) return;
     const wait = Math.max(0, this.#notBefore - performance.now());
-    if (wait === 0) this.#frame = requestAnimationFrame(() => this.#paint());
+    if (wait === 0) this.#frame = requestAnimationFrame(() => this.#paint(true));
     // Frames stop in a window that nobody sees, and may be late on a busy machine.
     this.#timer = window.setTimeout(() => this.#paint(), wait || HIDDEN_MS);
   }
@@ -66,12 +76,13 @@ class Painter {
     this.#paint();
   }
 
-  #paint(): void {
+  #paint(isInFrame = false): void {
     cancelAnimationFrame(this.#frame);
     clearTimeout(this.#timer);
     this.#timer = 0;
     const began = performance.now();
     flushSync(this.paint);
+    this.drawn(isInFrame);
     const ended = performance.now();
     this.#notBefore = ended + (SHARE - 1) * (ended - began) - 16;
   }
