@@ -4,27 +4,42 @@ import { afterEach, expect, it, vi } from "vitest";
 import { chosenAt, middleOf, offsetOf, tripsMade, wayOf, type Trip } from "./way";
 import { framesOf } from "./wire";
 
-afterEach(() => vi.unstubAllGlobals());
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.restoreAllMocks();
+});
 
 it("holds the true offset within its bound, wherever in the trip the server looked at its clock", () => {
   const truth = 80_000;
   for (const share of [0, 0.1, 0.5, 0.9, 1]) {
     const trips = [9, 2, 30].map((length, index): Trip => {
-      const asked = 1000 * index;
+      const asked = 1000 * index + 0.5;
       return { asked, answered: asked + length, server: asked + share * length + truth };
     });
-    const { ahead, within, trip } = offsetOf(trips, 1002);
+    const { ahead, within, trip } = offsetOf(trips, 1002.5);
     expect(trip).toBe(2);
-    expect(within).toBe(1);
-    expect(Math.abs(ahead - truth)).toBeLessThanOrEqual(within + 1e-9);
+    expect(within).toBeCloseTo(1 + 0.1, 9);
+    expect(Math.abs(ahead - truth)).toBeLessThanOrEqual(within);
     expect(ahead - truth).toBeCloseTo((share - 0.5) * 2, 9);
   }
 });
 
-it("is the less sure the longer the answer is past", () => {
+it("is the less sure the longer the answer is past, and where the browser tells whole milliseconds", () => {
   const trips = [{ asked: 60_000, answered: 60_002, server: 0 }];
-  expect(offsetOf(trips, 2).within).toBeCloseTo(1 + 6, 9);
-  expect(offsetOf(trips, 60_002).within).toBe(1);
+  expect(offsetOf(trips, 2).within).toBeCloseTo(1 + 1 + 6, 9);
+  expect(offsetOf(trips, 60_002).within).toBe(1 + 1);
+});
+
+it("takes the browser's own note of a trip, where it is of that trip", async () => {
+  const url = "http://here/cutaway/v1/clock";
+  vi.stubGlobal("fetch", () => Promise.resolve(Object.defineProperty(Response.json({ now: 1 }), "url", { value: url })));
+  const ticks = Array.from({ length: 14 }, (_, index) => 10 * index);
+  vi.spyOn(performance, "now").mockImplementation(() => ticks.shift()!);
+  const notes = vi.spyOn(performance, "getEntriesByName");
+  notes.mockReturnValue([{ requestStart: 2, responseStart: 5 }] as unknown as PerformanceEntryList);
+  const trips = await tripsMade(new AbortController().signal);
+  expect(notes).toHaveBeenCalledWith(url);
+  expect(trips.map(({ asked, answered }) => [asked, answered]).slice(0, 2)).toEqual([[2, 5], [20, 30]]);
 });
 
 const frame = (sent: number | null, ...tokens: string[]): string => {

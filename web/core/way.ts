@@ -37,7 +37,9 @@ export function offsetOf(trips: readonly Trip[], moment: number): Offset {
   const [best] = [...trips].sort((one, other) => one.answered - one.asked - (other.answered - other.asked));
   const { asked, answered, server } = best!;
   const trip = answered - asked;
-  return { ahead: server - (asked + answered) / 2, within: trip / 2 + DRIFT * Math.abs(answered - moment), trip };
+  // Browsers tell time in steps: Chromium of 0.1 ms or finer, others of 1 ms.
+  const step = trips.every((each) => Number.isInteger(each.asked)) ? 1 : 0.1;
+  return { ahead: server - (asked + answered) / 2, within: trip / 2 + step + DRIFT * Math.abs(answered - moment), trip };
 }
 
 /** The way of each token. began: when the question was sent, by this browser; chosen: by the server's clock. Unit: milliseconds. */
@@ -76,9 +78,16 @@ export async function tripsMade(signal: AbortSignal): Promise<Trip[]> {
     const answered = performance.now();
     if (!response.ok) throw new Error(`the server answered ${response.status}.`);
     const { now } = (await response.json()) as { now: number };
-    trips.push({ asked, answered, server: 1000 * now });
+    trips.push({ ...onTheWire(response.url, asked, answered), server: 1000 * now });
   }
   return trips;
+}
+
+/** When a question left and its answer's first byte came, as the browser noted it: a busy page hears of it later. */
+function onTheWire(url: string, asked: number, answered: number): Omit<Trip, "server"> {
+  const noted = performance.getEntriesByName(url).at(-1) as PerformanceResourceTiming | undefined;
+  if (!noted || noted.responseStart <= asked) return { asked, answered }; // of a trip before: its store is full
+  return { asked: Math.max(asked, noted.requestStart), answered: Math.min(answered, noted.responseStart) };
 }
 
 /** When the engine chose each token of an answer, by the server's clock. Unit: milliseconds. */
