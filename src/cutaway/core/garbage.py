@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def held_off() -> Iterator[None]:
+def held_off() -> Generator[None]:
     """No collection inside; what the process's first use made is never walked again.
 
     Importing torch and loading a model make a million objects, and the collector walks them all
