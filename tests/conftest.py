@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ if _WORKERS := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 # Processes that tests start would each compile torch anew, seconds of computing.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A shell starts what it puts into the background deaf to Ctrl-C, and children inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A test never reaches the internet by accident: the hub answers from its local cache or not at all.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
