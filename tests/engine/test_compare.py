@@ -383,7 +383,8 @@ def test_what_cannot_be_changed_is_told_with_what_can(engine: Engine) -> None:
         with pytest.raises(Exception, match=words):
             compared(engine, change)
     with pytest.raises(RequestError, match="nothing to compare"):
-        compare(engine, answered(engine, PROMPT, max_tokens=0), change_of("seed=1"), name="tiny")
+        empty = answered(engine, PROMPT, max_tokens=0, prompt_logprobs=1)
+        compare(engine, empty, change_of("seed=1"), name="tiny")
     request = Request(
         request_id="p",
         prompt_token_ids=PROMPT,

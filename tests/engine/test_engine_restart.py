@@ -295,6 +295,13 @@ def build_engine(*_):
 
 build = types.ModuleType("cutaway.engine.build")
 build.build_engine = build_engine
+
+def others(name):  # what others import of it is never used
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return build_engine
+
+build.__getattr__ = others
 sys.modules[build.__name__] = build
 """
 

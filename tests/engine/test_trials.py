@@ -198,6 +198,7 @@ def look_of(answer: AnswerRecord) -> Asked:
         view="residual",
         places={},
         is_json=True,
+        is_cost=False,
         max_bytes=2**28,
         max_flops=10**12,
     )
