@@ -78,7 +78,7 @@ def test_a_trace_file_opens_and_another_file_is_refused(opened: Opened) -> None:
     field.set_input_files(ROOT / "tests" / "trace" / "files" / "schema_1.cutaway")
     opening.get_by_role("heading", name="Into which pieces is the text cut?").wait_for()
     opening.get_by_role("button", name="Timeline").click()
-    opening.locator("[data-view=timeline]").wait_for()
+    opening.locator("article[data-view=timeline]").wait_for()
     field.set_input_files(ROOT / "README.md")
     assert "no zip" in opening.get_by_role("alert").inner_text()
 
