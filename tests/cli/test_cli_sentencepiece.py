@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,17 @@ def test_a_text_comes_back_from_its_tokens(cutaway: Cutaway, model: str) -> None
     assert back["text"] == text
 
 
+@pytest.mark.parametrize(
+    ("damaged", "field"),
+    [(lambda whole: whole[:-1], "field "), (lambda whole: whole + b"\x0a\x7f", "field 1 has 127")],
+    ids=["cut", "a field longer than the file"],
+)
 def test_a_damaged_vocabulary_is_one_line_that_names_file_and_field(
-    cutaway: Cutaway, model: str
+    cutaway: Cutaway, model: str, damaged: Callable[[bytes], bytes], field: str
 ) -> None:
     path = Path(model.removeprefix("random:")).with_name("tokenizer.model")
-    path.write_bytes(path.read_bytes()[:5000])
+    path.write_bytes(damaged(path.read_bytes()))
     ended = cutaway("tokenize", "-m", model, "a")
     assert ended.code == 3
-    assert ended.err.splitlines()[0].startswith("error: tokenizer.model: (whole file): field ")
+    told = f"error: tokenizer.model: (whole file): {field}"
+    assert ended.err.splitlines()[0].startswith(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -94,6 +95,18 @@ def until_draining(url: str) -> httpx2.Response | None:
                 return answer
     except httpx2.TransportError:
         return None
+
+
+def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path) -> None:
+    with served(folder, "--log", "json") as (process, url, _), httpx2.Client(base_url=url) as http:
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # a page: some 20 lines
+        ids = [http.get("/health", timeout=60).headers["x-request-id"] for _ in range(200)]
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [line["request_id"] for line in lines if line["event"] == "request"] == ids
+    assert process.returncode == 0
 
 
 def test_a_second_signal_ends_at_once_and_streams_say_so(folder: Path) -> None:

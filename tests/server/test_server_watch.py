@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -69,10 +71,8 @@ def test_metrics_answer_while_the_engine_is_down(asked: Callable[..., Any]) -> N
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_content_and_no_key_is_logged_counted_or_told(
-    asked: Callable[..., Any], form: log.Form, capsys: pytest.CaptureFixture[str]
+    asked: Callable[..., Any], form: log.Form, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    handlers, propagate = log.LOGGER.handlers, log.LOGGER.propagate
-
     async def ask(http: httpx2.AsyncClient, context: Context) -> list[str]:
         path = "/v1/chat/completions"
         bad_key = {"authorization": f"Bearer {KEY}x"}
@@ -90,12 +90,9 @@ def test_no_content_and_no_key_is_logged_counted_or_told(
         assert failed.status_code == 500
         return [failed.text, (await http.get("/metrics")).text]
 
-    try:
-        log.set_up(form)
+    with log.writing(form):
         told = asked(ask, keys=Keys([("alice", KEY)]), key=KEY)
-    finally:
-        log.LOGGER.handlers, log.LOGGER.propagate = handlers, propagate
-    logged = capsys.readouterr().err
+    logged = capfd.readouterr().err
     assert logged.count("request_id") >= 7 and "alice" in logged
     for text in (logged, *told):
         assert CANARY not in text and KEY not in text
@@ -115,6 +112,25 @@ def test_json_lines_are_json_and_hold_ids_sizes_and_times(
     assert answer.json()["id"] == f"chatcmpl-{line['request_id']}"
     assert line["route"] == "/v1/chat/completions" and line["status"] == 200
     assert line["completion_tokens"] == 8 and line["prompt_tokens"] > 0 and line["seconds"] > 0
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, 4096)
+    monkeypatch.setattr(log, "_STDERR", into)
+    monkeypatch.setattr(log, "MAX_LINES", 5)
+    with os.fdopen(out) as read, log.writing("json"):
+        for number in range(300):
+            log.event("request", number=number)
+        said: list[dict[str, Any]] = []
+        while sum(line.get("lines", 1) for line in said) < 300:
+            said.append(json.loads(read.readline()))
+        log.event("request", number=300)
+        said.append(json.loads(read.readline()))
+    os.close(into)
+    written = [line["number"] for line in said if line["event"] == "request"]
+    assert written == sorted(set(written)) and written[-1] == 300
+    assert len(written) < 100 and sum(line.get("lines", 1) for line in said) == 301
 
 
 def test_ids_are_the_servers_own(asked: Callable[..., Any]) -> None:

@@ -181,8 +181,8 @@ def serve_model(
 
     from cutaway.cli.settings import resolve
     from cutaway.engine.process import ProcessService
+    from cutaway.server import log
     from cutaway.server.context import Context
-    from cutaway.server.log import set_up
     from cutaway.server.run import listening, serve, url_of
     from cutaway.weights.find import find
 
@@ -191,7 +191,6 @@ def serve_model(
     with listener:
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
-        set_up(form)
         engine: dict[str, Any] = settings.engine
         service = ProcessService(
             settings.model, process=settings.process, traffic=settings.traffic, **engine
@@ -204,7 +203,9 @@ def serve_model(
         note_left_out(found)
         say = greet or _greet
         try:
-            asyncio.run(serve(context, listener, keys=keys, ready=lambda: say(url, context.name)))
+            with log.writing(form):
+                running = serve(context, listener, keys=keys, ready=lambda: say(url, context.name))
+                asyncio.run(running)
         finally:
             if context.spans is not None:
                 context.spans.close()

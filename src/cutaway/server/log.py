@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-import sys
+import os
+import queue
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 Form = Literal["text", "json"]
 
 LOGGER = logging.getLogger("cutaway.server")
+
+MAX_LINES: Final = 10_000  # that wait for a reader of stderr, 2 MB of the usual ones
+CLOSE_SECONDS: Final = 1.0  # at the end, for lines that wait
+_STDERR: Final = 2
 
 
 def event(name: str, *, level: int = logging.INFO, **fields: object) -> None:
@@ -37,15 +44,78 @@ def fault(error: BaseException, *, request_id: str) -> None:
     )
 
 
-def set_up(form: Form) -> None:
-    """Send the server's lines to stderr in that form."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Text())
-    others = [logging.getLogger(name) for name in ("uvicorn.error", "opentelemetry")]
-    for logger in (LOGGER, *others):
+@contextmanager
+def writing(form: Form) -> Generator[None]:
+    """Send the server's lines to stderr in that form, for as long as the block lasts.
+
+    A thread writes them: who reads stderr too slowly, or no more, holds up no request. Of more than
+    MAX_LINES that wait the rest is dropped, and a line says how many.
+    """
+    handler = _Writer(_Json() if form == "json" else _Text())
+    loggers = [LOGGER, *map(logging.getLogger, ("uvicorn.error", "opentelemetry"))]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(logging.INFO if logger is LOGGER else logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+        handler.close()
+
+
+class _Writer(logging.Handler):
+    """Hands lines to a thread that writes them to stderr."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        self._dropped = 0
+        # Not waited for at exit: it may stand in a write that never ends.
+        self._thread = threading.Thread(target=self._write_all, name="cutaway-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._dropped += 1  # handle() holds the lock
+
+    def close(self) -> None:
+        """Write what waits, in CLOSE_SECONDS at most."""
+        try:
+            self._lines.put(None, timeout=CLOSE_SECONDS)
+        except queue.Full:
+            pass
+        else:
+            self._thread.join(CLOSE_SECONDS)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            _write(line)
+            self.acquire()
+            dropped, self._dropped = self._dropped, 0
+            self.release()
+            if dropped:
+                fields = {"fields": {"lines": dropped}}
+                told = ("", 0, "lines dropped: stderr was read too slowly", (), None)
+                record = LOGGER.makeRecord(LOGGER.name, logging.WARNING, *told, extra=fields)
+                _write(self.format(record))
+
+
+def _write(line: str) -> None:
+    # By the descriptor: a thread that stands in a write of sys.stderr would hold its lock, without
+    # which Python cannot end.
+    left = f"{line}\n".encode(errors="backslashreplace")
+    try:
+        while left:
+            left = left[os.write(_STDERR, left) :]
+    except OSError:
+        pass  # nobody reads stderr any more; the server goes on
 
 
 class _Json(logging.Formatter):
