@@ -14,6 +14,7 @@ import typer
 from cutaway import __version__
 from cutaway.cli import (
     bench,
+    bench_context,
     bench_paper,
     bench_serve,
     chat,
@@ -60,6 +61,7 @@ app.add_typer(config.app)
 app.add_typer(trace.app)
 bench.app.command()(bench_serve.serve)
 bench.app.command()(bench_paper.paper)
+bench.app.command()(bench_context.context)
 app.add_typer(bench.app)
 
 

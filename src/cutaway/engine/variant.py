@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
@@ -12,12 +12,39 @@ from torch import nn
 from cutaway.blocks.attention.grouped import NAIVE, GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.moe import MixtureOfExperts
+from cutaway.blocks.positions import (
+    Dynamic,
+    Frequencies,
+    Linear,
+    Llama3,
+    Plain,
+    Yarn,
+    yarn_attention_factor,
+)
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.errors import RequestError
+from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.engine.model import LoadedModel
 
 Edit = Callable[[nn.Module], nn.Module]
+Scaling = Callable[[Plain, float, int], Frequencies]
+
+# Of plain frequencies by a factor, from a trained length: as a config.json that names the factor.
+SCALINGS: Mapping[str, Scaling] = {
+    "linear": lambda plain, factor, _: Linear(plain.size, plain.base, factor),
+    "dynamic": lambda plain, factor, trained: Dynamic(plain.size, plain.base, factor, trained),
+    "yarn": lambda plain, factor, trained: Yarn(
+        plain.size,
+        plain.base,
+        factor,
+        trained,
+        attention_factor=yarn_attention_factor(factor),
+    ),
+    # Its two bounds are those of every published Llama 3.
+    "llama3": lambda plain, factor, trained: Llama3(
+        plain.size, plain.base, factor, 1.0, 4.0, trained
+    ),
+}
 
 
 def without_positions(model: LoadedModel) -> LoadedModel:
@@ -40,6 +67,35 @@ def without_positions(model: LoadedModel) -> LoadedModel:
         return _changed(part, frequencies=None) if turns else part
 
     return _variant(model, attention=unturned, first=embedding)
+
+
+def lengthened(model: LoadedModel, length: int, *, scaling: str | None = None) -> LoadedModel:
+    """The model for texts longer than those that it was made for.
+
+    scaling: of SCALINGS, by how many times longer, where a layer sees all; a layer with a window
+        meets no distance that is new to it. None leaves all frequencies as they were trained.
+    Raises: ConfigError for a model whose positions are not rotary, or scaled already.
+    """
+    trained = model.facts.max_length
+
+    def turned(part: nn.Module) -> nn.Module:
+        plain = cast("Frequencies | None", getattr(part, "frequencies", None))
+        if plain is None or scaling is None or isinstance(getattr(part, "extent", FULL), Window):
+            return part
+        if not isinstance(plain, Plain) or plain.factors:
+            raise ConfigError(
+                f"scaling is {scaling!r}, but {model.name} has frequencies that are scaled already "
+                f"({type(plain).__name__}). Take a model without."
+            )
+        return _changed(part, frequencies=SCALINGS[scaling](plain, length / trained, trained))
+
+    if not model.transformer.frequencies:
+        raise ConfigError(
+            f"{model.name} has no rotary positions; behind its {trained:,} tokens there is nothing "
+            "that could be computed or scaled. Take a model that has."
+        )
+    variant = _variant(model, attention=turned)
+    return replace(variant, facts=replace(variant.facts, max_length=length))
 
 
 def with_window(model: LoadedModel, width: int) -> LoadedModel:
