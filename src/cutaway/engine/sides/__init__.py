@@ -1,0 +1,39 @@
+"""A recorded answer and one change, as two sides to run: where each lever is pulled.
+
+One file per kind of lever. Most share the engine's pages. Some need another pool, or another model
+beside; what that takes is told before it is made.
+"""
+
+from __future__ import annotations
+
+from cutaway.core.errors import RequestError
+from cutaway.engine.levers import DRAWS, ENGINES, MODELS, MODULES, RUNS, WORDS, Change
+from cutaway.engine.side import Side
+from cutaway.engine.sides.beside import apart
+from cutaway.engine.sides.models import change_model
+from cutaway.engine.sides.modules import change_modules
+from cutaway.engine.sides.pair import Pair, Source
+from cutaway.engine.sides.runs import change_draw, change_engine, change_run
+from cutaway.engine.sides.words import change_words
+
+__all__ = ["Pair", "Source", "apart", "pair_of"]
+
+_KINDS = (
+    (DRAWS, change_draw),
+    (WORDS, change_words),
+    (MODULES, change_modules),
+    (RUNS, change_run),
+    (ENGINES, change_engine),
+    (MODELS, change_model),
+)
+
+
+def pair_of(source: Source, change: Change) -> Pair:
+    """Raises: RequestError for a value that does not fit; errors of models that are opened."""
+    if source.answer.choice != 0:
+        raise RequestError("only the first answer of a request can be compared.", param="change")
+    if not source.token_ids:
+        raise RequestError("the answer has no tokens; there is nothing to compare.", param="change")
+    base = Side(source.engine, source.prompt, source.params, source.allowance)
+    make = next(make for levers, make in _KINDS if change.lever in levers)
+    return make(source, change, base)

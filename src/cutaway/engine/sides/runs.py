@@ -1,0 +1,72 @@
+"""Levers on how the same model runs: how tokens are drawn, what the cache keeps, in what steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cutaway.core.errors import ConfigError, RequestError
+from cutaway.core.limits import LIMITS
+from cutaway.engine.build import device_of, numbers_of
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.levers import MOST_COPIES, MOST_TOKENS, Change
+from cutaway.engine.side import Side
+from cutaway.engine.sides.beside import beside
+from cutaway.engine.sides.pair import Pair, Source
+
+
+def change_draw(source: Source, change: Change, base: Side) -> Pair:
+    limit = LIMITS[change.lever]
+    try:
+        value = int(change.value) if limit.kind == "int" else float(change.value)
+    except ValueError:
+        raise change.refusal(f"it must be {limit.describe()}") from None
+    params = replace(base.params, **{change.lever: value})
+    return Pair(base, replace(base, params=params), of="draw")
+
+
+def change_run(source: Source, change: Change, base: Side) -> Pair:
+    engine = source.engine
+    if change.lever == "prefix_cache":
+        is_on = change.one_of("on", "off") == "on"
+        warm = replace(base, is_warm=True)
+        if is_on == engine.config.prefix_cache:
+            return Pair(warm, warm, of=None)
+        other = beside(source, engine.model, engine.config, prefix_cache=is_on)
+        return Pair(warm, replace(warm, engine=other), of=None)
+    if change.lever == "kv_cache":
+        change.one_of("off")
+        source.check_prompt_can_hold_answer(change)
+        note = "without a cache every token of prompt and answer is computed again for the next."
+        return Pair(base, replace(base, has_cache=False), of=None, notes=(note,))
+    if change.lever == "streaming":
+        is_on = change.one_of("on", "off") == "on"
+        note = "streaming changes nothing that is computed, only when it is seen."
+        return Pair(base, replace(base, is_streamed=is_on), of=None, notes=(note,))
+    copies = change.whole(least=1, most=MOST_COPIES)
+    total = len(source.prompt) + (base.params.max_tokens or 0)
+    if copies > engine.config.max_sequences or copies * total > engine.cache.capacity_tokens:
+        other = beside(source, engine.model, engine.config, copies=copies, max_sequences=copies)
+        return Pair(replace(base, engine=other), replace(base, engine=other, batch=copies), of=None)
+    return Pair(base, replace(base, batch=copies), of=None)
+
+
+def change_engine(source: Source, change: Change, base: Side) -> Pair:
+    engine, model = source.engine, source.engine.model
+    value: object = change.value
+    if change.lever in ("prefill_chunk", "page_size"):
+        value = change.whole(least=1, most=MOST_TOKENS)
+    try:
+        config = replace(engine.config, **{change.lever: value})
+    except ConfigError as error:
+        raise RequestError(str(error), param="change") from None
+    if change.lever == "kv_dtype":
+        model = replace(model, cache_dtype=_cache_dtype(source, config))
+        other = beside(source, model, config)
+        return Pair(base, replace(base, engine=other), forced=source.token_ids)
+    return Pair(base, replace(base, engine=beside(source, model, config)), of=None)
+
+
+def _cache_dtype(source: Source, config: EngineConfig) -> Any:
+    numbers = numbers_of(config.dtype, device_of(config.device), kv_dtype=config.kv_dtype)
+    return source.engine.model.cache_dtype if config.kv_dtype == "auto" else numbers.cache
