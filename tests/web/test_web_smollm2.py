@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-NUM_TOKENS = 32
+NUM_TOKENS = 64
 STEP = 3  # the token of the answer that is looked at
 WORD = "gravitational"
 COUNTS = """() => {
@@ -128,7 +128,7 @@ def watch_it_stream(opened: Opened) -> None:
     page.get_by_role("button", name="Send", disabled=False).wait_for()
     field.press("Enter")
     page.get_by_role("button", name="Regenerate").wait_for()
-    assert page.evaluate("() => window.counts.size") > NUM_TOKENS // 4, "not all at once"
+    assert page.evaluate("() => window.counts.size") > 4, "not all at once"
     assert "gravity" in page.get_by_role("article", name="Model").inner_text().lower()
 
 

@@ -102,7 +102,8 @@ export class Look {
     this.latest = { ...this.latest, [seen.view]: seen.values };
     this.facts[seen.view] = headlineOf(seen.view, seen.values as unknown as Payloads[typeof seen.view]);
     if (seen.view === "timeline") this.numLayers = (seen.values as unknown as Timeline).num_layers;
-    const { num_heads: heads, num_groups: groups } = seen.values;
+    const { num_heads: heads, num_shared: shared } = seen.values; // one head's view tells how many read the same keys
+    const groups = typeof heads === "number" && typeof shared === "number" ? heads / shared : seen.values.num_groups;
     if (typeof heads === "number" && heads && typeof groups === "number") [this.numHeads, this.numGroups] = [heads, groups];
     const grid = seen.view === "attention" ? (seen.values as unknown as { entropy?: { shape: number[] } }).entropy : null;
     if (grid) this.numHeads = grid.shape[1] ?? this.numHeads;
