@@ -9,7 +9,8 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,7 @@ import httpx2
 import pytest
 from server_app import chat, completion
 
+from house_tree import PACKAGE
 from program import command, environment, spawn
 
 KEY = "a-key-of-enough-characters"
@@ -25,7 +27,10 @@ KEY = "a-key-of-enough-characters"
 
 @contextmanager
 def served(
-    model: Path | str, *arguments: str, dtype: str = "float32"
+    model: Path | str,
+    *arguments: str,
+    dtype: str = "float32",
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The program once it is ready: process, address, and the lines that it said.
 
@@ -35,7 +40,7 @@ def served(
     settings = ("--dtype", dtype, "--cache-tokens", "4096", "--served-name", "tiny")
     process = subprocess.Popen(
         command("serve", model, "--port", "0", *settings, *arguments),
-        env=environment(),
+        env=environment(**(environ or {})),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -97,11 +102,42 @@ def until_draining(url: str) -> httpx2.Response | None:
         return None
 
 
-def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path) -> None:
-    with served(folder, "--log", "json") as (process, url, _), httpx2.Client(base_url=url) as http:
+# The engine's process alone: it writes a traceback for each request of so many tokens.
+NOISY = """
+import sys
+
+if "cutaway.engine.child" in sys.orig_argv:
+    from cutaway.engine.engine import Engine
+    add = Engine.add
+
+    def noisy_add(self, request):
+        assert request.params.max_tokens != 3
+        add(self, request)
+
+    Engine.add = noisy_add
+"""
+
+
+def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOISY, encoding="utf-8")
+    noisy = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
+    with (
+        served(folder, "--log", "json", environ=noisy) as (process, url, _),
+        httpx2.Client(base_url=url, timeout=60) as http,
+    ):
         assert process.stderr is not None
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)  # a page: some 20 lines
-        ids = [http.get("/health", timeout=60).headers["x-request-id"] for _ in range(200)]
+        asked = [http.get("/health") for _ in range(200)]
+        path = "/v1/completions"
+        asked += [http.post(path, json=completion(max_tokens=3)) for _ in range(10)]
+        assert [each.status_code for each in asked] == [200] * 200 + [500] * 10
+        ids = [each.headers["x-request-id"] for each in asked]
+        (engine,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(engine), signal.SIGKILL)
+        while (answer := http.post(path, json=completion())).status_code != 200:
+            ids.append(answer.headers["x-request-id"])
+            time.sleep(0.05)  # more lines than may wait would be dropped
+        ids.append(answer.headers["x-request-id"])
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import logging
@@ -131,6 +132,35 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(monkeypatch: pytest.Mon
     written = [line["number"] for line in said if line["event"] == "request"]
     assert written == sorted(set(written)) and written[-1] == 300
     assert len(written) < 100 and sum(line.get("lines", 1) for line in said) == 301
+
+
+def test_a_record_that_cannot_be_written_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    class Untellable:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    with log.writing("json"):
+        log.event("request", number=Untellable())
+        log.event("request", number=2)
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line.get("number", line.get("lines")) for line in said] == [2, 1]
+
+
+def test_a_fault_that_no_request_waits_for_is_told_without_its_message(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log.loop_fault)
+        loop.call_soon(int, CANARY)
+        loop.call_exception_handler({"message": CANARY})
+        await asyncio.sleep(0)
+
+    with log.writing("json"):
+        asyncio.run(body())
+    err = capfd.readouterr().err
+    said = [json.loads(line) for line in err.splitlines()]
+    assert [line["kind"] for line in said] == ["asyncio", "ValueError"] and CANARY not in err
 
 
 def test_ids_are_the_servers_own(asked: Callable[..., Any]) -> None:

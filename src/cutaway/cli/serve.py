@@ -193,7 +193,11 @@ def serve_model(
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
         engine: dict[str, Any] = settings.engine
         service = ProcessService(
-            settings.model, process=settings.process, traffic=settings.traffic, **engine
+            settings.model,
+            process=settings.process,
+            traffic=settings.traffic,
+            tell=log.of_engine,
+            **engine,
         )
         context = Context.of(found, service, server, name=served_name)
         context.max_silent_seconds = settings.process.stall_seconds / 2
@@ -202,13 +206,13 @@ def serve_model(
         note(f"Loading {context.name}; {url} answers /health meanwhile.")
         note_left_out(found)
         say = greet or _greet
-        try:
-            with log.writing(form):
+        with log.writing(form):
+            try:
                 running = serve(context, listener, keys=keys, ready=lambda: say(url, context.name))
                 asyncio.run(running)
-        finally:
-            if context.spans is not None:
-                context.spans.close()
+            finally:
+                if context.spans is not None:
+                    context.spans.close()  # a receiver that does not answer is told of in a line
 
 
 def spans_to(endpoint: str, model: str) -> Spans:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cutaway.core import garbage
 from cutaway.core.errors import CutawayError
+from cutaway.core.lines import MAX_LINES, Lines, LineStream
 from cutaway.core.output import Delta
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.messages import (
@@ -59,13 +60,14 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 0.5  # of silence while steps come back
 _CHUNK = 1 << 18
+_STDERR = 2
 
 
 class Child:
     """One engine and the socket that commands it."""
 
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
+    def __init__(self, link: socket.socket, lines: Lines) -> None:
+        self._link, self._lines = link, lines
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._loads: SimpleQueue[Load] = SimpleQueue()
         self._engine: Engine | None = None
@@ -108,8 +110,9 @@ class Child:
         except OSError:
             pass  # as good as the end
         except BaseException:
-            _die()
-        os._exit(0)
+            traceback.print_exc()
+            _end(1, self._lines)
+        _end(0, self._lines)
 
     def _pass_on(self, told: Command) -> None:
         if isinstance(told, Load):
@@ -172,19 +175,23 @@ def main() -> None:
     # Ctrl-C and a service manager's signal reach every process; when to end is the other's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
+    faulthandler.enable()  # by the descriptor: no thread of ours is needed then
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
+    dropped = "{} lines dropped: stderr was read too slowly".format
+    lines = Lines(_STDERR, dropped, most=MAX_LINES)
+    sys.stderr = sys.stdout = LineStream(lines, _STDERR)
     try:
-        Child(socket.socket(fileno=int(sys.argv[1]))).run()
+        Child(socket.socket(fileno=int(sys.argv[1])), lines).run()
     except BaseException:
-        _die()
-    os._exit(0)
+        traceback.print_exc()
+        _end(1, lines)
+    _end(0, lines)
 
 
-def _die() -> NoReturn:
-    """End at once and visibly: nothing here is worth saving, and others wait to be told."""
-    traceback.print_exc()
-    os._exit(1)
+def _end(code: int, lines: Lines) -> NoReturn:
+    """End visibly and without more: nothing here is worth saving, and others wait to be told."""
+    lines.close()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from itertools import count
@@ -50,8 +50,16 @@ _Inbox = asyncio.Queue[Delta | CutawayError]
 _Events = asyncio.Queue[Batch | CutawayError]
 
 
+def _note(text: str) -> None:
+    print(f"cutaway: {text}", file=sys.stderr, flush=True)
+
+
 class ProcessService:
-    """A Service over an engine's process. settings: as for LLM."""
+    """A Service over an engine's process.
+
+    tell: hears in the event loop what befalls the process; it must not wait for anybody.
+    settings: as for LLM.
+    """
 
     def __init__(
         self,
@@ -59,8 +67,10 @@ class ProcessService:
         *,
         process: ProcessConfig | None = None,
         traffic: TrafficConfig | None = None,
+        tell: Callable[[str], None] = _note,
         **settings: object,
     ) -> None:
+        self._tell = tell
         self._load = Load(model, asdict(EngineConfig.of(settings)))
         self._config = process or ProcessConfig()
         self._traffic_config = traffic or TrafficConfig()
@@ -288,7 +298,7 @@ class ProcessService:
             self._become("failed")
             self._silent = 0.0
             await life.close(at_once=True)
-            _note(f"{why} (exit code {life.exit_code})")
+            self._tell(f"{why} (exit code {life.exit_code})")
             begun = await self._begin_again()
             if begun is None:
                 self._give_up()
@@ -296,7 +306,7 @@ class ProcessService:
             self._life = begun
             self._restarts += 1
             self._become("ready")
-            _note("the engine is back.")
+            self._tell("the engine is back.")
 
     async def _watch(self, life: EngineProcess) -> str:
         """Wait until a process ends or hangs; returns what those who wait are told.
@@ -330,7 +340,7 @@ class ProcessService:
                 return await self._begin()
             except (CutawayError, OSError) as error:
                 self._become("failed")
-                _note(f"the engine could not be started again: {error}")
+                self._tell(f"the engine could not be started again: {error}")
             pause = min(self._config.restart_seconds, max(0.5, 2 * pause))
         return None
 
@@ -389,7 +399,3 @@ class ProcessService:
         for told in (*self._counts.values(), *self._looks.values()):
             if not told.done():
                 told.set_exception(EngineClosedError(why))
-
-
-def _note(text: str) -> None:
-    print(f"cutaway: {text}", file=sys.stderr, flush=True)

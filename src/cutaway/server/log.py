@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import os
-import queue
-import threading
 import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
+
+from cutaway.core.lines import MAX_LINES, Lines
 
 Form = Literal["text", "json"]
 
 LOGGER = logging.getLogger("cutaway.server")
 
-MAX_LINES: Final = 10_000  # that wait for a reader of stderr, 2 MB of the usual ones
-CLOSE_SECONDS: Final = 1.0  # at the end, for lines that wait
-_STDERR: Final = 2
+_STDERR: Final = 2  # the descriptor, whatever sys.stderr is
 
 
 def event(name: str, *, level: int = logging.INFO, **fields: object) -> None:
@@ -44,16 +42,29 @@ def fault(error: BaseException, *, request_id: str) -> None:
     )
 
 
+def loop_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A fault that no request waits for. asyncio's own words would hold its message."""
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        fault(error, request_id="none")
+    else:
+        event("fault", level=logging.ERROR, request_id="none", kind="asyncio", where=[])
+
+
+def of_engine(told: str) -> None:
+    """What befell the engine's process, in words of our own."""
+    event("engine", level=logging.WARNING, told=told)
+
+
 @contextmanager
 def writing(form: Form) -> Generator[None]:
     """Send the server's lines to stderr in that form, for as long as the block lasts.
 
-    A thread writes them: who reads stderr too slowly, or no more, holds up no request. Of more than
-    MAX_LINES that wait the rest is dropped, and a line says how many.
+    A thread writes them: who reads stderr too slowly, or no more, holds up no request.
     """
     handler = _Writer(_Json() if form == "json" else _Text())
     loggers = [LOGGER, *map(logging.getLogger, ("uvicorn.error", "opentelemetry"))]
-    before = [(logger.handlers, logger.propagate) for logger in loggers]
+    before = [(logger, logger.handlers, logger.propagate, logger.level) for logger in loggers]
     for logger in loggers:
         logger.handlers = [handler]
         logger.propagate = False
@@ -61,8 +72,9 @@ def writing(form: Form) -> Generator[None]:
     try:
         yield
     finally:
-        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+        for logger, handlers, propagate, level in before:
             logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
         handler.close()
 
 
@@ -72,50 +84,23 @@ class _Writer(logging.Handler):
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
-        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
-        self._dropped = 0
-        # Not waited for at exit: it may stand in a write that never ends.
-        self._thread = threading.Thread(target=self._write_all, name="cutaway-log", daemon=True)
-        self._thread.start()
+        self._lines = Lines(_STDERR, self._dropped, most=MAX_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(self.format(record))
-        except queue.Full:
-            self._dropped += 1  # handle() holds the lock
+            self._lines.put(self.format(record))
+        except Exception:  # of a record that cannot be told: no request ends for it
+            self._lines.drop()
 
     def close(self) -> None:
-        """Write what waits, in CLOSE_SECONDS at most."""
-        try:
-            self._lines.put(None, timeout=CLOSE_SECONDS)
-        except queue.Full:
-            pass
-        else:
-            self._thread.join(CLOSE_SECONDS)
+        """Write what waits, as far as it is taken."""
+        self._lines.close()
         super().close()
 
-    def _write_all(self) -> None:
-        while (line := self._lines.get()) is not None:
-            _write(line)
-            self.acquire()
-            dropped, self._dropped = self._dropped, 0
-            self.release()
-            if dropped:
-                fields = {"fields": {"lines": dropped}}
-                told = ("", 0, "lines dropped: stderr was read too slowly", (), None)
-                record = LOGGER.makeRecord(LOGGER.name, logging.WARNING, *told, extra=fields)
-                _write(self.format(record))
-
-
-def _write(line: str) -> None:
-    # By the descriptor: a thread that stands in a write of sys.stderr would hold its lock, without
-    # which Python cannot end.
-    left = f"{line}\n".encode(errors="backslashreplace")
-    try:
-        while left:
-            left = left[os.write(_STDERR, left) :]
-    except OSError:
-        pass  # nobody reads stderr any more; the server goes on
+    def _dropped(self, num_lines: int) -> str:
+        told = ("", 0, "lines dropped: stderr was read too slowly", (), None)
+        fields = {"fields": {"lines": num_lines}}
+        return self.format(LOGGER.makeRecord(LOGGER.name, logging.WARNING, *told, extra=fields))
 
 
 class _Json(logging.Formatter):

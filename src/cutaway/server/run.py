@@ -61,6 +61,7 @@ async def serve(
     up later.
     """
     config = context.config
+    asyncio.get_running_loop().set_exception_handler(log.loop_fault)
     app = build_app(context, keys=keys)
     server = _Server(
         uvicorn.Config(
