@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 import tiny
 from cutaway import LLM, AsyncLLM, SamplingParams
-from cutaway.core.errors import ConfigError, ContextLengthError, RequestError, TemplateError
+from cutaway.core.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineClosedError,
+    RequestError,
+    TemplateError,
+)
+from cutaway.engine.service import Asked, Batch, Tried
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
@@ -159,8 +167,6 @@ def test_coroutines_share_one_engine(folder: Path) -> None:
 
 
 async def _close_early(folder: Path) -> None:
-    from cutaway.core.errors import EngineClosedError
-
     llm = AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096)
     long = SamplingParams(max_tokens=200, ignore_eos=True)
     stream = llm.stream("abc", long)
@@ -175,3 +181,31 @@ async def _close_early(folder: Path) -> None:
 
 def test_closing_ends_open_answers_with_an_error(folder: Path) -> None:
     asyncio.run(_close_early(folder))
+
+
+async def _close_over_looks(folder: Path) -> None:
+    llm = AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096)
+    request = llm._llm.request("abc", GREEDY)
+    assert [delta async for delta in llm.follow(request)]
+    place = {"request_id": request.request_id, "choice": 0, "owner": request.owner}
+    bounds = {"max_bytes": 2**28, "max_flops": 10**12}
+    asked = Asked(**place, **bounds, view="residual", places={}, is_json=True, is_cost=False)
+    tried = Tried(**place, **bounds, change="seed=1", num_runs=1, price=None, max_tokens=None)
+
+    async def compared() -> list[Batch]:
+        return [batch async for batch in llm.compare(tried)]
+
+    gate = threading.Event()
+    tasks = [asyncio.create_task(llm.ask(lambda _: gate.wait()))]  # the engine's thread stands
+    tasks += [asyncio.create_task(each) for each in (llm.view(asked), compared())]
+    await asyncio.sleep(0)  # each has asked
+    tasks.append(asyncio.create_task(llm.close()))
+    await asyncio.sleep(0)
+    gate.set()
+    async with asyncio.timeout(120):
+        _, *waited, _ = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in waited] == [EngineClosedError] * 2
+
+
+def test_closing_ends_looks_and_comparisons_that_wait(folder: Path) -> None:
+    asyncio.run(_close_over_looks(folder))

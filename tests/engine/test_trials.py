@@ -19,6 +19,7 @@ from services import heard, make_model, request, running
 import engines
 from cutaway import LLM
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError, RequestError
+from cutaway.engine import lane as lanes
 from cutaway.engine import trials
 from cutaway.engine.compare import compare
 from cutaway.engine.engine import Engine
@@ -184,10 +185,30 @@ def test_looks_go_first_and_comparisons_in_their_order() -> None:
     for name in ("one", "two"):
         lane.compare(name, tried(answer, "seed=1"), ending(name))
     lane.step()
-    lane.add(look_of(answer), lambda frame: order.append("look"))
+    lane.add(0, look_of(answer), lambda frame: order.append("look"))
     while lane.has_work:
         lane.step()
     assert order == ["look", "one", "two"]
+
+
+def test_a_look_that_nobody_waits_for_is_not_computed() -> None:
+    engine = engine_of()
+    answer = answered(engine, PROMPT)
+    lane, told = Lane(engine), list[object]()
+    for number in range(lanes.MOST_WAITING):
+        lane.add(number, look_of(answer), told.append)
+    lane.add("one more", look_of(answer), told.append)
+    (fault,) = told
+    assert isinstance(fault, OverloadedError) and "64 looks wait already" in str(fault)
+    lane.step()  # the first is begun
+    for number in range(lanes.MOST_WAITING - 1):
+        lane.leave(number)
+    lane.leave(0)  # may be said again
+    lane.add("next", look_of(answer), told.append)
+    while lane.has_work:
+        lane.step()
+    assert len(told) == 3 and told[1] == told[2] and isinstance(told[1], bytes)
+    assert engine.sink is None and not engine.has_work
 
 
 def look_of(answer: AnswerRecord) -> Asked:

@@ -38,6 +38,7 @@ class AsyncLLM:
         self._feeds = Feeds(self._llm.engine)
         self._commands: loop.Commands = SimpleQueue()
         self._open: dict[str, _Deliver] = {}
+        self._waiting: dict[object, Callable[[CutawayError], None]] = {}  # beside answers
         self._lock = threading.Lock()  # between submitting and closing
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="cutaway-engine", daemon=True)
@@ -116,8 +117,13 @@ class AsyncLLM:
         def tell(found: bytes | CutawayError) -> None:
             ours.call_soon_threadsafe(put, found)
 
-        self._submit(lambda: self._lane.add(asked, tell))
-        return await answer
+        name = object()
+        self._submit(lambda: self._begin(name, tell, lambda: self._lane.add(name, asked, tell)))
+        try:
+            return await answer
+        finally:
+            with suppress(EngineClosedError):
+                self._submit(lambda: self._leave(name))
 
     async def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
         """The events of an answer, while it is made or afterwards, until the last.
@@ -150,7 +156,7 @@ class AsyncLLM:
         def tell(told: Batch | CutawayError) -> None:
             ours.call_soon_threadsafe(inbox.put_nowait, told)
 
-        self._submit(lambda: begin(name, tell))
+        self._submit(lambda: self._begin(name, tell, lambda: begin(name, tell)))
         try:
             while True:
                 told = await inbox.get()
@@ -210,6 +216,8 @@ class AsyncLLM:
             for request_id, deliver in list(self._open.items()):
                 deliver(ended)
                 self._forget(request_id)
+            for tell in self._waiting.values():
+                tell(EngineClosedError("the engine was closed before it had come to this."))
 
     def _tell(self, deltas: list[Delta]) -> None:
         for delta in deltas:
@@ -217,7 +225,14 @@ class AsyncLLM:
             if deliver is not None:
                 deliver(delta)
 
+    def _begin(
+        self, name: object, tell: Callable[[CutawayError], None], begin: Callable[[], None]
+    ) -> None:
+        self._waiting[name] = tell
+        begin()
+
     def _leave(self, name: object) -> None:
+        self._waiting.pop(name, None)
         self._feeds.leave(name)
         self._lane.leave(name)
 

@@ -136,7 +136,7 @@ class Child:
             case Count(number):
                 self._say(Counted(number, stats_of(self._engine)))
             case See(number, asked):
-                self._lane.add(asked, lambda found: self._say(_seen(number, found)))
+                self._lane.add(number, asked, lambda found: self._say(_seen(number, found)))
             case Survey(number, owner):
                 self._say(Seen(number, snapshot_of(self._engine, owner)))
             case Listen(number, listened):

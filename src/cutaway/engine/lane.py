@@ -10,10 +10,10 @@ import json
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import asdict, dataclass
 
-from cutaway.core.errors import CutawayError, ReplayError
+from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
 from cutaway.engine.pace import Pace
@@ -35,8 +35,8 @@ Tell = Callable[[bytes | CutawayError], None]
 
 @dataclass(eq=False)
 class _Job:
-    asked: Asked
-    steps: Iterator[None]
+    name: Hashable
+    steps: Generator[None]
     tell: Tell
 
 
@@ -54,20 +54,24 @@ class Lane:
     def has_work(self) -> bool:
         return bool(self._jobs) or self._trials.has_work
 
-    def add(self, asked: Asked, tell: Tell) -> None:
+    def add(self, name: Hashable, asked: Asked, tell: Tell) -> None:
         """Queue a look. What it gives, or why nothing, is told later; at once if refused."""
         if len(self._jobs) >= MOST_WAITING:
-            tell(ReplayError(f"{MOST_WAITING} looks wait already. Try again in a few seconds."))
+            words = f"{MOST_WAITING} looks wait already. Try again in a few seconds."
+            tell(OverloadedError(words, retry_after=5))
             return
-        self._jobs.append(_Job(asked, self._steps(asked, tell), tell))
+        self._jobs.append(_Job(name, self._steps(asked, tell), tell))
 
     def compare(self, name: Hashable, tried: Tried, tell: Hear) -> None:
         """Queue a comparison; at once refused where too many wait."""
         self._trials.open(name, tried, tell)
 
     def leave(self, name: Hashable) -> None:
-        """Nobody waits for a comparison any more; may be said of one that is over."""
+        """Nobody waits for a look or a comparison any more; may be said of one that is over."""
         self._trials.leave(name)
+        for job in [each for each in self._jobs if each.name == name]:
+            self._jobs.remove(job)
+            job.steps.close()
 
     def step(self) -> None:
         """One step of the first look, or of the first comparison. A fault ends that one alone."""
@@ -92,7 +96,7 @@ class Lane:
         self._look = None
         job.tell(error)
 
-    def _steps(self, asked: Asked, tell: Tell) -> Iterator[None]:
+    def _steps(self, asked: Asked, tell: Tell) -> Generator[None]:
         look = self._look_of(asked)
         if asked.file is not None:
             saving = saving_of(look, asked.file, chunk=FILE_CHUNK)

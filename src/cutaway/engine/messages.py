@@ -85,7 +85,7 @@ class More(msgspec.Struct, tag=True, array_like=True):
 
 
 class Leave(msgspec.Struct, tag=True, array_like=True):
-    """Nobody listens any more, or waits for a comparison."""
+    """Nobody listens any more, or waits for a look or a comparison."""
 
     number: int
 

@@ -1,15 +1,22 @@
 """How long looks will take: what their steps took when they were served, and how that came out.
 
-What it does not know: that somebody else keeps the machine busy.
+It learns from what most of the latest looks took: one while somebody else keeps the machine busy
+tells nothing of the next.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
+from typing import Final
 
 from cutaway.engine.replay_plan import Run
+
+LATEST: Final = 5  # looks whose median counts: two slow ones change nothing
+LEAST_SECONDS: Final = 0.02  # below, what every look takes besides its steps would count
 
 
 @dataclass(frozen=True)
@@ -37,23 +44,25 @@ class Pace:
     """What looks took, as a multiple of what their steps took when they were served."""
 
     def __init__(self) -> None:
-        self._ratio = 1.0
+        self._ratios = deque([1.0] * LATEST, maxlen=LATEST)
 
     def seconds(self, cost: Cost) -> float:
         """How long a look is expected to take."""
-        return self._ratio * cost.seconds
+        return median(self._ratios) * cost.seconds
 
     def watched(self, cost: Cost, steps: Iterator[None]) -> Iterator[None]:
-        """Go through the steps of a look and learn from the time that is spent in them."""
+        """Go through the steps of a look and learn from the time that is spent in them.
+
+        One that is left before its end tells nothing.
+        """
         spent, began = 0.0, perf_counter()
         for _ in steps:
             spent += perf_counter() - began
             yield
             began = perf_counter()
         spent += perf_counter() - began
-        if cost.seconds > 0:
-            # Half of the way to the latest: one look beside other work does not decide alone.
-            self._ratio = (self._ratio + spent / cost.seconds) / 2
+        if cost.seconds >= LEAST_SECONDS:
+            self._ratios.append(spent / cost.seconds)
 
 
 def served_seconds(runs: Sequence[Run]) -> float:

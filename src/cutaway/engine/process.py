@@ -187,6 +187,8 @@ class ProcessService:
             return await told
         finally:
             del self._looks[number]
+            if told.cancelled():  # whoever asked has left: nothing is computed for nobody
+                life.say(Leave(number))
 
     async def listen(self, listened: Listened) -> AsyncGenerator[Batch]:
         """The events of an answer, while it is made or afterwards, until the last.

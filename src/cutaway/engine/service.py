@@ -209,8 +209,10 @@ class Service(Protocol):
     async def view(self, asked: Asked) -> bytes:
         """What a view gives, as views/frame.py writes it, once the engine has a moment for it.
 
+        Whoever is cancelled waits no more, and what is not begun for them is not computed.
         Raises: ReplayError where there is nothing to look at or it costs too much; RequestError
-        for a view or place that there is not; EngineClosedError.
+        for a view or place that there is not; OverloadedError when too many wait;
+        EngineClosedError.
         """
         ...
 
