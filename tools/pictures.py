@@ -2,8 +2,8 @@
 
     python tools/pictures.py [--into build/pictures] [--readme] [--only stations]
 
-Dark and light, at 1280 and 360 pixels, each as tall as what it shows. One server, one answer: it is
-watched while it comes, looked into at every station, scrubbed, branched, drawn at another
+Dark and light, at 1280, 1920 and 360 pixels, each as tall as what it shows. One server, one answer:
+it is watched while it comes, looked into at every station, scrubbed, branched, drawn at another
 temperature, saved, and opened again when the server has ended; then the rooms. --only names what
 shall be taken (stream, stations, steps, rooms). --readme writes the two pictures of README.md
 alone. Needs the page (make web), playwright and Debian's chromium.
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 PAGE = re.compile(r"Its page: (\S+)")
 QUESTION = "What is gravity?"
-SIZES = {1280: 800, 360: 740}
+SIZES = {1280: 800, 1920: 1080, 360: 740}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LONGEST_MS = 120_000
 TALLEST = 3000
@@ -154,6 +154,9 @@ def of_the_stream(camera: Camera) -> None:
 
     page = camera.page
     camera.take("welcome")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    camera.take("settings")
+    page.get_by_role("button", name="Close the settings").click()
     page.route("**/v1/chat/completions", lengthen)
     say(page)
     page.locator("[data-token='12']").wait_for()
