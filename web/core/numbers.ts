@@ -53,3 +53,12 @@ export function seconds(value: number): string {
   if (value < 0.001) return `${figure(value * 1e6)} \u00b5s`;
   return value < 1 ? `${figure(value * 1e3)} ms` : `${figure(value)} s`;
 }
+
+/** Round numbers between two, three to six of them: what an axis tells. */
+export function roundWithin(low: number, high: number): number[] {
+  const most = (high - low) / 2;
+  const power = 10 ** Math.floor(Math.log10(most));
+  const step = power * ([5, 2, 1].find((each) => each * power <= most) ?? 1);
+  const [first, last] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
+  return Array.from({ length: last - first + 1 }, (_, index) => (first + index) * step);
+}

@@ -8,7 +8,7 @@ import { shownOf } from "./frame";
 import frames from "./golden.json";
 import { headlineOf } from "./headlines";
 import { binsOf, spreadOf } from "./lab";
-import { bytes, figure, operations, seconds, share } from "./numbers";
+import { bytes, figure, operations, roundWithin, seconds, share } from "./numbers";
 import type { Drift, Probabilities, Weights } from "./payloads";
 import { pythonOf } from "./python";
 import { GROUPS, STATIONS, stationOf } from "./stations";
@@ -31,6 +31,14 @@ describe("numbers", () => {
   it("do not tell small shares as none, nor large ones as all", () => {
     expect([0, 1, 0.9999, 0.5, 0.0123, 1e-9].map(share)).toEqual([
       "0 %", "100 %", "> 99.9 %", "50.0 %", "1.2 %", "1.0\u00d710\u207b\u2077 %",
+    ]);
+  });
+
+  it("mark an axis at round places within it", () => {
+    const ends: [number, number][] = [[0, 1], [0, 846], [-1.1, 1.1], [-0.089, 1], [0, 4.2], [0, 3e-10], [2, 2.5]];
+    expect(ends.map(([low, high]) => roundWithin(low, high).map((each) => figure(each)))).toEqual([
+      ["0", "0.5", "1"], ["0", "200", "400", "600", "800"], ["\u22121", "0", "1"], ["0", "0.5", "1"], ["0", "2", "4"],
+      ["0", "1.00\u00d710\u207b\u00b9\u2070", "2.00\u00d710\u207b\u00b9\u2070", "3.00\u00d710\u207b\u00b9\u2070"], ["2", "2.2", "2.4"],
     ]);
   });
 
