@@ -75,7 +75,7 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
     const best = weights.indexOf(Math.max(...weights));
     const size = values.query.length;
     return [
-      row(words("softmax"), braced(over(row(letter("q"), sign("\u00b7"), letter("k")), root(letter("d")))), letter("V")),
+      row(words("softmax"), braced(letter("q"), sign("\u00b7"), letter("k"), sign("/"), root(letter("d"))), letter("V")),
       row(below(letter("s"), number(best)), equals, over(number(values.products.at(best)), root(number(size))), equals,
         number(values.scaled.at(best)), sign(","), below(letter("w"), number(best)), equals,
         over(above(letter("e"), number(values.scaled.at(best))),
@@ -136,8 +136,8 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
     const temperature = values.settings.temperature ?? 1;
     const formula = row(letter("p"), sign("\u221d"), above(letter("e"), row(letter("z"), sign("/"), number(temperature))));
     if (!draw) return [row(words("token"), equals, words("arg max "), letter("z"))];
-    return [formula, row(number(draw.low), sign("\u2264"), sign("\u230a"), over(number(draw.u), above(number(2), number(32))), times,
-      number(draw.total), sign("\u230b"), equals, number(draw.target), sign("<"), number(draw.high))];
+    return [formula, row(number(draw.low), sign("\u2264"), sign("\u230a"), number(draw.u), times,
+      number(draw.total), sign("/"), above(number(2), number(32)), sign("\u230b"), equals, number(draw.target), sign("<"), number(draw.high))];
   },
   grammar: (values) =>
     values.row ? [row(letter("p\u2032"), equals, over(letter("p"), words("allowed mass")), equals, over(letter("p"), number(values.row.allowed_mass)))] : [],
