@@ -66,7 +66,8 @@ class Proof:
 
     def __str__(self) -> str:
         if self.is_exact:
-            return f"exact ({self.level}, {self.num_rows} rows)"
+            rows = "row" if self.num_rows == 1 else "rows"
+            return f"exact ({self.level}, {self.num_rows} {rows})"
         return f"not exact ({self.level}): {self.num_equal} of {self.num_rows} rows; {self.cause}"
 
 
