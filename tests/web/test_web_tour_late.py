@@ -108,7 +108,8 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
     said = tour.pull(chapter, "1.1")
     assert f"takes {share(max(row['weights']))} from" in said
     chapter.locator("figure").nth(1).wait_for()
-    first = [weight for layer in tour.see("attention")["first"] for weight in layer]
+    grid = tour.see("attention", position=looked_at(chapter))
+    first = [weight for layer in grid["first"] for weight in layer]
     right = sum(weight >= 0.5 for weight in first)
     assert tour.guess(chapter, right).startswith(f"\u2713 Right. {right} of {len(first)}")
     tour.pull(chapter, "0.99")

@@ -1,26 +1,25 @@
 // A: prompt and text.
 import { figure, seconds } from "../numbers";
-import { bar, type Chapter } from "./chapter";
+import { bar, many, type Chapter } from "./chapter";
 
 export const A: Chapter = {
   id: "a",
   name: "Prompt and text",
   does:
     "Everything begins with what somebody typed. At this point nothing is understood. Unicode gives each character a " +
-    "number, and UTF-8 writes it in one to four bytes: H is 72, a blank 32. All computing does so, not models alone, and " +
+    "number, and UTF-8 writes it in one to four bytes: H is 72, a space 32. All computing does so, not models alone, and " +
     "a model never gets these numbers. Code outside it puts your message into a template, and a tokenizer cuts the " +
     "whole into pieces, of which bytes are the smallest.",
   view: "characters",
   async claims(reach) {
-    const [sent, times] = [await reach.see("template"), await reach.see("timeline")];
-    const all = sent.stretches.reduce((sum, each) => sum + each.num_characters, 0);
+    const [text, sent, times] = [await reach.see("characters"), await reach.see("template"), await reach.see("timeline")];
     const stages = times.phases.filter((each) => each.before > 0);
     return [
       {
         told: "The model reads your message.",
         here:
-          `It read ${figure(all)} characters, with ${figure(sent.num_control)} control tokens among them; your message ` +
-          `has ${figure([...reach.asked].length)}.`,
+          `It was given ${many(text.num_characters, "character")} and ${many(sent.num_control, "control token")}; your message ` +
+          `has ${many([...reach.asked].length, "character")}.`,
       },
       {
         told: "Before the first word the model thinks.",
@@ -39,8 +38,8 @@ export const A: Chapter = {
       const [own, other] = [await reach.see("characters", { text: reach.asked }), await reach.see("characters", { text })];
       return {
         said:
-          `A reader sees ${figure(other.num_graphemes)} signs; they are ${figure(other.num_characters)} characters in ` +
-          `${figure(other.num_bytes)} bytes, ${figure(other.num_bytes / other.num_graphemes, 2)} bytes a sign. In your ` +
+          `A reader sees ${many(other.num_graphemes, "sign")}, made of ${many(other.num_characters, "character")} in ` +
+          `${many(other.num_bytes, "byte")}: ${figure(other.num_bytes / other.num_graphemes, 2)} bytes a sign. In your ` +
           `message it is ${figure(own.num_bytes / own.num_graphemes, 2)}.`,
         view: { view: "characters", text },
       };

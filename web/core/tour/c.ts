@@ -23,11 +23,11 @@ export const C: Chapter = {
   name: "Learning a vocabulary",
   does:
     "The vocabulary was made once, before the model, and serves every prompt and answer. Learning begins with bytes. It " +
-    "counts which neighbours come most often in a large text, makes the first pair a new token, and counts again, up to " +
-    "a size that was chosen. To cut a word the merges are done again in their order; a word that was never seen is " +
+    "counts which neighbours come most often in a large text, makes the most frequent pair a new token, and counts " +
+    "again, up to a size that was chosen. To cut a word the merges are done again in their order; a word that was never seen is " +
     "spelled from smaller pieces.",
   view: "merges",
-  link: { words: "Play a whole vocabulary, merge by merge", hash: "#/room/bpe" },
+  link: { words: "Play a whole vocabulary, merge by merge", room: "bpe" },
   async claims(reach) {
     const [own, hello] = [await reach.see("merges"), await reach.see("merges", { text: "hello" })];
     const [word, piece] = [own.pieces[0], hello.pieces[0]];
@@ -43,7 +43,7 @@ export const C: Chapter = {
       {
         told: "A tokenizer learns grammar and syntax.",
         here: ranks
-          ? `It learned an order of counts. ${quoted(word!.text)} was put together by merges number ${ranks}.`
+          ? `It learned an order of counts. ${quoted(word!.text)} was put together by ${word!.steps.length === 1 ? "merge" : "merges"} number ${ranks}.`
           : "It learned which pieces are frequent, no more.",
       },
       { told: "Vocabularies have 100,000 to 200,000 tokens.", here: `This one has ${figure(own.vocab_size)}.` },
@@ -57,7 +57,7 @@ export const C: Chapter = {
       const { learned, nameOf } = await learn(reach, text, 10);
       const left = learned.steps.at(-1)?.num_tokens ?? learned.num_tokens;
       return {
-        said: `After ${learned.steps.length} merges the text has ${figure(left)} tokens instead of ${figure(learned.num_tokens)}.`,
+        said: `After ${learned.steps.length} merges the text has ${figure(left)} tokens instead of ${figure(learned.num_tokens)}. How often each pair came when it was merged:`,
         bars: learned.steps.map(({ pair, count }) => bar(pair.map(nameOf).join(" + "), count)),
       };
     },

@@ -11,6 +11,7 @@
 // A function that throws an Error shows its message; the server's refusals come that way.
 import { figure } from "../numbers";
 import type { Payloads } from "../payloads";
+import type { Room } from "../rooms";
 import type { Query } from "../views";
 
 /** Where in the answer and in the model a view looks. */
@@ -28,7 +29,7 @@ export interface Reach {
 }
 
 /** Where a number that was not measured here comes from. */
-export type Origin = "arithmetic" | "test" | "illustrative" | "published";
+export type Origin = "arithmetic" | "published";
 
 /** What is often told, and what this run says of it. Without told: a fact by itself. */
 export interface Claim {
@@ -60,6 +61,7 @@ export interface Lever {
   choices?: readonly string[]; // of a choice, or examples of a text
   least?: number;
   most?: number;
+  step?: number; // of a number; left out: 1
   run(reach: Reach, value: string): Promise<Outcome>;
 }
 
@@ -85,7 +87,7 @@ export interface Chapter {
   /** Words and choices may need this run: whatever they tell, the right answer is not in them. */
   question(reach: Reach): Promise<Question>;
   answer(reach: Reach): Promise<Answer>;
-  link?: { words: string; hash: string }; // where there is more
+  link?: { words: string; room: Room }; // where there is more
 }
 
 /** Whether a guess is right. */
@@ -97,6 +99,9 @@ export function isRight(guess: string, answer: Answer): boolean {
 
 /** A bar that tells its own number. */
 export const bar = (name: string, value: number, told = figure(value)): Bar => ({ name, value, told });
+
+/** How many of what, as one says it. */
+export const many = (count: number, one: string, more = `${one}s`): string => `${figure(count)} ${count === 1 ? one : more}`;
 
 /** A word in its marks, as every chapter writes it. */
 export const quoted = (text: string): string => `\u201c${text}\u201d`;

@@ -31,7 +31,7 @@ export const D: Chapter = {
     ];
   },
   lever: {
-    label: "Which tokens stand at this id and behind it?",
+    label: "Eight tokens, from this id on",
     kind: "number",
     value: "300",
     least: 0,
@@ -40,7 +40,7 @@ export const D: Chapter = {
       const start = Math.max(0, Math.min(Number(value), vocab_size - 8));
       const ids = Array.from({ length: Math.min(8, vocab_size) }, (_, index) => start + index);
       return {
-        said: `Eight of ${figure(vocab_size)}, side by side in the list and nowhere else.`,
+        said: `Eight of ${figure(vocab_size)}: neighbours in the list, not in what they mean.`,
         tokens: await Promise.all(ids.map((id) => tokenOf(reach, id))),
       };
     },

@@ -16,17 +16,17 @@ export const E: Chapter = {
     "An id reads one row of a table of weights: hundreds or thousands of numbers with which the network computes. A " +
     "prompt becomes a matrix, a row for each token. The rows were learned; nothing in them changes while a model answers. " +
     "Tokens used alike have rows that point alike, so near rows are often kin. Wider rows hold more and cost more: twice " +
-    "the width is four times the operations of a layer.",
+    "the width is four times the operations of a layer's matrices.",
   view: "embeddings",
   async claims(reach) {
-    const [row, drift] = [await reach.see("embeddings"), await reach.see("drift", { position: reach.position })];
+    const [row, drift] = [await reach.see("embeddings", { position: reach.position }), await reach.see("drift", { position: reach.position })];
     const { analogy, vocab_size, width } = row;
     const size = vocab_size * width;
     return [
       {
         told: "A model of its own makes the vector, of numbers from \u22121 to 1.",
         here:
-          `A table inside it, without bounds: this row goes from ${figure(row.lowest)} to ${figure(row.highest)}, with ` +
+          `A table inside it, without bounds: the row of ${quoted(row.text)} goes from ${figure(row.lowest)} to ${figure(row.highest)}, with ` +
           `norm ${figure(row.norm)}.`,
       },
       {
@@ -45,7 +45,7 @@ export const E: Chapter = {
         told: "A word has one vector.",
         here:
           `It begins with one. After the last layer the cosine of ${quoted(drift.text)} with its own row is ` +
-          `${figure(drift.own.list().at(-1))}: context did the rest.`,
+          `${figure(drift.own.list().at(-1))}: the layers added the rest.`,
       },
     ];
   },

@@ -54,14 +54,14 @@ const pull = (chapter: Chapter, value: string, at = reach()): ReturnType<Chapter
 describe("chapter A", () => {
   it("tells what the model was sent, and the wait by stages", async () => {
     expect(await heres(A)).toEqual([
-      "It read 58 characters, with 2 control tokens among them; your message has 11.",
+      "It was given 11 characters and 2 control tokens; your message has 11 characters.",
       "The first token took 375 ms: forward 250 ms, sampling 125 ms.",
     ]);
   });
 
   it("counts another text, and asks where the time went", async () => {
     const other = await pull(A, "\u00e9");
-    expect(other.said).toBe("A reader sees 1 signs; they are 2 characters in 3 bytes, 3 bytes a sign. In your message it is 1.");
+    expect(other.said).toBe("A reader sees 1 sign, made of 2 characters in 3 bytes: 3 bytes a sign. In your message it is 1.");
     expect(other.view).toEqual({ view: "characters", text: "\u00e9" });
     expect((await A.question(reach())).choices).toEqual(["queue", "forward", "sampling"]);
     const answer = await A.answer(reach());
@@ -72,9 +72,9 @@ describe("chapter A", () => {
 describe("chapter B", () => {
   it("cuts what is told by this vocabulary", async () => {
     const [gravity, long, tabs, whole] = await heres(B);
-    expect(gravity).toBe("With its blank it is 8: \u00b7|g|r|a|v|i|t|y.");
+    expect(gravity).toBe("With the space before it, it is 8: \u00b7|g|r|a|v|i|t|y.");
     expect(long).toContain("u|n|c|h|a|r");
-    expect(tabs).toContain("29 tokens with tabs, 38 with blanks");
+    expect(tabs).toContain("29 tokens with tabs, 38 with spaces");
     expect(whole).toContain("All 3 tokens");
   });
 
@@ -91,7 +91,7 @@ describe("chapter C", () => {
   it("replays hello, and says what ranks are", async () => {
     expect(await heres(C)).toEqual([
       "Here it ends as he|y, 255, 88, over he 255.",
-      "It learned an order of counts. \u201c\u00b7hey\u201d was put together by merges number 3.",
+      "It learned an order of counts. \u201c\u00b7hey\u201d was put together by merge number 3.",
       "This one has 49,152.",
     ]);
     const empty = { text: "x", token_ids: [1], texts: ["x"], start: [], steps: [], cut: [], is_whole: true };
@@ -101,7 +101,7 @@ describe("chapter C", () => {
 
   it("learns from another text, and counts merges until half is left", async () => {
     const other = await pull(C, "aaaa bb");
-    expect(other.said).toMatch(/^After \d merges the text has 2 tokens instead of 7\.$/);
+    expect(other.said).toMatch(/^After \d merges the text has 2 tokens instead of 7\. /);
     expect(other.bars![0]).toEqual({ name: "a + a", value: 3, told: "3" });
     // 20 bytes; ab four times: 16 left; abab: 14; then abababab and words of the question.
     const answer = await C.answer(reach());
@@ -133,7 +133,7 @@ describe("chapter D", () => {
 describe("chapter E", () => {
   it("puts the table's numbers in, and queen in her place", async () => {
     const [row, size, queen, drift] = await heres(E);
-    expect(row).toContain("from \u22120.5 to 0.25, with norm 2.5");
+    expect(row).toContain("\u201c\u00b7gravity\u201d goes from \u22120.5 to 0.25, with norm 2.5");
     expect(size).toBe("Here 49,152 \u00d7 576 = 28,311,552 numbers: 54 MiB in 16 bits.");
     expect(queen).toContain("number 2 of 49,152 rows near the sum, number 1 without");
     expect(drift).toContain("with its own row is 0.25");
@@ -153,7 +153,7 @@ describe("chapter F", () => {
   it("says what turns, and what a full context keeps", async () => {
     expect(await heres(F)).toEqual([
       "Nothing is added. In each head 3 pairs of entries turn.",
-      "\u201c\u00b7gravity\u201d meets \u201cWhat\u201d with 1.5. Both 10,000 places further on: 1.5.",
+      "The score of \u201c\u00b7gravity\u201d and \u201cWhat\u201d is 1.5; with both 10,000 places further on it is 1.5. Their distance is the same.",
       "This model was made for 8,192 tokens. Full, their keys and values take 8,192 \u00d7 22.5 KiB = 180 MiB.",
     ]);
     const learnt = reach({ positions: { kind: "learned", added_norm: 0.5 } });
@@ -166,7 +166,7 @@ describe("chapter F", () => {
 
   it("leaves positions out, and counts pairs that turned once", async () => {
     const without = await pull(F, "positions=off");
-    expect(without.said).toBe("\u201ca b\u201d became \u201ca c\u201d: another token from number 2 on.");
+    expect(without.said).toBe("\u201ca b\u201d became \u201ca c\u201d: another token from number 2 on. How much of the chances moved at each step:");
     expect(without.bars).toEqual([
       { name: "a", value: 0.25, told: "25.0 %" },
       { name: "\u00b7b", value: 0.5, told: "50.0 %" },

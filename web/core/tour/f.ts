@@ -38,10 +38,9 @@ export const F: Chapter = {
       ...(isTurned
         ? [
             {
-              told: "Each place in the text has a score of its own.",
               here:
-                `${quoted(here.text)} meets ${quoted(here.key_text)} with ${figure(here.score, 5)}. Both ` +
-                `${figure(here.shifts.at(-1))} places further on: ${figure(here.shifted.list().at(-1), 5)}.`,
+                `The score of ${quoted(here.text)} and ${quoted(here.key_text)} is ${figure(here.score, 5)}; with both ` +
+                `${figure(here.shifts.at(-1))} places further on it is ${figure(here.shifted.list().at(-1), 5)}. Their distance is the same.`,
             },
           ]
         : []),
@@ -55,7 +54,7 @@ export const F: Chapter = {
     ];
   },
   lever: {
-    label: "Have it answered again, some seconds long, with heads that know no positions",
+    label: "Answer again with heads that know no positions; takes some seconds",
     kind: "choice",
     value: "positions=off",
     choices: ["positions=off"],
@@ -65,8 +64,9 @@ export const F: Chapter = {
       const at = found.first_difference;
       return {
         said:
-          `${quoted(found.recorded_text)} became ${quoted(found.changed_text)}: ` +
-          (at === null ? "the same tokens." : `another token from number ${at + 1} on.`),
+          `${quoted(found.recorded_text)} became ${found.changed_text ? quoted(found.changed_text) : "nothing"}: ` +
+          (at === null ? "the same tokens." : `another token from number ${at + 1} on.`) +
+          (found.divergence ? " How much of the chances moved at each step:" : ""),
         bars: (found.divergence?.distance ?? []).map((moved, index) => bar(found.recorded_pieces[index] ?? "", moved, share(moved))),
       };
     },
@@ -74,7 +74,7 @@ export const F: Chapter = {
   async question(reach) {
     const { kind, inverse, layer } = await look(reach);
     return kind === "rotary"
-      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer?` }
+      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer? (a tenth off is right)` }
       : { text: `What tells layer ${layer} where a token stands?`, choices: ["the mask alone", "a vector that is added"] };
   },
   async answer(reach) {
@@ -86,6 +86,7 @@ export const F: Chapter = {
     const right = wavelengths.list().filter((each) => each <= texts.length - 1).length;
     return {
       right,
+      slack: 0.1,
       said:
         `${right} of ${wavelengths.length}: their full turn is ${figure(texts.length - 1)} positions or less. ` +
         `${num_slow} make none in ${figure(max_length)}.`,

@@ -44,7 +44,6 @@ export const G: Chapter = {
       ...(prefill?.num_tokens
         ? [
             {
-              told: "Reading a prompt takes no time.",
               here: `${figure(prefill.num_tokens)} tokens of the prompt took ${seconds(prefill.seconds)} before the first word.`,
             },
           ]

@@ -1,12 +1,12 @@
 // H: self-attention.
 import { figure, operations, share } from "../numbers";
-import { bar, quoted, type Chapter } from "./chapter";
+import { bar, many, quoted, type Chapter } from "./chapter";
 
 export const H: Chapter = {
   id: "h",
   name: "Attention",
   does:
-    "Each token asks those before it for what it needs. Learned matrices make of every token a query (what it looks " +
+    "Each token asks itself and those before it for what it needs. Learned matrices make of every token a query (what it looks " +
     "for), a key (what it offers) and a value (what it hands over). The query times every key, divided by the root of " +
     "the head's size; what comes later becomes minus infinity; softmax makes weights that add up to 1; values are " +
     "added by weight. Heads do this side by side and are joined. Weight tells where a head looks, not why an answer " +
@@ -24,8 +24,8 @@ export const H: Chapter = {
       {
         told: "In \u201cthe bank by the river\u201d the word bank looks at river.",
         here: later.length
-          ? `It cannot: river comes later. Here ${quoted(text)}, token ${position}, met ${later.length} later keys with scores up to ` +
-            `${figure(Math.max(...scaled.list().slice(position + 1)))}; the mask leaves them a weight of ${figure(later.reduce((sum, each) => sum + each, 0))} together.`
+          ? `It cannot: river comes later. Here ${quoted(text)}, token ${position}, met ${many(later.length, "later key")} with scores up to ` +
+            `${figure(Math.max(...scaled.list().slice(position + 1)))}; the mask leaves a weight of ${figure(later.reduce((sum, each) => sum + each, 0))} for all of them.`
           : "It cannot: river comes later, and the mask leaves later tokens nothing.",
       },
       {
@@ -61,12 +61,18 @@ export const H: Chapter = {
       };
     },
   },
-  question: () =>
-    Promise.resolve({ text: "How many heads give half of their weight or more to the very first token?" }),
+  async question(reach) {
+    const { texts } = await reach.see("tokens");
+    return {
+      text:
+        `On average over the tokens up to ${quoted(texts[reach.position] ?? "")}, how many heads give half of their weight or ` +
+        "more to the very first token? (a fifth off is right)",
+    };
+  },
   async answer(reach) {
-    const grid = await reach.see("attention");
+    const grid = await reach.see("attention", { position: reach.position });
     if (!("induction" in grid)) throw new Error("The overview of all heads is not in this file.");
     const right = grid.first.list().filter((each) => each >= 0.5).length;
-    return { right, slack: 0.2, said: `${right} of ${grid.first.data.length}: weights add up to 1, so they must go somewhere where nothing is to be found.` };
+    return { right, slack: 0.2, said: `${right} of ${grid.first.data.length}. Weights add up to 1, so where a head finds nothing they go there.` };
   },
 };

@@ -43,7 +43,7 @@ export const I: Chapter = {
           `Of what? ${latent} numbers a layer are ${less(latent, own)} less than 128 heads keep and ${less(latent, eight)} less than 8 groups. ` +
           `${less(60 * latent * 6, 95 * eight * 16)} is DeepSeek-V2's 60 layers in 6 bits against 95 layers of 8 groups in 16.` +
           (isLatent ? "" : ` This model keeps ${pages.groups[0]?.fields.join(" and ") ?? "nothing"}.`),
-        from: "arithmetic",
+        from: "published",
       },
       {
         told: "A model sees all of its context.",
@@ -75,7 +75,7 @@ export const I: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "How many tokens of context would fill 1 GiB with this model's keys and values?" }),
+  question: () => Promise.resolve({ text: "How many tokens of context would fill 1 GiB with this model's keys and values? (a fifth off is right)" }),
   async answer(reach) {
     const { pages, heads, full, isLatent } = await kept(reach);
     const right = Math.floor(2 ** 30 / pages.token_bytes);

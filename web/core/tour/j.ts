@@ -7,7 +7,7 @@ export const J: Chapter = {
   name: "Feed-forward",
   does:
     "After attention each token passes a feed-forward net alone: up to more numbers, through a bend, and back; " +
-    "without the bend it would be nearly a sum. Two matrices and ReLU in 2017, GELU later, now mostly three, one of " +
+    "without the bend its matrices would be as good as one. Two matrices and ReLU in 2017, GELU later, now mostly three, one of " +
     "them a gate that lets through or stops. Out = in + what the part adds. A norm before each divides by the root " +
     "mean square and takes no mean away. So a vector gathers its context layer by layer.",
   view: "feedforward",
@@ -50,7 +50,7 @@ export const J: Chapter = {
   async question(reach) {
     const { texts, num_prompt } = await reach.see("tokens");
     return {
-      text: `Read halfway through the layers, would ${quoted(texts[num_prompt] ?? "")} be first already?`,
+      text: `Read out halfway up the layers, would ${quoted(texts[num_prompt] ?? "")} be the likeliest already?`,
       choices: ["yes", "no"],
     };
   },

@@ -27,15 +27,14 @@ export const K: Chapter = {
       ...(rare
         ? [
             {
-              told: "What is unlikely is impossible.",
-              here: `${figure(rare.num_entries)} entries are below ${share(rare.probability)}, with ${share(rare.mass)} together. None is 0.`,
+              here: `${figure(rare.num_entries)} entries are below ${share(rare.probability)}, with ${share(rare.mass)} together. Softmax leaves none at 0.`,
             },
           ]
         : []),
     ];
   },
   lever: {
-    label: "How likely was, as the first word,",
+    label: "How likely, where the answer begins, was",
     kind: "text",
     value: "Zamboni",
     choices: ["Zamboni", "First", "Gravity"],

@@ -30,7 +30,7 @@ export const L: Chapter = {
       },
       {
         told: "top_p 0.9 keeps 90 % of the words.",
-        here: `It keeps 90 % of the mass: here ${figure(kept)} of ${figure(row.effects[0]?.num_kept)} tokens. top_k 40 keeps 40, sure or not.`,
+        here: `It keeps 90 % of the mass: here ${figure(kept)} of ${figure(row.effects[0]?.num_kept)} tokens that could come. top_k 40 keeps 40, sure or not.`,
       },
     ];
   },
@@ -40,6 +40,7 @@ export const L: Chapter = {
     value: "1",
     least: 0,
     most: 2,
+    step: 0.1,
     async run(reach, value) {
       const { prompt } = await saidIn(reach);
       const settings = { temperature: Number(value), max_tokens: LONG };
@@ -50,7 +51,7 @@ export const L: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "Of the tokens in your answer, how many percent had stood in it before?" }),
+  question: () => Promise.resolve({ text: "Of the tokens in your answer, how many percent had stood in it before? (a quarter off is right)" }),
   async answer(reach) {
     const { answer } = await saidIn(reach);
     const { repetition = [] } = await reach.see("sampling", { token: answer.length - 1 });

@@ -63,7 +63,7 @@ async function judged(chapter: Chapter, guesses: readonly string[], at = reach()
 describe("attention", () => {
   it("tells masked scores, and where they would be level with the matrices", async () => {
     const [masked, work] = await heres(H);
-    expect(masked).toBe("It cannot: river comes later. Here \u201cit\u201d, token 2, met 2 later keys with scores up to 5.5; the mask leaves them a weight of 0 together.");
+    expect(masked).toBe("It cannot: river comes later. Here \u201cit\u201d, token 2, met 2 later keys with scores up to 5.5; the mask leaves a weight of 0 for all of them.");
     expect(work).toBe("20.0 % of this answer's operations, projections and all. Scores and sums take 1 kFLOP a token of context, the matrices 100 MFLOP: level at 100,000 tokens.");
     const token_flops = (await reach().see("cost")).token_flops.row(0); // too short an answer to tell
     expect((await heres(H, reach({ cost: { token_flops } })))[1]).not.toContain("level");
@@ -122,7 +122,7 @@ describe("feed-forward and logits", () => {
   it("tell the tail, chain pieces and find what was not the likeliest", async () => {
     expect(await heres(K)).toEqual([
       "It gave 320 shares. \u201cA\u201d has 75.0 %, the 2 likeliest have 87.5 %, all others 12.5 %.",
-      "300 entries are below 0.01 %, with 6.3 % together. None is 0.",
+      "300 entries are below 0.01 %, with 6.3 % together. Softmax leaves none at 0.",
     ]);
     expect((await pull(K, "Zamboni")).said).toBe("12.5 %: its pieces, each after the last, 50.0 % \u00d7 25.0 %.");
     expect((await K.question(reach())).text).toContain("first 6 tokens");
@@ -148,7 +148,7 @@ describe("sampling and the loop", () => {
 
   it("tell what passes again, and put another word in the answer", async () => {
     expect(await heres(M)).toEqual([
-      "The 3 tokens of the prompt passed once; later passes computed 1 at most. With nothing kept it would: 5 GFLOP instead of 1 GFLOP.",
+      "The 3 tokens of the prompt passed once; later passes computed 1 at most. With nothing kept they would be: 5 GFLOP instead of 1 GFLOP.",
       "It goes on from the table: \u201cA\u201d came back in as id 65, place 3, and began at its row.",
       "Drafts in this answer: 0. Reasoning is tokens like these; a speculative draft is checked before you see it.",
     ]);
@@ -171,8 +171,8 @@ describe("sampling and the loop", () => {
 describe("cache, text and the whole", () => {
   it("put sizes in their bits", async () => {
     const told = await heres(N);
-    expect(told[0]).toBe("It holds 1 KiB a token, and finds nothing but like beginnings: 2 of 3 tokens of your prompt.");
-    expect(told[1]).toBe("For each byte moved prefill did 75 operations, decode 2.5: it waits for memory.");
+    expect(told[0]).toBe("It holds 1 KiB a token, and finds nothing but equal beginnings: 2 of 3 tokens of your prompt.");
+    expect(told[1]).toBe("For each byte moved prefill did 75 operations, decode 2.5: decode waits for memory.");
     expect(told[2]).toBe("141.1 GB are 16 bits; 32 take 282.2 GB, and 4 with their scales 39.7 GB.");
     expect(told[3]).toContain("4.5 bits, 3.56 times less. This model's blocks.0.mlp.down takes 16 bits a number, as bfloat16.");
   });
@@ -182,14 +182,14 @@ describe("cache, text and the whole", () => {
     expect((await pull(N, "the same prompt", reach({}, sent))).said).toBe("2 of 3 tokens were found; 1 were computed, in 250 ms.");
     await pull(N, "the same after other tokens", reach({}, sent));
     expect(sent.map((each) => each.prompt.length)).toEqual([3, 7]);
-    expect(await judged(N, ["2", "1.5", "3"])).toEqual([[true, true, false], "2 times: 125 ms and 250 ms."]);
+    expect(await judged(N, ["2", "1.5", "3"])).toEqual([[true, true, false], "2 times: 125 ms a token of the prompt, 250 ms one of the answer."]);
     const { modes } = await reach().see("cost");
     await expect(N.answer(reach({ cost: { modes: modes.slice(0, 1) } }))).rejects.toThrow("one token alone");
   });
 
   it("tell when text was there, and which tokens are no whole character", async () => {
     expect(await heres(P)).toEqual([
-      "It is the computation: tokens were there 20 ms apart, the first after 375 ms, the last after 1.5 s.",
+      "It is the computation: a token was there when its pass had ended, each 20 ms after the last (median).",
       "All ids looked up at once give the very text that streamed.",
     ]);
     expect((await heres(P, reach({ detokenization: { text: "else" } })))[1]).toContain("more than streamed");
@@ -201,6 +201,7 @@ describe("cache, text and the whole", () => {
 
   it("tell what was sent, how long an answer takes, and that it is a function", async () => {
     expect((await heres(R))[0]).toContain("2 messages, 34 tokens");
+    expect((await heres(R, reach({ template: { num_messages: 0 } })))[0]).toContain("sent whole: 34 tokens"); // a server keeps none
     expect((await pull(R, "8")).said).toBe("250 ms to the first token, 700 ms for the other 7: 100 ms each.");
     const sent: Sent[] = [];
     expect((await judged(R, ["16", "15"], reach({}, sent)))[0]).toEqual([true, false]);

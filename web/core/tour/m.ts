@@ -12,8 +12,8 @@ export const M: Chapter = {
   name: "The loop",
   does:
     "A token is chosen, appended, and all begins anew: one pass through all layers for each. Keys and values of what " +
-    "came before are kept, so the new token alone passes. There is no plan and no eraser: what is said stays and " +
-    "leads on. Each pass costs a little more, since there is more to look at. It ends at an ending token, a stop " +
+    "came before are kept, so the new token alone passes. Nothing is drafted first and nothing erased: what is said stays " +
+    "and leads on. Each pass costs a little more, since there is more to look at. It ends at an ending token, a stop " +
     "string, or the number of tokens asked for.",
   view: "timeline",
   async claims(reach) {
@@ -22,10 +22,10 @@ export const M: Chapter = {
     const [first] = answer;
     return [
       {
-        told: "For the second token prompt and first token are run again.",
+        told: "For the second token, the prompt and the first token are run again.",
         here:
           `The ${figure(prompt.length)} tokens of the prompt passed once; later passes computed ${figure(Math.max(...later, 0))} at most. ` +
-          `With nothing kept it would: ${operations(pages.without_flops)} instead of ${operations(pages.flops)}.`,
+          `With nothing kept they would be: ${operations(pages.without_flops)} instead of ${operations(pages.flops)}.`,
       },
       {
         told: "The loop goes on from attention.",

@@ -26,14 +26,14 @@ export const N: Chapter = {
       {
         told: "The cache remembers what was said.",
         here:
-          `It holds ${bytes(pages.token_bytes)} a token, and finds nothing but like beginnings: ${figure(pages.miss.num_hit)} of ` +
+          `It holds ${bytes(pages.token_bytes)} a token, and finds nothing but equal beginnings: ${figure(pages.miss.num_hit)} of ` +
           `${figure(pages.num_prompt)} tokens of your prompt${pages.miss_reason ? ` (${pages.miss_reason})` : ""}.`,
       },
       ...(prefill?.num_tokens && decode?.num_tokens
         ? [
             {
               told: "A faster processor answers faster.",
-              here: `For each byte moved prefill did ${figure(prefill.intensity)} operations, decode ${figure(decode.intensity)}: it waits for memory.`,
+              here: `For each byte moved prefill did ${figure(prefill.intensity)} operations, decode ${figure(decode.intensity)}: decode waits for memory.`,
               from: "arithmetic" as const,
             },
           ]
@@ -41,7 +41,7 @@ export const N: Chapter = {
       {
         told: "A 70B model takes 140 GB in full precision.",
         here: `${giga(16)} are 16 bits; 32 take ${giga(32)}, and 4 with their scales ${giga(blocked)}.`,
-        from: "arithmetic",
+        from: "published",
       },
       {
         told: "4 bits are 4 times less.",
@@ -65,7 +65,7 @@ export const N: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "How many times as long as a token of the prompt took one of your answer?" }),
+  question: () => Promise.resolve({ text: "A token of your answer took how many times as long as one of its prompt? (three tenths off is right)" }),
   async answer(reach) {
     const { modes } = await reach.see("cost");
     const each = modes.filter((mode) => mode.num_tokens).map((mode) => ({ name: mode.name, value: mode.seconds / mode.num_tokens }));
@@ -74,7 +74,7 @@ export const N: Chapter = {
     return {
       right: decode / prefill,
       slack: 0.3,
-      said: `${figure(decode / prefill)} times: ${seconds(prefill)} and ${seconds(decode)}.`,
+      said: `${figure(decode / prefill)} times: ${seconds(prefill)} a token of the prompt, ${seconds(decode)} one of the answer.`,
       bars: each.map((mode) => bar(mode.name, mode.value, seconds(mode.value))),
     };
   },

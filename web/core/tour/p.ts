@@ -8,8 +8,8 @@ export const P: Chapter = {
   id: "p",
   name: "To text",
   does:
-    "The same table, backwards: each id stands for some bytes, and all together are the text. A token may end amid a " +
-    "character, or with what may become a stop string; then it waits, and no reader sees half a sign. Odd breaks in " +
+    "The same table, backwards: each id stands for some bytes, and all together are the text. A token may end inside " +
+    "a character, or with what may become a stop string; then it waits, and no reader sees half a sign. Odd breaks in " +
     "words are borders of tokens. Each piece is sent as soon as its pass is done: Raw frames, below the table, shows " +
     "what came, and when.",
   view: "detokenization",
@@ -19,10 +19,9 @@ export const P: Chapter = {
     return [
       {
         told: "The typing is an effect.",
-        here: `It is the computation: tokens were there ${seconds(times.gap_p50)} apart, the first after ${seconds(times.first_token)}, the last after ${seconds(times.total)}.`,
+        here: `It is the computation: a token was there when its pass had ended, each ${seconds(times.gap_p50)} after the last (median).`,
       },
       {
-        told: "Streaming may change the text.",
         here: `All ids looked up at once give ${once.startsWith(shown.text) ? "the very text that streamed" : "more than streamed: control tokens and stops are left out"}.`,
       },
     ];
@@ -38,7 +37,7 @@ export const P: Chapter = {
       return { said: `${figure(ids.length)} tokens; ${parts} of them ${parts === 1 ? "is" : "are"} no whole character alone: a reader would wait.`, tokens };
     },
   },
-  question: () => Promise.resolve({ text: "Of all the time your answer took, how many percent had passed when its first token was there?" }),
+  question: () => Promise.resolve({ text: "Of all the time your answer took, how many percent had passed when its first token was there? (three tenths off is right)" }),
   async answer(reach) {
     const { first_token, total, tokens } = await reach.see("timeline");
     return {

@@ -1,6 +1,6 @@
 // R: the whole pipeline.
 import { figure, seconds } from "../numbers";
-import { bar, type Chapter } from "./chapter";
+import { bar, many, type Chapter } from "./chapter";
 import { goOn, saidIn } from "./goon";
 
 const LONG = 16; // tokens of each of the two answers
@@ -19,7 +19,7 @@ export const R: Chapter = {
     return [
       {
         told: "It remembers our conversation.",
-        here: `It was sent whole: ${figure(sent.num_messages)} ${sent.num_messages === 1 ? "message" : "messages"}, ${figure(sent.num_tokens)} tokens. The next question sends them again.`,
+        here: `It was sent whole: ${sent.num_messages ? `${many(sent.num_messages, "message")}, ` : ""}${figure(sent.num_tokens)} tokens. The next question sends them again.`,
       },
     ];
   },
@@ -46,6 +46,7 @@ export const R: Chapter = {
     const settings = { max_tokens: LONG, temperature: 1, seed: 1, ignore_eos: true };
     const [one, other] = [await goOn(reach, prompt, settings), await goOn(reach, prompt, settings)];
     const right = one.tokens.filter((each, at) => each === other.tokens[at]).length;
-    return { right, said: `${right}. The same ids give the same shares, and the same seed the same draws.` };
+    const why = right === LONG ? "The same ids give the same shares, and the same seed the same draws." : "Sums were made in another order the second time.";
+    return { right, said: `${right}. ${why}` };
   },
 };
