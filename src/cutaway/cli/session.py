@@ -87,9 +87,14 @@ def open_llm(settings: Resolved) -> LLM:
         with download_bar(settings.model) as progress:
             find(settings.model, progress=progress, accept_license=settings.accepts_license)
     with garbage.held_off():
+        from cutaway.engine.opening import Opening
+        from cutaway.kernels import torch_library
+
+        opening = Opening(find(settings.model))
+        torch_library.load()  # the tokenizer is made meanwhile
         from cutaway.engine.llm import LLM
 
-        llm = LLM(settings.model, **settings.engine)
+        llm = LLM(opening, **settings.engine)
     note_left_out(at_hand(settings.model))
     return llm
 

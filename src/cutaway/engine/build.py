@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 
-from cutaway.core import gguf
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.engine import memory
@@ -18,12 +16,10 @@ from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.opened import Opened, folder_of, open_gguf, open_hf
+from cutaway.engine.opening import Opening
 from cutaway.engine.template_of import folder_template
-from cutaway.engine.tokenizer_of import tokenizer_of
 from cutaway.kernels import capture, hardware
 from cutaway.quantize.schemes import Scheme, scheme_of
-from cutaway.tokens.files import tokenizer_from_gguf
-from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find import Found, find
 from cutaway.weights.load import check_weights, load_weights
 from cutaway.weights.mxfp4 import Mxfp4Weights
@@ -32,17 +28,19 @@ from cutaway.weights.quantized import QuantizedWeights
 from cutaway.weights.rounded import RoundedWeights
 
 
-def build_engine(name: str, config: EngineConfig) -> Engine:
+def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
     """Find, load and make ready. Fetches a named model that is not here yet.
+
+    model: its name, or the model itself where it was found before torch was there.
 
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
-    model = load_model(find(name), config)
+    loaded = load_model(find(model) if isinstance(model, str) else model, config)
     drafter = NGramDrafter() if config.draft == "ngram" else None
-    return Engine(model, config, num_pages=num_pages(model, config), drafter=drafter)
+    return Engine(loaded, config, num_pages=num_pages(loaded, config), drafter=drafter)
 
 
-def load_model(found: Found, config: EngineConfig) -> LoadedModel:
+def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     """Weights on the device, tokenizer and template of a found model."""
     device = device_of(config.device)
     numbers = numbers_of(config.dtype, device, kv_dtype=config.kv_dtype)
@@ -50,14 +48,17 @@ def load_model(found: Found, config: EngineConfig) -> LoadedModel:
         numbers = replace(numbers, scheme=scheme_of(config.quant))
     if numbers.is_packed:
         capture.set_num_threads(hardware.chosen_threads())
-    if found.kind != "gguf":
-        return _load_hf(found, numbers, device, overrides=config.override)
-    if config.override:
+    found = model if isinstance(model, Found) else model.found
+    if found.kind == "gguf" and config.override:
         raise ConfigError(
             f"override is {config.override[0]!r}, but {found.name} is a GGUF file and has no "
             "config.json. Use a folder, or random:PATH/config.json."
         )
-    return _load_gguf(found, numbers, device)
+    # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
+    opening = Opening(model) if isinstance(model, Found) else model
+    if found.kind == "gguf":
+        return _load_gguf(opening, numbers, device)
+    return _load_hf(opening, numbers, device, overrides=config.override)
 
 
 def device_of(name: str) -> torch.device:
@@ -126,31 +127,25 @@ def num_pages(model: LoadedModel, config: EngineConfig) -> int:
     return 1 + max(1, tokens // config.page_size)
 
 
-def _load_gguf(found: Found, numbers: Numbers, device: torch.device) -> LoadedModel:
-    file = gguf.read(found.path)
-    opened = open_gguf(file)
-    # Packing weights leaves Python free: the tokenizer is made meanwhile.
-    with ThreadPoolExecutor(1) as beside:
-        tokenizer = beside.submit(tokenizer_from_gguf, file.metadata, file=file.file)
-        return _loaded(
-            found,
-            opened,
-            tokenizer.result,
-            template=file.text("tokenizer.chat_template", "") or None,
-            licence=found.licence or file.text("general.license", "") or "not stated",
-            numbers=numbers,
-            device=device,
-        )
+def _load_gguf(opening: Opening, numbers: Numbers, device: torch.device) -> LoadedModel:
+    file = opening.file()
+    return _loaded(
+        opening,
+        open_gguf(file),
+        template=file.text("tokenizer.chat_template", "") or None,
+        licence=opening.found.licence or file.text("general.license", "") or "not stated",
+        numbers=numbers,
+        device=device,
+    )
 
 
 def _load_hf(
-    found: Found, numbers: Numbers, device: torch.device, *, overrides: Sequence[str]
+    opening: Opening, numbers: Numbers, device: torch.device, *, overrides: Sequence[str]
 ) -> LoadedModel:
-    opened = open_hf(found, overrides=overrides)
+    found = opening.found
     return _loaded(
-        found,
-        opened,
-        lambda: tokenizer_of(found),
+        opening,
+        open_hf(found, overrides=overrides),
         template=folder_template(folder_of(found)),
         licence=found.licence or "not stated",
         numbers=numbers,
@@ -159,15 +154,15 @@ def _load_hf(
 
 
 def _loaded(
-    found: Found,
+    opening: Opening,
     opened: Opened,
-    make_tokenizer: Callable[[], Tokenizer],
     *,
     template: str | None,
     licence: str,
     numbers: Numbers,
     device: torch.device,
 ) -> LoadedModel:
+    found = opening.found
     architecture, source, layout = opened.architecture, opened.source, opened.layout
     with torch.device("meta"):
         transformer = architecture.build()
@@ -201,7 +196,7 @@ def _loaded(
     )
     if not numbers.is_packed:
         transformer.join_segments()
-    tokenizer, facts = make_tokenizer(), architecture.facts
+    tokenizer, facts = opening.tokenizer(), architecture.facts
     rows = tokenizer.vocab_size
     # Gemma 3's tokenizer has one more control token, for images, than its text models have rows.
     while rows > facts.vocab_size and rows - 1 in tokenizer.control_ids:

@@ -17,6 +17,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.notebook import block, chips, facts_table
+from cutaway.engine.opening import Opening
 from cutaway.text.messages import from_dicts
 from cutaway.text.prompt import encode
 from cutaway.tokens.tokenizer import Tokenizer
@@ -90,13 +91,13 @@ class LLM:
     """A model in this process.
 
     model:    a name (smollm2), a .gguf file, a Hugging Face folder or hub id, or
-              random:PATH/config.json.
+              random:PATH/config.json; or one that is being opened.
     settings: fields of EngineConfig, for instance dtype="float32".
 
     Calls from several threads, and streams that are open at the same time, share steps.
     """
 
-    def __init__(self, model: str = "smollm2", **settings: object) -> None:
+    def __init__(self, model: str | Opening = "smollm2", **settings: object) -> None:
         self.engine = build_engine(model, EngineConfig.of(settings))
         self._numbers = count()
         self._lock = threading.Lock()

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from cutaway.core.output import TokenLogprob
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.views.subject import visible
 
 _CHIP = (
     "display:inline-block;white-space:pre;border:1px solid #8888;border-radius:3px;margin:1px;"
@@ -25,6 +24,8 @@ def chips(
 
     A lower edge is the wider the likelier the token was, so that it is seen without colour.
     """
+    from cutaway.views.subject import visible  # brings all views, which most processes never need
+
     boxes: list[str] = []
     for index, token_id in enumerate(token_ids):
         title, style = f"id {token_id}", _CHIP
