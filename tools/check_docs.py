@@ -106,9 +106,9 @@ def program() -> Any:
     """The command line as an object: groups hold commands, commands hold params."""
     import typer
 
-    from cutaway.cli.main import app
+    from cutaway.cli.commands import application
 
-    return typer.main.get_command(app)
+    return typer.main.get_command(application())
 
 
 def _link_leads_somewhere(page: Path, target: str) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 
 import typer
 
+from cutaway.cli.commands import application
 from cutaway.cli.exits import EXIT_CODES
 from cutaway.cli.keys import CHAT, KEYS
-from cutaway.cli.main import app
 from cutaway.core.limits import LIMITS
 from cutaway.server.anthropic import CountBody, MessagesBody
 from cutaway.server.fields import Body, Limited, Refused, Unused
@@ -63,7 +63,7 @@ def exit_codes() -> Iterator[str]:
 
 def commands() -> Iterator[str]:
     """A section for each command: usage, what it does, its own options."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(application())
     for path, command in _commands("cutaway", root):
         yield from ("", f"## {path}", "")
         arguments = [each for each in command.params if each.param_type_name == "argument"]

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from cutaway import __version__
+from cutaway.cli.commands import application
 from cutaway.cli.keys import KEYS
-from cutaway.cli.main import app
 from cutaway.core.limits import LIMITS
 from house_tree import ROOT
 from program import Cutaway, environment, spawn
@@ -24,7 +24,7 @@ def paths(command: Any, *path: str) -> list[tuple[str, ...]]:
     return [path, *(each for name in below for each in paths(below[name], *path, name))]
 
 
-COMMANDS = paths(typer.main.get_command(app))
+COMMANDS = paths(typer.main.get_command(application()))
 
 
 def test_all_commands_are_there() -> None:
@@ -36,6 +36,17 @@ def test_all_commands_are_there() -> None:
     assert {path[1] for path in COMMANDS if path[:1] == ("models",) and path[1:]} == {
         *("ls", "info", "estimate", "pull", "verify", "rm", "quantize"),
     }
+
+
+@pytest.mark.parametrize("name", [path[0] for path in COMMANDS if len(path) == 1])
+def test_a_command_that_is_named_is_imported_alone(name: str) -> None:
+    alone = typer.main.get_command(application(name))
+    assert paths(alone) == [path for path in COMMANDS if path[:1] in ((), (name,))]
+
+
+@pytest.mark.parametrize("name", [None, "", "complet", "--version", "cpu"])
+def test_all_commands_are_there_where_none_is_named(name: str | None) -> None:
+    assert paths(typer.main.get_command(application(name))) == COMMANDS
 
 
 def test_help_of_every_command_brings_nothing_heavy() -> None:

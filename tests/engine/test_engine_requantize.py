@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import architectures
-from cutaway.cli.main import app
+from cutaway.cli.commands import application
 from cutaway.core import gguf
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import SamplingParams
@@ -209,12 +209,14 @@ def test_the_command_prints_bytes_and_measures(folder: Path, tmp_path: Path) -> 
     text.write_text("It is a truth universally acknowledged. " * 8, encoding="utf-8")
     out = tmp_path / "made"
     asked = ["models", "quantize", str(folder), "--scheme", "int8", "--out", str(out)]
-    done = CliRunner().invoke(app, [*asked, "--text", str(text), "--text-tokens", "200", "--json"])
+    done = CliRunner().invoke(
+        application(), [*asked, "--text", str(text), "--text-tokens", "200", "--json"]
+    )
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
     assert figures["matrices"] == 14 and figures["tokens"] == 199
     assert figures["bytes"] < figures["baseline_bytes"]
     assert 0 < figures["kl"] < 0.01 and figures["agreement"] > 0.9
     assert figures["baseline"] == f"{folder} in float32"
-    again = CliRunner().invoke(app, asked)
+    again = CliRunner().invoke(application(), asked)
     assert again.exit_code != 0

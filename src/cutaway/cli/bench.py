@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli import exits
+from cutaway.cli import bench_context, bench_paper, bench_serve, exits
 from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
@@ -77,6 +77,10 @@ def cpu(
         told = ", ".join(sorted(short))
         note(f"short of a target: {told}" if short else "every target was reached")
     return exits.OK
+
+
+for _command in (bench_serve.serve, bench_paper.paper, bench_context.context):
+    app.command()(_command)
 
 
 @contextmanager

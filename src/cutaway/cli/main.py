@@ -1,87 +1,16 @@
-"""The command `cutaway`: its list of commands, and one clear line for every error."""
+"""The command `cutaway`: its streams, and one clear line for every error."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated
 
-import typer
-
-from cutaway import __version__
-from cutaway.cli import (
-    bench,
-    bench_context,
-    bench_paper,
-    bench_serve,
-    chat,
-    compare,
-    complete,
-    config,
-    detokenize,
-    doctor,
-    exits,
-    models,
-    serve,
-    tokenize,
-    trace,
-    view,
-    why,
-)
-from cutaway.cli import run as run_page
+from cutaway.cli import exits
+from cutaway.cli.commands import application
 from cutaway.cli.terminal import is_seen, note
-
-app = typer.Typer(
-    name="cutaway",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Data goes to stdout, everything else to stderr.",
-)
-
-# In the order of the help.
-COMMANDS: tuple[Callable[..., object], ...] = (
-    chat.chat,
-    complete.complete,
-    view.view,
-    why.why,
-    compare.compare,
-    run_page.run,
-    serve.serve,
-    tokenize.tokenize,
-    detokenize.detokenize,
-    doctor.doctor,
-)
-for _command in COMMANDS:
-    app.command()(_command)
-app.add_typer(models.app)
-app.add_typer(config.app)
-app.add_typer(trace.app)
-bench.app.command()(bench_serve.serve)
-bench.app.command()(bench_paper.paper)
-bench.app.command()(bench_context.context)
-app.add_typer(bench.app)
-
-
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"cutaway {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def cutaway(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="print the version and end"
-        ),
-    ] = False,
-) -> None:
-    """An LLM inference engine that people can see into."""
 
 
 def main() -> None:
@@ -97,6 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     stdout = sys.stdout
     try:
+        app = application(arguments[0] if arguments else None)
         code = app(list(arguments) or ["--help"], prog_name="cutaway", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
