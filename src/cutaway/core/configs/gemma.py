@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cutaway.core.config_reader import FULL_ATTENTION, SLIDING, Reader
-from cutaway.core.configs.layers import extents_of, heads_of, model_of
+from cutaway.core.configs.layers import extents_of, grouped_model
 from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
 
 
-def _gemma(read: Reader, period: int, *, window: int, has_head_norms: bool) -> ModelShape:
+def _gemma(read: Reader, period: int, *, has_head_norms: bool) -> ModelShape:
     """Four norms a layer; every period-th layer sees all, the others a window."""
     read.refuse("attention_bias")
     defaults = {
@@ -17,33 +17,25 @@ def _gemma(read: Reader, period: int, *, window: int, has_head_norms: bool) -> M
     }
     given = {name: value for name, value in read.config.items() if value is not None}
     read = Reader({**defaults, **given}, read.file, read.architecture)
-    heads, groups, size = heads_of(read)
-    width = read.integer("hidden_size")
+    mlp = Mlp(inner=read.integer("intermediate_size"))
     kinds = read.layer_kinds(lambda layer: SLIDING if (layer + 1) % period else FULL_ATTENTION)
-    layers = [
-        LayerShape(
-            attention=Grouped(
-                num_heads=heads,
-                num_groups=groups,
-                head_size=size,
-                extent=extent,
-                has_head_norms=has_head_norms,
-            ),
-            mlp=Mlp(inner=read.integer("intermediate_size")),
-            norms=4 * width,
-        )
-        for extent in extents_of(read, kinds, width=window)
-    ]
-    return model_of(read, layers, is_tied=True)
+    return grouped_model(
+        read,
+        lambda _: mlp,
+        extents_of(read, kinds, width=4096),
+        has_head_norms=has_head_norms,
+        num_norms=4,
+        is_tied=True,
+    )
 
 
 def gemma2(read: Reader) -> ModelShape:
-    return _gemma(read, 2, window=4096, has_head_norms=False)
+    return _gemma(read, 2, has_head_norms=False)
 
 
 def gemma3(read: Reader) -> ModelShape:
     period = read.integer("sliding_window_pattern", read.integer("_sliding_window_pattern", 6))
-    return _gemma(read, period, window=4096, has_head_norms=True)
+    return _gemma(read, period, has_head_norms=True)
 
 
 def gemma4(read: Reader) -> ModelShape:

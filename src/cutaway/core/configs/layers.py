@@ -46,8 +46,13 @@ def grouped_model(
     has_output_bias: bool = False,
     has_head_norms: bool = False,
     has_sinks: bool = False,
+    num_norms: int = 2,
+    is_tied: bool = False,
 ) -> ModelShape:
-    """Two norms a layer, and grouped attention that is the same but for what it sees."""
+    """Grouped attention that is the same in all layers but for what it sees.
+
+    num_norms: of a layer, each as wide as the model.   is_tied: where the file does not say it.
+    """
     heads, groups, size = heads_of(read)
     layers = [
         LayerShape(
@@ -62,11 +67,11 @@ def grouped_model(
                 has_sinks=has_sinks,
             ),
             mlp=mlp(layer),
-            norms=2 * read.integer("hidden_size"),
+            norms=num_norms * read.integer("hidden_size"),
         )
         for layer, extent in enumerate(extents)
     ]
-    return model_of(read, layers)
+    return model_of(read, layers, is_tied=is_tied)
 
 
 def all_alike(read: Reader, extent: Extent = FULL) -> Sequence[Extent]:

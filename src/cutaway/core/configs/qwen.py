@@ -89,14 +89,19 @@ def _qwen_delta(read: Reader, mlp: Callable[[int], Mlp]) -> ModelShape:
     return model_of(read, layers)
 
 
-def qwen3_next(read: Reader) -> ModelShape:
-    experts = Mlp(
+def _qwen_experts(read: Reader, *, num_experts: int, num_active: int) -> Mlp:
+    """Experts beside one that all tokens go through. Both counts: where the file has none."""
+    return Mlp(
         inner=read.integer("shared_expert_intermediate_size", 512),
         expert_inner=read.integer("moe_intermediate_size", 512),
-        num_experts=read.integer("num_experts", 512),
-        num_active=read.integer("num_experts_per_tok", 10),
+        num_experts=read.integer("num_experts", num_experts),
+        num_active=read.integer("num_experts_per_tok", num_active),
         has_shared_gate=True,
     )
+
+
+def qwen3_next(read: Reader) -> ModelShape:
+    experts = _qwen_experts(read, num_experts=512, num_active=10)
     dense = Mlp(inner=read.integer("intermediate_size", 5632))
     return _qwen_delta(read, lambda layer: experts if is_sparse(read, layer) else dense)
 
@@ -107,11 +112,5 @@ def qwen3_5(read: Reader) -> ModelShape:
 
 
 def qwen3_5_moe(read: Reader) -> ModelShape:
-    experts = Mlp(
-        inner=read.integer("shared_expert_intermediate_size", 512),
-        expert_inner=read.integer("moe_intermediate_size", 512),
-        num_experts=read.integer("num_experts", 256),
-        num_active=read.integer("num_experts_per_tok", 8),
-        has_shared_gate=True,
-    )
+    experts = _qwen_experts(read, num_experts=256, num_active=8)
     return _qwen_delta(read, lambda _: experts)
