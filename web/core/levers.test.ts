@@ -1,7 +1,7 @@
 // Levers: controls within the server's ranges, events cut anywhere, and figures in words.
 import { afterEach, describe, expect, it, vi } from "vitest";
 
-import { changeOf, compare, doneOf, klOf, levers, measuresOf, movedOf, partingOf, rangeOf, sliderOf, stepsOf, valueOf, type Found, type Lever } from "./levers";
+import { changeOf, compare, doneOf, klOf, levers, measuresOf, movedOf, noiseOf, partingOf, rangeOf, sliderOf, stepsOf, valueOf, type Found, type Lever } from "./levers";
 import { comparePythonOf } from "./python";
 
 const lever = (fields: Partial<Lever>): Lever => ({
@@ -142,10 +142,20 @@ describe("what was found", () => {
 
   it("has every measurement, and money where there is a price", () => {
     const rows = measuresOf(found);
-    expect(rows[0]).toEqual(["first text", "20 ms (10 ms to 40 ms)", "20 ms (10 ms to 40 ms)"]);
-    expect(rows.at(-2)).toEqual(["rows of logits with the same bits", "", "2 of 2"]);
+    expect(rows[0]).toEqual(["first text", "20 ms (10 ms to 40 ms)", "20 ms (10 ms to 40 ms)", "the same, ranges overlap"]);
+    expect(rows.at(-2)).toEqual(["rows of logits with the same bits", "", "2 of 2", ""]);
     expect(rows.map(([name]) => name)).not.toContain("money");
     expect(measuresOf({ ...found, recorded: side(0.1), changed: side(0.2) }).map(([name]) => name)).toContain("money");
+  });
+
+  it("tells a change from noise, as far as so many runs can", () => {
+    const faster = { ...side(), first_text: spread(0.004), per_token: spread(0.003), num_computed: 20, flops: 8e9 };
+    const differences = Object.fromEntries(measuresOf({ ...found, changed: faster }).map(([name, , , difference]) => [name, difference]));
+    expect(differences).toMatchObject({ "first text": "5 times less", "per token": "\u221225.0 %, ranges overlap", operations: "4 times", "tokens computed": "\u221220.0 %", weights: "the same" });
+    const once = measuresOf({ ...found, num_runs: 1, changed: faster });
+    expect(once[1]).toEqual(["per token", "4 ms", "3 ms", "\u221225.0 %"]);
+    expect(noiseOf(1)).toContain("does not tell a change from noise");
+    expect(noiseOf(3)).toContain("With 3 runs of each side they lie apart by chance in 10.0 % of all cases");
   });
 
   it("is a table of steps as long as the longer answer", () => {

@@ -159,26 +159,58 @@ export function partingOf(found: Found): string {
   return found.first_difference === null ? `the very same ${most} tokens` : `from token ${found.first_difference} of ${most}`;
 }
 
-/** Everything that was measured: what it is, of the answer as it was, and of the changed one. */
-export function measuresOf({ recorded, changed, num_equal_rows, num_rows, divergence }: Found): [string, string, string][] {
-  const spread = (each: Spread): string => `${seconds(each.median)} (${seconds(each.least)} to ${seconds(each.most)})`;
-  const rate = ({ rate: each }: Measured): string => `${figure(each.median)} (${figure(each.least)} to ${figure(each.most)})`;
-  const both = (name: string, of: (each: Measured) => string): [string, string, string] => [name, of(recorded), of(changed)];
-  const rows = [
-    both("first text", (each) => spread(each.first_text)),
-    both("per token", (each) => spread(each.per_token)),
-    both("in all", (each) => spread(each.seconds)),
-    both("tokens a second", rate),
-    both("tokens computed", (each) => figure(each.num_computed)),
-    both("operations", (each) => operations(each.flops)),
-    both("bytes moved", (each) => bytes(each.num_bytes)),
-    both("its cache", (each) => bytes(each.cache_bytes)),
-    both("weights", (each) => bytes(each.weight_bytes)),
+/** By how much a number changed: in percent, or in times where it is far. */
+function moved(before: number, after: number): string {
+  if (before === after) return "the same";
+  const times = after / before;
+  if (!(times > 0 && Number.isFinite(times))) return "";
+  if (times >= 2) return `${figure(times)} times`;
+  return times <= 0.5 ? `${figure(1 / times)} times less` : `${times > 1 ? "+" : "\u2212"}${share(Math.abs(times - 1))}`;
+}
+
+/** What was measured: its name, of the answer as it was, of the changed one, and the difference. */
+export type Measure = [name: string, before: string, after: string, difference: string];
+
+/** Everything that was measured. What one side's own runs differ by is told of each difference. */
+export function measuresOf({ recorded, changed, num_equal_rows, num_rows, divergence, num_runs }: Found): Measure[] {
+  const spread = (name: string, of: (each: Measured) => Spread, told: (value: number) => string): Measure => {
+    const [one, other] = [of(recorded), of(changed)];
+    const inWords = (each: Spread): string => (num_runs > 1 ? `${told(each.median)} (${told(each.least)} to ${told(each.most)})` : told(each.median));
+    const isNoise = num_runs > 1 && one.least <= other.most && other.least <= one.most;
+    return [name, inWords(one), inWords(other), `${moved(one.median, other.median)}${isNoise ? ", ranges overlap" : ""}`];
+  };
+  const both = (name: string, of: (each: Measured) => number, told: (value: number) => string): Measure => [
+    name,
+    told(of(recorded)),
+    told(of(changed)),
+    moved(of(recorded), of(changed)),
   ];
-  if (recorded.money !== null) rows.push(both("money", (each) => figure(each.money)));
-  rows.push(["rows of logits with the same bits", "", `${num_equal_rows} of ${num_rows}`]);
-  if (divergence) rows.push(["the same likeliest token", "", `${divergence.num_same_top} of ${divergence.kl.length} steps`]);
+  const rows = [
+    spread("first text", (each) => each.first_text, seconds),
+    spread("per token", (each) => each.per_token, seconds),
+    spread("in all", (each) => each.seconds, seconds),
+    spread("tokens a second", (each) => each.rate, figure),
+    both("tokens computed", (each) => each.num_computed, figure),
+    both("operations", (each) => each.flops, operations),
+    both("bytes moved", (each) => each.num_bytes, bytes),
+    both("its cache", (each) => each.cache_bytes, bytes),
+    both("weights", (each) => each.weight_bytes, bytes),
+  ];
+  if (recorded.money !== null && changed.money !== null) rows.push(both("money", (each) => each.money ?? 0, figure));
+  rows.push(["rows of logits with the same bits", "", `${num_equal_rows} of ${num_rows}`, ""]);
+  if (divergence) rows.push(["the same likeliest token", "", `${divergence.num_same_top} of ${divergence.kl.length} steps`, ""]);
   return rows;
+}
+
+/** What so many runs of each side can tell. Without any effect both ranges lie apart in 2 of (2n over n) orders. */
+export function noiseOf(runs: number): string {
+  if (runs < 2) return "One run of each side does not tell a change from noise; take more runs.";
+  let orders = 1;
+  for (let each = 1; each <= runs; each += 1) orders *= (runs + each) / each;
+  return (
+    "Where ranges overlap, the change is no larger than what one side's own runs differ by. " +
+    `With ${runs} runs of each side they lie apart by chance in ${share(2 / orders)} of all cases.`
+  );
 }
 
 /** What was found, as far as a table has no room for it in one cell. */
