@@ -33,6 +33,18 @@ describe("pages", () => {
     expect(few.reduce((sum, brick) => sum + brick.count, 0)).toBe(8);
     expect(bricksOf("", 4)).toEqual([]);
   });
+
+  it("are each their own where free ones alone are too many for the picture", () => {
+    const bricks = bricksOf(`.uc${"f".repeat(9000)}s${"f".repeat(5)}`, 16);
+    expect(bricks.slice(0, 5)).toEqual([
+      { state: ".", first: 0, count: 1 },
+      { state: "u", first: 1, count: 1 },
+      { state: "c", first: 2, count: 1 },
+      { state: "f", first: 3, count: 9000 },
+      { state: "s", first: 9003, count: 1 },
+    ]);
+    expect(bricks).toHaveLength(10);
+  });
 });
 
 describe("lanes", () => {

@@ -66,8 +66,23 @@ export const STATES: Readonly<Record<string, string>> = {
   ".": "scratch",
 };
 
-/** Pages in a picture of at most so many bricks: each stands for neighbours and is as its busiest one. */
-export function bricksOf(map: string, most: number): { state: string; first: number; count: number }[] {
+/** One page of a picture, or neighbours that it stands for. */
+export interface Brick {
+  state: string;
+  first: number;
+  count: number;
+}
+
+/**
+ * Pages in a picture of at most so many bricks. Where there are more pages, each long stretch of free ones
+ * is one brick; where those that hold something are too many still, each stands for neighbours and is as
+ * its busiest one.
+ */
+export function bricksOf(map: string, most: number): Brick[] {
+  if (map.length > most) {
+    const runs = [...map.matchAll(/f{9,}|[^]/g)];
+    if (runs.length <= most) return runs.map(({ 0: run, index }) => ({ state: run[0]!, first: index, count: run.length }));
+  }
   const size = Math.max(1, Math.ceil(map.length / most));
   const order = "suc.f";
   return Array.from({ length: Math.ceil(map.length / size) }, (_, index) => {
