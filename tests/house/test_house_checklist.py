@@ -20,7 +20,7 @@ COUNTS = {
     **{"J": 12, "K": 5, "L": 9, "M": 10, "N": 11, "O": 4, "P": 9, "Q": 14, "R": 11},
 }
 OWED = "J8 J9 O1 O2 O3 O4 Q2 Q3 Q9 Q10 Q11 Q12 Q13 Q14".split()
-OPEN = ["F8"]
+OPEN: list[str] = []
 
 # Rows that are to be seen on the page; of these, what no station, room or chapter shows yet: what
 # was never trained, no draft model, and levers that only the command line pulls.
