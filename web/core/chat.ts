@@ -91,7 +91,7 @@ export async function* ask(question: Question, signal: AbortSignal, note?: (piec
     headers: { "content-type": "application/json" },
     body: bodyOf(question),
     signal,
-  });
+  }).catch(gone);
   if (!response.ok || !response.body) throw new Error(await faultOf(response));
   const events = new EventReader();
   const decoder = new TextDecoder();
@@ -99,7 +99,7 @@ export async function* ask(question: Question, signal: AbortSignal, note?: (piec
   const reader = response.body.getReader();
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(gone);
       if (done) break;
       const piece = decoder.decode(value, { stream: true });
       note?.(piece);
@@ -112,6 +112,11 @@ export async function* ask(question: Question, signal: AbortSignal, note?: (piec
     reader.cancel().catch(() => undefined);
   }
   if (!isDone) throw new Error("the server closed the stream before the answer's end.");
+}
+
+/** Browsers' own words for a server that is gone are "Failed to fetch" and "network error". */
+function gone(error: unknown): never {
+  throw error instanceof TypeError ? new Error("The server does not answer.") : error;
 }
 
 /** What one event's data says. Throws an Error when it tells of a fault. */

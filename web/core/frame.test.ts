@@ -45,8 +45,13 @@ describe("frames", () => {
     }
   });
 
-  it("are refused when the header lies", () => {
-    const text = '{"__metadata__":{"cutaway":"{\\"schema\\":1}"},"a":{"dtype":"F32","shape":[9],"data_offsets":[0,4]}}';
+  it.each([
+    { shape: [9], data_offsets: [0, 4] },
+    { shape: [1e9, 0], data_offsets: [0, 0] }, // as a table it would have so many rows
+    { shape: [-1, -1], data_offsets: [0, 4] },
+    { shape: [0.5, 2], data_offsets: [0, 4] },
+  ])("are refused when the header lies: $shape", (lie) => {
+    const text = JSON.stringify({ __metadata__: { cutaway: '{"schema":1}' }, a: { dtype: "F32", ...lie } });
     const bytes = new Uint8Array(8 + text.length + 4);
     new DataView(bytes.buffer).setBigUint64(0, BigInt(text.length), true);
     bytes.set(new TextEncoder().encode(text), 8);

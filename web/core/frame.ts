@@ -50,6 +50,7 @@ interface Entry {
 }
 
 const SCHEMA = 1;
+const MOST_SIDE = 2 ** 22; // more than any vocabulary has tokens
 const SIZES: Record<string, number> = { F32: 4, I64: 8, U8: 1 };
 
 /** Throws an Error that says what is wrong with the bytes. */
@@ -106,7 +107,9 @@ function tensorOf(name: string, entry: Entry, bytes: ArrayBuffer, start: number)
   const size = SIZES[entry.dtype];
   const count = entry.shape.reduce((product, each) => product * each, 1);
   if (size === undefined) throw new Error(`${name} has the type ${entry.dtype}.`);
-  if (to - from !== size * count || start + to > bytes.byteLength) {
+  // Beside one of no length a side has no bytes that bound it.
+  const isWhole = entry.shape.every((side) => Number.isInteger(side) && side >= 0 && side <= MOST_SIDE);
+  if (!isWhole || to - from !== size * count || start + to > bytes.byteLength) {
     throw new Error(`${name} does not fit into the view.`);
   }
   const data = bytes.slice(start + from, start + to); // aligned, whatever stood before it

@@ -65,6 +65,9 @@ describe("trace files", () => {
 
   it("are refused where they are something else, cut short or damaged", async () => {
     await expect(openTrace(new ArrayBuffer(10))).rejects.toThrow("no zip");
+    const large = Object.defineProperty(new Blob(), "size", { value: 2 ** 33 });
+    large.arrayBuffer = () => Promise.reject(new Error("it was read"));
+    await expect(openTrace(large)).rejects.toThrow("has 8589934592 bytes");
     const whole = bytesOf(0);
     await expect(openTrace(whole.slice(0, whole.length / 2).buffer)).rejects.toThrow("no zip");
     await expect(openTrace(whole.slice(100).buffer)).rejects.toThrow();

@@ -44,11 +44,11 @@ interface Entry {
   start: number;
 }
 
-/** Throws an Error that says what is wrong with the file. */
-export async function openTrace(bytes: ArrayBuffer): Promise<TraceFile> {
-  if (bytes.byteLength > MAX_FILE_BYTES) {
-    throw new Error(`The file has ${bytes.byteLength} bytes; at most ${MAX_FILE_BYTES} are read here.`);
-  }
+/** Throws an Error that says what is wrong with the file; one that is too large is not read at all. */
+export async function openTrace(given: ArrayBuffer | Blob): Promise<TraceFile> {
+  const size = given instanceof Blob ? given.size : given.byteLength;
+  if (size > MAX_FILE_BYTES) throw new Error(`The file has ${size} bytes; at most ${MAX_FILE_BYTES} are read here.`);
+  const bytes = given instanceof Blob ? await given.arrayBuffer() : given;
   const entries = new Map(entriesOf(bytes).map((entry) => [entry.name, entry]));
   const budget = { left: MAX_TOTAL_BYTES };
   const unpacked = async (name: string): Promise<ArrayBuffer | null> => {

@@ -18,15 +18,21 @@ export class Server {
   isReady = $state(false);
   words = $state("Asking the server …");
 
+  #isWatched = false;
+
   /** Ask until the server is ready. A refusal for want of a key is final. */
   async watch(): Promise<void> {
+    if (this.#isWatched) return;
+    this.#isWatched = true;
     while (!(await this.#look())) await new Promise((resume) => setTimeout(resume, WAIT_MS));
+    this.#isWatched = false;
   }
 
   async #look(): Promise<boolean> {
     try {
       const models = await fetch("/v1/models");
       if (models.status === 401) {
+        this.isReady = false; // a server that was started anew knows this browser no more
         this.words = "This server asks for a key. Open the page by the link that it was started with.";
         return true;
       }
@@ -36,12 +42,13 @@ export class Server {
       const card = ((await models.json()) as { data: Card[] }).data[0];
       this.model = card?.id ?? "";
       this.maxLength = card?.max_model_len ?? 0;
+      this.isReady = ready.ok;
       if (!ready.ok) return false;
-      this.isReady = true;
       if (!this.fields.length) await this.#readFields(card?.sampling ?? {});
       // The list is asked before; a model that came between has told no length yet.
       return this.maxLength > 0;
     } catch (error) {
+      this.isReady = false;
       this.words = error instanceof TypeError ? "The server does not answer." : String(error);
     }
     return false;

@@ -16,32 +16,45 @@ interface Left {
 // Two stores: all conversations are read at the start, tokens only of the one that is opened.
 const chats = opened("cutaway-chats");
 const tokens = opened("cutaway-tokens");
-const tabs = typeof indexedDB === "undefined" ? null : new BroadcastChannel("cutaway-chats");
+const tabs = hasStore() ? new BroadcastChannel("cutaway-chats") : null;
 const LEFT = "left/";
 const PART = 128; // tokens that are kept at once: some milliseconds
 
 function opened(name: string): UseStore | null {
-  return typeof indexedDB === "undefined" ? null : createStore(name, "all");
+  return hasStore() ? createStore(name, "all") : null;
+}
+
+function hasStore(): boolean {
+  try {
+    return typeof indexedDB !== "undefined";
+  } catch {
+    return false; // a browser that keeps no cookies may refuse the very name
+  }
 }
 
 /** All conversations, the one that changed last first. One that cannot be read is left out. */
 export async function allChats(): Promise<KeptChat[]> {
   await takeLeft();
   const found = chats ? await values<KeptChat>(chats) : [];
-  const read = readChats(written(found));
-  return read.sort((one, other) => other.changed - one.changed);
+  const all = readChats(written(found));
+  return all.sort((one, other) => other.changed - one.changed);
 }
 
 /** One conversation as it is kept now; null where it is not. */
 export async function chatOf(id: string): Promise<KeptChat | null> {
   const found = chats && (await get<KeptChat>(id, chats));
-  return found ? readChats(written([found]))[0] ?? null : null;
+  return found ? read(found) ?? null : null;
+}
+
+/** What another version kept, or what was damaged, with every field checked. */
+function read(kept: KeptChat): KeptChat | undefined {
+  return readChats(written([kept]))[0];
 }
 
 /** Keep a conversation beside what other tabs kept of it; all that is kept of it now. */
 export async function keepChat(chat: KeptChat): Promise<KeptChat> {
   let all = chat;
-  if (chats) await update<KeptChat>(chat.id, (kept) => (all = merged(chat, kept)), chats);
+  if (chats) await update<KeptChat>(chat.id, (kept) => (all = merged(chat, kept && read(kept))), chats);
   tabs?.postMessage(chat.id);
   return all;
 }
@@ -75,19 +88,31 @@ export function leave(chat: string, turn: Kept, from: number, scored: readonly S
   }
 }
 
-/** Put what closing pages left into their conversations. */
+/** Put what closing pages left into their conversations. What cannot be read is let go. */
 async function takeLeft(): Promise<void> {
-  for (const key of Object.keys(localStorage).filter((each) => each.startsWith(LEFT))) {
-    const left = JSON.parse(localStorage.getItem(key) ?? "null") as Left | null;
-    const kept = left && chats && (await get<KeptChat>(left.chat, chats));
-    if (left && kept) {
-      await keepChat({ ...kept, turns: [left.turn] });
-      const before = await tokensOf(left.turn.id);
-      const all = [...before.slice(0, left.from), ...left.scored];
-      if (all.length > before.length) await keepTokens(left.turn.id, all, left.from);
-    }
-    localStorage.removeItem(key);
+  for (const key of leftKeys()) {
+    await take(localStorage.getItem(key) ?? "null").catch(() => undefined);
+    localStorage.removeItem(key); // else it would stand in the way of every start
   }
+}
+
+function leftKeys(): string[] {
+  try {
+    return Object.keys(localStorage).filter((each) => each.startsWith(LEFT));
+  } catch {
+    return []; // the browser lets the page keep nothing there
+  }
+}
+
+async function take(text: string): Promise<void> {
+  const left = JSON.parse(text) as Left | null;
+  const kept = left && (await chatOf(left.chat));
+  const turn = kept && read({ ...kept, turns: [left.turn] })?.turns[0];
+  if (!turn) return;
+  await keepChat({ ...kept, turns: [{ ...turn, parent: left.turn.parent }] });
+  const before = await tokensOf(turn.id);
+  const all = [...before.slice(0, left.from), ...left.scored];
+  if (all.length > before.length) await keepTokens(turn.id, all, left.from);
 }
 
 /** The tokens of an answer; none where they were not kept. */
