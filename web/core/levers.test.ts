@@ -84,6 +84,7 @@ describe("what can be changed", () => {
     expect(valueOf(lever({ name: "kv_dtype", kind: "choice", choices: ["auto", "int8"], now: "auto" }), {}, 9)).toBe("int8");
     expect(valueOf(lever({ name: "patch", kind: "patch", most: 29 }), {}, 9)).toBe("14@8:zero");
     expect(valueOf(lever({ name: "context", kind: "whole" }), {}, 9)).toBe("4");
+    expect(valueOf(lever({ name: "prefill_chunk", kind: "whole", now: "512" }), {}, 9)).toBe("8");
   });
 
   it("is written and told as the command has it", () => {

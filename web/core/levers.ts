@@ -127,7 +127,7 @@ export function valueOf(lever: Lever, own: Readonly<Record<string, number>>, num
   if (lever.kind === "layer") return String(Math.floor((lever.most ?? 0) / 2));
   if (lever.kind === "patch") return `${Math.floor((lever.most ?? 0) / 2)}@${Math.max(0, numPrompt - 1)}:zero`;
   if (lever.name === "context") return String(Math.max(1, numPrompt >> 1));
-  const usual: Record<string, string> = { top_k: "1", top_p: "0.5", min_p: "0.1", seed: "1", window: "16", batch: "4" };
+  const usual: Record<string, string> = { top_k: "1", top_p: "0.5", min_p: "0.1", seed: "1", window: "16", batch: "4", prefill_chunk: "8", page_size: "32" };
   return usual[lever.name] ?? (lever.kind === "text" || lever.kind === "token" ? "" : String(now ?? lever.now ?? 1));
 }
 
