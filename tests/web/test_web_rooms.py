@@ -64,7 +64,7 @@ def test_a_vocabulary_is_learned_and_walked_by_keyboard(opened: Opened) -> None:
     learn.get_by_text("0 of 3").wait_for()
     learn.get_by_label("Merges done").press("End")
     learn.get_by_text("3 of 3").wait_for()
-    assert "A vocabulary of 259: no pair is left. The text has 1 tokens" in learn.inner_text()
+    assert "A vocabulary of 259: no pair is left. The text has 1 token," in learn.inner_text()
     size = learn.get_by_label("Size of the vocabulary")
     size.fill("258")
     size.dispatch_event("change")
