@@ -28,7 +28,7 @@ from cutaway.trace.viewer import with_viewer
 from cutaway.views import VIEWS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import CDPSession, Page
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 ROUNDS = 3
@@ -36,6 +36,7 @@ ROUNDS = 3
 # From the document's start: fetched, run, unpacked, drawn; and each station once more.
 OPENED = "article[data-view]"
 WORKED = "() => performance.now()"
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 
 
 def saved(path: Path, *, tokens: int, layers: int) -> None:
@@ -100,15 +101,21 @@ def measure(document: Path, views: list[str]) -> None:
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         seconds = sorted(opened(page, document) for _ in range(ROUNDS))
         print(f"opened in {', '.join(f'{each:.2f}' for each in seconds)} s (bound: 2 s)")
-        told = session.send("Performance.getMetrics")["metrics"]
-        work = next(each["value"] for each in told if each["name"] == "TaskDuration")
-        print(f"of the last the page's own thread computed {work:.2f} s")
+        print(f"of the last the page's own thread computed {computed(session):.2f} s")
         for view in views:
-            began = perf_counter()
+            began, before = perf_counter(), computed(session)
             page.locator(f"nav [data-view={view}]").click()
             page.locator(f"article[data-view={view}]").wait_for()
-            print(f"{view:16} {perf_counter() - began:6.2f} s")
+            page.evaluate(PAINTED)
+            work = computed(session) - before
+            print(f"{view:16} {perf_counter() - began:6.2f} s, computed {work:.2f} s")
         browser.close()
+
+
+def computed(session: CDPSession) -> float:
+    """Seconds that the page's own thread has computed since the document's start."""
+    told = session.send("Performance.getMetrics")["metrics"]
+    return next(each["value"] for each in told if each["name"] == "TaskDuration")
 
 
 if __name__ == "__main__":

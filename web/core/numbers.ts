@@ -1,15 +1,18 @@
 // Numbers as people read them, with units; never more digits than they bear.
 
+// One for all: toLocaleString makes one at each call, and a picture may have hundreds of numbers.
+const WRITER = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 8 });
+
 /** A number by itself: 0.0123, 1.23, 12.3, 1,234. */
 export function figure(value: number | null | undefined, digits = 3): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "none";
   if (!isFinite(value)) return value < 0 ? "\u2212\u221e" : "\u221e";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e15) return signed(value.toLocaleString("en-GB"));
+  if (Number.isInteger(value) && size < 1e15) return signed(WRITER.format(value));
   if (size >= 1e6 || size < 1e-4) return signed(powers(value, digits));
   const places = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
-  return signed(Number(value.toFixed(Math.min(places, 8))).toLocaleString("en-GB", { maximumFractionDigits: 8 }));
+  return signed(WRITER.format(Number(value.toFixed(Math.min(places, 8)))));
 }
 
 function powers(value: number, digits: number): string {

@@ -47,6 +47,7 @@ describe("trace files", () => {
       expect([seen.query.token, seen.values.token, seen.isExact]).toEqual([token, token, true]);
     }
     expect((await views.see({ view: "probabilities", token: 99 })).query.token).toBe(7);
+    expect(await views.see({ view: "probabilities", token: 99 })).toBe(await views.see({ view: "probabilities", token: 7 })); // made once
     expect((await at({ position: 3 })).head).toBeUndefined(); // all heads, not one of them
     expect(await at({ layer: 0, head: 3 })).toMatchObject({ layer: 1, head: 2 });
     const head = await views.see({ view: "attention", layer: 1, head: 0 });

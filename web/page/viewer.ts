@@ -5,6 +5,8 @@ import "./page.css";
 import Viewer from "./Viewer.svelte";
 
 const text = document.getElementById("trace")!.textContent.trim();
-const bytes = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+const signs = atob(text);
+const bytes = new Uint8Array(signs.length);
+for (let at = 0; at < bytes.length; at += 1) bytes[at] = signs.charCodeAt(at);
 
 mount(Viewer, { target: document.getElementById("app")!, props: { bytes } });

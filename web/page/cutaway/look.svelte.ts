@@ -87,14 +87,24 @@ export class Look {
     return next ?? this.step;
   }
 
-  /** Begin: which tokens there are, and the numbers on the map that cost nothing. */
+  /** Begin: which tokens there are. */
+  async begin(): Promise<void> {
+    this.tokens = (await this.#recorded("tokens")) as Tokens | null;
+  }
+
+  /** Begin, and then the numbers on the map that cost nothing. */
   async open(): Promise<void> {
-    for (const view of ["tokens", ...RECORDED]) {
-      if ((await this.views.held(view))?.length === 0) continue; // a file may lack it
-      const seen = await this.views.see({ view }, this.#slot("open"));
-      this.#note(seen);
-      if (view === "tokens") [this.tokens, this.drawn] = [seen.values as unknown as Tokens, await this.views.drawnTokens()];
-    }
+    if (!this.tokens) await this.begin();
+    if (this.tokens) this.drawn = await this.views.drawnTokens();
+    for (const view of RECORDED) await this.#recorded(view);
+  }
+
+  /** What is on record; null in a file that lacks it. */
+  async #recorded(view: string): Promise<unknown> {
+    if ((await this.views.held(view))?.length === 0) return null;
+    const seen = await this.views.see({ view }, this.#slot("open"));
+    this.#note(seen);
+    return seen.values;
   }
 
   #note(seen: Seen): void {
