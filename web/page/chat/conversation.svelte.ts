@@ -10,6 +10,7 @@ import { Turn } from "./turn.svelte";
 
 const MOST_TITLE = 60;
 const KEEP_MS = 2000; // what a page that closes amid an answer may lose
+const task = (): Promise<void> => new Promise((resume) => setTimeout(resume));
 
 /** Turns as a tree, of which one path is shown; at most one answer is being made at a time. */
 export class Conversation {
@@ -191,10 +192,11 @@ export class Conversation {
       else if (!isLeaving) turn.fault = error instanceof Error ? error.message : String(error);
     } finally {
       this.#stopper = null;
-      this.isBusy = false;
       clearInterval(keeper);
-      // In a task of its own, so that the answer's end is painted first.
-      await new Promise((resume) => setTimeout(resume));
+      // Each in a task of its own: what is left of the answer, what can be done with it and with all others, its keeping.
+      await task();
+      this.isBusy = false;
+      await task();
       removeEventListener("beforeunload", close);
       keep();
     }
