@@ -45,8 +45,9 @@ def target(model: LoadedModel) -> Iterator[Engine]:
 
 
 def close(made: Engine) -> None:
-    if made._compiler is not None:
-        made._compiler.close()
+    compiler = made._admission._compiler
+    if compiler is not None:
+        compiler.close()
 
 
 def ask(grammar: Grammar | None, name: str = "r", **settings: Any) -> Request:
@@ -120,7 +121,7 @@ def test_e08_preemption_keeps_the_place_in_the_grammar(model: LoadedModel, draft
     for target in (large, small):
         for request in requests:
             if request.params.grammar is not None:
-                target._grammars().compile(request.params.grammar).result(timeout=300)
+                target.grammar_state(request.params)  # from now on it is ready at once
     assert essences(run(small, requests)) == essences(run(large, requests))
     assert small.scheduler.num_preemptions > 0
     close(large)
@@ -261,9 +262,9 @@ def test_nobody_waits_for_a_grammar_that_is_being_compiled(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = engine(model)
-    compiled = target._grammars().compile(_POINT).result(timeout=300)
+    compiled = target._admission._grammars().compile(_POINT).result(timeout=300)
     slow: Future[CompiledGrammar] = Future()
-    monkeypatch.setattr(target._grammars(), "compile", lambda _: slow)
+    monkeypatch.setattr(target._admission._grammars(), "compile", lambda _: slow)
     target.add(ask(_POINT, "slow", n=2))
     target.add(ask(_POINT, "aborted"))
     target.add(ask(None, "free", max_tokens=6))
@@ -283,7 +284,7 @@ def test_nobody_waits_for_a_grammar_that_is_being_compiled(
 def test_all_that_wait_can_be_aborted(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     target = engine(model)
     never: Future[CompiledGrammar] = Future()
-    monkeypatch.setattr(target._grammars(), "compile", lambda _: never)
+    monkeypatch.setattr(target._admission._grammars(), "compile", lambda _: never)
     target.add(ask(_POINT, n=3))
     target.abort("r")
     assert [delta.finish_reason for delta in target.step()] == ["abort"] * 3

@@ -45,7 +45,7 @@ def _rows(source: Source, side: Side) -> list[Row]:
     record.request = replace(record.request, params=side.params)
     record.seed = source.answer.seed if side.params.seed is None else side.params.seed
     state = side.engine.grammar_state(side.params)
-    return rows_of(record, end_ids=side.engine.end_ids(side.params), state=state)
+    return rows_of(record, end_ids=side.engine.model.end_ids(side.params), state=state)
 
 
 def _moved(

@@ -6,23 +6,21 @@ Start reading at step(). Each stage is called from here and knows nothing of the
 from __future__ import annotations
 
 import math
-import os
 from time import perf_counter
 
 from cutaway.cache.paged import CacheStats, PagedCache
 from cutaway.cache.pool import Pool
-from cutaway.cache.prefix import root_key
 from cutaway.core.errors import CutawayError, DeadlineError, GrammarError, NumericsError
 from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
+from cutaway.engine.admission import Admission
 from cutaway.engine.batch import build_batch
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.door import check_request, longest
+from cutaway.engine.door import check_request
 from cutaway.engine.drafters import Drafter
 from cutaway.engine.draws import draw, good, score_prompts
-from cutaway.engine.grammars import Pending
 from cutaway.engine.memory import pages_of
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
@@ -35,11 +33,8 @@ from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 from cutaway.engine.verify import Present, Verdict, fingerprints, verify
 from cutaway.sampling.accept import accept
-from cutaway.sampling.grammar import CompiledGrammar, GrammarState
-from cutaway.sampling.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammar import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
-from cutaway.sampling.seed import resolve_seed
-from cutaway.stream.text import TextStream, stop_token_ids
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
 
@@ -100,20 +95,16 @@ class Engine:
         can_roll_back = all(group.spec.can_roll_back for group in groups)
         self._drafter = drafter if can_roll_back else None
         self._answers: dict[Sequence, Running] = {}
-        # Choices past the first wait for its prompt, which they then find in the prefix index.
-        self._followers: dict[Sequence, list[Sequence]] = {}
-        self._root_secret = os.urandom(16)
+        self._admission = Admission(model, self.scheduler, max_length=self.max_length)
         self._ended: list[Delta] = []  # aborted between steps
         self._next_end = math.inf  # no deadline lies before
         self.num_steps = 0
         self.num_drafted = 0
         self.num_accepted = 0
-        self._compiler: GrammarCompiler | None = None  # made for the first grammar
-        self._compiling: Pending[Sequence, CompiledGrammar] = Pending()
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or bool(self._ended) or bool(self._compiling)
+        return self.scheduler.has_work or bool(self._ended) or bool(self._admission)
 
     @property
     def cache_stats(self) -> CacheStats:
@@ -128,21 +119,15 @@ class Engine:
         """
         arrived = perf_counter()
         check_request(request, self.model.facts.vocab_size, self.max_length)
-        seed = resolve_seed(request.params)
-        sequences = [self._sequence(request, choice, seed) for choice in range(request.params.n)]
+        sequences = self._admission.open(request)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
-        if request.params.grammar is None:
-            self.scheduler.add(sequences[0])
-        else:
-            self._compiling.add(sequences[0], self._grammars().compile(request.params.grammar))
+        self._admission.add(sequences)
         self._answers.update(answers)
         if self.recorder is not None:
             for sequence in sequences:
                 self.recorder.opened(sequence, arrived=arrived)
         self._next_end = min(self._next_end, answers[sequences[0]].ends)
-        if len(sequences) > 1:
-            self._followers[sequences[0]] = sequences[1:]
 
     def abort(
         self, request_id: str, *, choice: int | None = None, error: CutawayError | None = None
@@ -157,9 +142,8 @@ class Engine:
             if s.request.request_id == request_id and choice in (None, s.choice)
         ]
         for sequence in ended:
-            followers = self._followers.pop(sequence, None)
-            assert choice is None or not followers, "others wait for the prompt of this choice"
-            self._compiling.discard(sequence)
+            has_followers = self._admission.discard(sequence)
+            assert choice is None or not has_followers, "others wait for the prompt of this choice"
         self.scheduler.abort(request_id, choice=choice)
         for sequence in ended:
             answer = self._answers[sequence]
@@ -223,31 +207,14 @@ class Engine:
         return verify(
             self.replay(answer, level=level, prefill_chunk=prefill_chunk),
             vocab_size=self.model.facts.vocab_size,
-            end_ids=self.end_ids(params),
+            end_ids=self.model.end_ids(params),
             state=self.grammar_state(params),
             present=present,
         )
 
-    def end_ids(self, params: SamplingParams) -> frozenset[int]:
-        """Ids that end an answer with these settings."""
-        return frozenset(self._ending(params))
-
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The grammar of an answer before its first token; compiled again where it is not kept."""
-        if params.grammar is None:
-            return None
-        compiled = self._grammars().compile(params.grammar).result()
-        return GrammarState(compiled, may_end=not params.ignore_eos)
-
-    def text_stream(self, params: SamplingParams) -> TextStream:
-        """What makes text of an answer's tokens, before the first of them."""
-        tokenizer = self.model.tokenizer
-        return TextStream(
-            params,
-            tokenizer.token_bytes,
-            skipped=tokenizer.control_ids if params.skip_special_tokens else frozenset(),
-            ending=self._ending(params),
-        )
+        return self._admission.grammar_state(params)
 
     def step(self) -> list[Delta]:
         """Compute one step and say what is new. Empty when there is no work."""
@@ -320,7 +287,7 @@ class Engine:
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
-        self._release_followers(sequence)
+        self._admission.release(sequence)
         delta = answer.delta(
             taken.token_ids, taken.text, drawn, reason=taken.reason, stopped_by=taken.stopped_by
         )
@@ -333,7 +300,7 @@ class Engine:
         """End a sequence whose logits are not finite; what it stored is zeroed."""
         sequence = answer.sequence
         self.runner.clear(self.scheduler.fail(sequence))
-        self._release_followers(sequence)
+        self._admission.release(sequence)
         error = NumericsError(
             f"the model gave NaN or infinity after {sequence.num_tokens} tokens; this answer "
             "ends here. Use dtype float32, or check the model's files."
@@ -343,7 +310,7 @@ class Engine:
     def _refuse(self, answer: Running, error: GrammarError) -> Delta:
         """End a sequence that its grammar does not let go on."""
         self.scheduler.finish(answer.sequence)
-        self._release_followers(answer.sequence)
+        self._admission.release(answer.sequence)
         return self._failed(answer, error)
 
     def _failed(self, answer: Running, error: CutawayError) -> Delta:
@@ -367,57 +334,27 @@ class Engine:
                 grammar = self._answers[sequence].grammar
                 sequence.draft_token_ids = grammar.fitting(drafts) if grammar else drafts
 
-    def _grammars(self) -> GrammarCompiler:
-        if self._compiler is None:
-            self._compiler = GrammarCompiler(
-                self.model.tokenizer,
-                num_rows=self.model.facts.vocab_size,
-                end_ids=self.model.end_token_ids,
-            )
-        return self._compiler
-
     def _take_compiled(self, *, may_wait: bool) -> list[Delta]:
         """Let those wait for their turn whose grammar is ready; end those whose grammar is not."""
         deltas: list[Delta] = []
-        for sequence, made in self._compiling.done(seconds=_COMPILE_WAIT if may_wait else 0):
-            choices = [sequence, *self._followers.get(sequence, ())]
+        for choices, made in self._admission.compiled(seconds=_COMPILE_WAIT if may_wait else 0):
             fault = made.exception()
             if fault is None:
                 for choice in choices:
                     ignores = choice.request.params.ignore_eos
                     state = GrammarState(made.result(), may_end=not ignores)
                     self._answers[choice].grammar = state
-                self.scheduler.add(sequence)
+                self.scheduler.add(choices[0])
                 continue
             assert isinstance(fault, GrammarError), "the compiler gives no other fault"
-            self._followers.pop(sequence, None)
+            self._admission.discard(choices[0])
             for choice in choices:
                 deltas.append(self._failed(self._answers[choice], fault))
         return deltas
 
-    def _release_followers(self, sequence: Sequence) -> None:
-        for follower in self._followers.pop(sequence, ()):
-            self.scheduler.add(follower)
-
-    def _sequence(self, request: Request, choice: int, seed: int) -> Sequence:
-        max_length = longest(request, self.max_length)
-        position_key = self.model.transformer.position_key(max_length)
-        return Sequence(
-            request=request,
-            choice=choice,
-            seed=seed,
-            max_length=max_length,
-            cache_root=root_key(self._root_secret, request.cache_salt, position_key),
-        )
-
-    def _ending(self, params: SamplingParams) -> dict[int, str | int]:
-        """Ids that end an answer with these settings, and what is said of each."""
-        control = self.model.tokenizer.control_tokens
-        return stop_token_ids(params, self.model.end_token_ids, control)
-
     def _answer(self, sequence: Sequence, arrived: float) -> Running:
         params = sequence.request.params
-        stream, ending = self.text_stream(params), self.end_ids(params)
+        stream, ending = self.model.text_stream(params), self.model.end_ids(params)
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
         return Running(sequence, stream, ending, arrived, ends)

@@ -142,7 +142,7 @@ class _Ending:
 
     def __init__(self, engine: Engine, answer: AnswerRecord) -> None:
         self._answer = answer
-        self._stream = engine.text_stream(answer.request.params)
+        self._stream = engine.model.text_stream(answer.request.params)
         self._num_tokens = 0
         self._stages: dict[str, StageCost] = {}
         self._busy = 0.0

@@ -190,7 +190,7 @@ def _subject(
         build=build,
         take=take,
         grammar=lambda: engine.grammar_state(params),
-        stream=lambda: engine.text_stream(params),
+        stream=lambda: engine.model.text_stream(params),
         kept=partial(_kept, engine, answer),
         row=partial(_row, engine, answer),
         branch=partial(_branch, engine, answer),
@@ -201,7 +201,7 @@ def _subject(
 
 def _row(engine: Engine, answer: AnswerRecord, token: int) -> Row:
     params = answer.request.params
-    state, end_ids = engine.grammar_state(params), engine.end_ids(params)
+    state, end_ids = engine.grammar_state(params), engine.model.end_ids(params)
     if state is not None:
         return rows_of(answer, end_ids=end_ids, state=state)[token]
     output = [each.token_id for each in answer.tokens[:token]]

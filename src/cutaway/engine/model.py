@@ -11,7 +11,9 @@ import torch
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
+from cutaway.core.request import SamplingParams
 from cutaway.engine.template_of import compiled_template
+from cutaway.stream.text import TextStream, stop_token_ids
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
 
@@ -39,3 +41,20 @@ class LoadedModel:
         Raises: TemplateError when there is none, or it is at fault.
         """
         return compiled_template(self.template_source, name=self.name, tokenizer=self.tokenizer)
+
+    def end_ids(self, params: SamplingParams) -> frozenset[int]:
+        """Ids that end an answer with these settings."""
+        return frozenset(self._ending(params))
+
+    def text_stream(self, params: SamplingParams) -> TextStream:
+        """What makes text of an answer's tokens, before the first of them."""
+        return TextStream(
+            params,
+            self.tokenizer.token_bytes,
+            skipped=self.tokenizer.control_ids if params.skip_special_tokens else frozenset(),
+            ending=self._ending(params),
+        )
+
+    def _ending(self, params: SamplingParams) -> dict[int, str | int]:
+        """Ids that end an answer with these settings, and what is said of each."""
+        return stop_token_ids(params, self.end_token_ids, self.tokenizer.control_tokens)

@@ -176,7 +176,7 @@ class Side:
 
     def _recomputed(self) -> Steps[Ran]:
         """Each token as the first of an answer to everything before it."""
-        stream = self.engine.text_stream(self.params)
+        stream = self.engine.model.text_stream(self.params)
         known: list[int] = []
         records: list[AnswerRecord] = []
         seconds: list[float] = []
