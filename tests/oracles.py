@@ -45,11 +45,6 @@ def prose(name: str) -> str:
     return _present(PROSE[name]).read_bytes().decode()
 
 
-def small_prose() -> dict[str, str]:
-    """State of the Union speeches, Moby-Dick, six Austen novels, King James Bible: 20 MB."""
-    return {name: prose(name) for name in PROSE}
-
-
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct, Q4_1."""
     return _present(f"smollm2/{SMOLLM2_GGUF}")

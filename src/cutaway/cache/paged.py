@@ -44,11 +44,6 @@ class CacheStats:
     hit_tokens: int
     evictions: int
 
-    @property
-    def used_ratio(self) -> float:
-        """Share of the pages that sequences hold."""
-        return self.used / (self.free + self.cached + self.used)
-
 
 class PagedCache:
     """The pages of every cache group, and the verbs by which sequences come to hold them.

@@ -52,11 +52,6 @@ def cut_rendered(text: str, control_strings: frozenset[str]) -> Prompt:
     return Prompt(tuple(_segments(text, spans, control_strings)), spans)
 
 
-def raw_prompt(text: str, *, control_strings: frozenset[str] = frozenset()) -> Prompt:
-    """A prompt without a template. Control strings in it count only if they are named here."""
-    return Prompt(tuple(_segments(text, ((0, len(text)),), control_strings)))
-
-
 def encode(
     prompt: Prompt,
     encode_plain: Callable[[str], list[int]],

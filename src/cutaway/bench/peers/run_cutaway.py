@@ -30,10 +30,6 @@ class Cutaway:
     def bandwidth(self) -> float:
         return hardware.read_bandwidth()
 
-    def peak_memory(self) -> int:
-        with open("/proc/self/status", encoding="ascii") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-
     def prefill(self, tokens: int) -> float:
         # Never the same prompt twice: it would be found in the cache.
         name = self._add(token_ids(tokens, seed=next(self._ids)), max_tokens=1)
