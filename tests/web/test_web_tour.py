@@ -133,6 +133,25 @@ def test_a_lever_runs_on_this_models_own_tokenizer(opened: Opened) -> None:
     assert re.search(r"\d+ in \d+ tokens", letters)
 
 
+def test_a_pinned_view_stays_in_the_chapter_that_draws_it(opened: Opened) -> None:
+    page = opened.page
+    changing(opened, max_tokens=4, ignore_eos=True)
+    ask(opened, PROMPT)
+    page.evaluate("location.hash = `#/room/tour-g${location.hash.slice(1)}`")
+    shown = chapter(opened, "g")
+    shown.get_by_role("button", name="Pin", exact=True).click()
+    pinned = shown.get_by_role("region", name="Pinned")
+    pinned.locator("article[data-view=residual]").wait_for()
+    assert shown.locator("article[data-view=residual]").count() == 2
+    page.keyboard.press("]")
+    chapter(opened, "h")
+    assert pinned.count() == 0, "another chapter has another view"
+    page.keyboard.press("[")
+    pinned.get_by_role("button", name="Unpin").click()
+    pinned.wait_for(state="detached")
+    chapter(opened, "g")
+
+
 def tokenized(opened: Opened, text: str) -> list[int]:
     """What the server's tokenizer makes of a text."""
     answer = opened.page.evaluate(
