@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 from cutaway import LLM
 from cutaway.core.request import SamplingParams
@@ -35,9 +35,11 @@ def main() -> None:
     views = VIEWS if given.views is None else tuple(map(view_of, given.views.split(",")))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "long.cutaway"
-        began = perf_counter()
+        began, worked = perf_counter(), process_time()
         trace = save_trace(Look(llm.engine, answer), path, views)
-        print(f"saved in {perf_counter() - began:.1f} s, {len(trace.views)} views")
+        took = f"{perf_counter() - began:.1f} s, {process_time() - worked:.1f} s of computing"
+        num_places = sum(1 + len(view.places) for view in trace.views)
+        print(f"saved in {took}: {len(trace.views)} views at {num_places:,} places")
         print(f"{len(answer.tokens)} tokens: {path.stat().st_size / 1e6:.2f} MB", flush=True)
         with zipfile.ZipFile(path) as opened:
             for entry in sorted(opened.infolist(), key=lambda each: -each.compress_size)[:8]:

@@ -9,7 +9,7 @@ import torch
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import Row
-from cutaway.sampling.effects import trace
+from cutaway.sampling.effects import Outcome, outcomes, trace
 from cutaway.sampling.sampler import ORDER, Sampler
 
 
@@ -24,6 +24,28 @@ def test_trace_gives_the_very_token_of_the_sampler() -> None:
         assert (traced.token_id, traced.u) == (sampled.token_id, sampled.u)
         assert traced.target == traced.u * traced.total >> 32 < traced.cumulative
         assert traced.cumulative - traced.weight <= traced.target
+
+
+def test_outcomes_are_the_ends_of_traces() -> None:
+    logits = torch.randn(3000, generator=torch.Generator().manual_seed(1)) * 3
+    logits[7] = logits[9] = logits.max() + 1  # equals: the smaller id first
+    settings = (
+        *({}, {"temperature": 0.0}, {"temperature": 1.5}, {"top_k": 40}, {"top_p": 0.9}),
+        *({"min_p": 0.05}, {"repetition_penalty": 1.3}, {"temperature": 0.0, "top_p": 0.5}),
+    )
+    rows = [
+        Row(params=SamplingParams(**each), seed=3, position=at, output_token_ids=[7, 8])
+        for at, each in enumerate(settings)
+    ]
+    for row, found in zip(rows, outcomes(logits, rows), strict=True):
+        traced = trace(logits, row)
+        last, drawn = traced.effects[-1], traced.draw
+        if drawn is None:
+            assert found == Outcome(last.top_token_id, last.top_probability, 1)
+        else:
+            share = drawn.weight / drawn.total
+            assert found == Outcome(drawn.token_id, share, last.num_kept)
+    assert len({each.token_id for each in outcomes(logits, rows)}) > 2
 
 
 def test_l6_each_stage_reports_what_it_left() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from cutaway.core.errors import CutawayError
@@ -123,8 +122,7 @@ class Gathering:
     def _shown(self, index: int, taken: Taken) -> Shown | CutawayError:
         ask = self._asks[index]
         try:
-            with torch.inference_mode():
-                payload = ask.view.probe(self._subject, ask.query, taken)
+            payload = ask.view.payload(self._subject, ask.query, taken)
         except CutawayError as error:
             return error
         return Shown(ask.view, payload, None if taken.wanted.is_empty else taken.proof)

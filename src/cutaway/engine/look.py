@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -192,20 +192,31 @@ def _subject(
         grammar=lambda: engine.grammar_state(params),
         stream=lambda: engine.model.text_stream(params),
         kept=partial(_kept, engine, answer),
-        row=partial(_row, engine, answer),
+        row=_Rows(engine, answer).of,
         branch=partial(_branch, engine, answer),
         messages=messages,
         prompt=model.template.render(messages) if messages else None,
     )
 
 
-def _row(engine: Engine, answer: AnswerRecord, token: int) -> Row:
-    params = answer.request.params
-    state, end_ids = engine.grammar_state(params), engine.model.end_ids(params)
-    if state is not None:
-        return rows_of(answer, end_ids=end_ids, state=state)[token]
-    output = [each.token_id for each in answer.tokens[:token]]
-    return row_of(answer, output, end_ids=end_ids)
+class _Rows:
+    """What decided each token of an answer. Where a form held it, all of them come of one walk."""
+
+    def __init__(self, engine: Engine, answer: AnswerRecord) -> None:
+        self._engine, self._answer = engine, answer
+
+    @cached_property
+    def _held(self) -> list[Row] | None:
+        params = self._answer.request.params
+        state, end_ids = self._engine.grammar_state(params), self._engine.model.end_ids(params)
+        return None if state is None else rows_of(self._answer, end_ids=end_ids, state=state)
+
+    def of(self, token: int) -> Row:
+        if self._held is not None:
+            return self._held[token]
+        output = [each.token_id for each in self._answer.tokens[:token]]
+        end_ids = self._engine.model.end_ids(self._answer.request.params)
+        return row_of(self._answer, output, end_ids=end_ids)
 
 
 def _branch(engine: Engine, answer: AnswerRecord, token: int, token_ids: Sequence[int]) -> Tensor:

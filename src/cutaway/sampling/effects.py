@@ -70,20 +70,63 @@ def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingT
     watched: tokens whose probability is reported after each.
     Shapes: logits [V] of any float type; not a row that the sampler calls bad.
     """
-    candidates = Candidates(logits.to(torch.float32)[None])
-    assert bool(candidates.peak.isfinite()), "a bad row has nothing to trace"
+    candidates = _as_it_came(logits)
     ids = torch.tensor(list(watched), dtype=torch.int64, device=logits.device)
     effects = [_effect("logits", candidates, ids, before=None)]
     for stage in stages_of(row):
         candidates = stage(candidates, [row])
         before = effects[-1].total if candidates.cut is not None else None
         effects.append(_effect(stage.name, candidates, ids, before=before))
+    return SamplingTrace(tuple(effects), _drawn(candidates, row))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What settings make of a row: how many tokens could be drawn, which was, and its share."""
+
+    token_id: int
+    probability: float
+    num_kept: int
+
+
+@one_thread()
+@torch.no_grad()
+def outcomes(logits: Tensor, rows: Sequence[Row]) -> list[Outcome]:
+    """One row of logits under several settings: what the ends of their traces say.
+
+    Shapes: logits [V], as for trace.
+    """
+    came = _as_it_came(logits)  # its weights are computed once for all
+    found: list[Outcome] = []
+    for row in rows:
+        candidates = came
+        for stage in stages_of(row):
+            candidates = stage(candidates, [row])
+        drawn = _drawn(candidates, row)
+        if drawn is None:
+            top = first_largest(candidates.logits)
+            share = float(candidates.weights[0, top]) / int(exact_sum(candidates.weights))
+            found.append(Outcome(int(top), share, 1))
+        else:
+            num_kept = int((candidates.weights > 0).sum())
+            found.append(Outcome(drawn.token_id, drawn.weight / drawn.total, num_kept))
+    return found
+
+
+def _as_it_came(logits: Tensor) -> Candidates:
+    candidates = Candidates(logits.to(torch.float32)[None])
+    assert bool(candidates.peak.isfinite()), "a bad row has nothing to trace"
+    return candidates
+
+
+def _drawn(candidates: Candidates, row: Row) -> DrawEffect | None:
+    """What is drawn of what all stages left; None for a greedy row."""
     if row.params.is_greedy:
-        return SamplingTrace(tuple(effects), None)
+        return None
     u = uniforms([row])
-    drawn = draw(candidates.weights, upload.integers(u, logits))
+    drawn = draw(candidates.weights, upload.integers(u, candidates.logits))
     token_id = int(drawn.token_ids)
-    effect = DrawEffect(
+    return DrawEffect(
         u=u[0],
         total=int(drawn.total),
         target=int(drawn.target),
@@ -91,7 +134,6 @@ def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingT
         weight=int(candidates.weights[0, token_id]),
         token_id=token_id,
     )
-    return SamplingTrace(tuple(effects), effect)
 
 
 @one_thread()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import Row
-from cutaway.sampling.effects import DrawEffect, trace
+from cutaway.sampling.effects import DrawEffect, outcomes, trace
+from cutaway.sampling.largest import largest
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.query import Query
 from cutaway.views.repetition import SIZES, Repeats, repeats_of, said_again
@@ -233,15 +234,14 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Sampling:
         recorded=recorded,
         redrawn=redrawn,
         is_same=redrawn == recorded,
-        strategies=tuple(_strategy(subject, logits, row, name) for name in STRATEGIES),
+        strategies=_strategies(subject, logits, row),
         repetition=tuple(repeats_of(said, size) for size in SIZES),
         said_again=said_again(said),
     )
 
 
 def _watched(logits: Tensor, recorded: int, *, top: int) -> tuple[int, ...]:
-    order = logits.sort(descending=True, stable=True).indices[:top]
-    likeliest = cast("list[int]", order.tolist())
+    likeliest = cast("list[int]", largest(logits[None], min(top, len(logits)))[0].tolist())
     return tuple(dict.fromkeys((*likeliest, recorded)))
 
 
@@ -263,18 +263,21 @@ def _drawn(row: Row, effect: DrawEffect) -> Drawn:
     )
 
 
-def _strategy(subject: Subject, logits: Tensor, row: Row, name: str) -> Strategy:
+def _strategies(subject: Subject, logits: Tensor, row: Row) -> tuple[Strategy, ...]:
     neutral = {each: getattr(_NEUTRAL, each) for each in _SETTINGS}
-    params = replace(row.params, **{**neutral, **STRATEGIES[name]})
-    traced = trace(logits, replace(row, params=params))
-    last, drawn = traced.effects[-1], traced.draw
-    token_id = last.top_token_id if drawn is None else drawn.token_id
-    return Strategy(
-        name=name,
-        token_id=token_id,
-        text=subject.text(token_id),
-        probability=last.top_probability if drawn is None else drawn.weight / drawn.total,
-        num_kept=1 if drawn is None else last.num_kept,
+    rows = [
+        replace(row, params=replace(row.params, **{**neutral, **settings}))
+        for settings in STRATEGIES.values()
+    ]
+    return tuple(
+        Strategy(
+            name=name,
+            token_id=each.token_id,
+            text=subject.text(each.token_id),
+            probability=each.probability,
+            num_kept=each.num_kept,
+        )
+        for name, each in zip(STRATEGIES, outcomes(logits, rows), strict=True)
     )
 
 
