@@ -55,6 +55,13 @@ def test_a_trace_opens_without_the_model_and_without_torch(saved: Path) -> None:
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
 
 
+def test_a_folder_that_is_not_there_is_told_before_anything_is_answered(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "a.cutaway"
+    ended = spawn("trace", "save", PROMPT, str(file), "--model", "no-such-model")
+    assert ended.code == 2 and ended.out == ""
+    assert ended.err.startswith(f"error: {file}: its folder is not there. Make {file.parent}")
+
+
 def test_what_was_saved_is_what_ran(saved: Path) -> None:
     trace = read(saved)
     assert [token["index"] for token in trace.of_kind("token")] == [0, 1, 2, 3]

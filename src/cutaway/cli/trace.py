@@ -14,7 +14,7 @@ from cutaway.cli.looks import look_at, words_of
 from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
 from cutaway.cli.pictures import print_lines, print_title
 from cutaway.cli.terminal import note, print_data, print_json, table
-from cutaway.core.errors import RequestError, TraceFileError
+from cutaway.core.errors import ConfigError, RequestError, TraceFileError
 
 if TYPE_CHECKING:
     from cutaway.trace.file import SavedView, TraceFile
@@ -64,6 +64,8 @@ def save(
 ) -> None:
     """Answer a prompt and write the answer, its steps and what views show of it into a file."""
     words = words_of(prompt, given, is_chat=chat)
+    if not file.parent.is_dir():  # told before an answer is made that could not be kept
+        raise ConfigError(f"{file}: its folder is not there. Make {file.parent}, or name another.")
 
     from cutaway.cli.session import open_session
     from cutaway.engine.saved import saving_of
@@ -172,9 +174,8 @@ def export(
         return
     if to is None or to not in FORMATS:
         known = ", ".join(FORMATS)
-        raise RequestError(
-            f"to is {to!r}; it must be one of {known}, or give --html PAGE.", param="to"
-        )
+        found = "no format is named" if to is None else f"to is {to!r}"
+        raise RequestError(f"{found}; it must be one of {known}, or give --html PAGE.", param="to")
     text = FORMATS[to](trace)
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
