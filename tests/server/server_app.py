@@ -85,6 +85,13 @@ def completion(prompt: Any = "hello", **fields: Any) -> Mapping[str, Any]:
     return {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}
 
 
+async def answered(http: httpx2.AsyncClient, **fields: Any) -> str:
+    """The id of a short answer, by which it is opened."""
+    response = await http.post("/v1/chat/completions", json=chat(max_tokens=4, **fields))
+    assert response.status_code == 200, response.text
+    return response.json()["id"]
+
+
 def check_near(ours: list[Any], theirs: list[Any]) -> None:
     """The same tokens with the same alternatives, and log-probabilities equal to rounding.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_app import chat, client, completion, events, serving
+from server_app import answered, client, completion, events, serving
 
 from cutaway.core.limits import LIMITS
 from cutaway.engine import trials
@@ -22,12 +22,6 @@ from subjects import answered as recorded
 
 # What no two runs have in common.
 TIMES = ("first_text", "per_token", "seconds", "rate", "money")
-
-
-async def answered(http: httpx2.AsyncClient, **more: Any) -> str:
-    response = await http.post("/v1/chat/completions", json=chat(max_tokens=4, **more))
-    assert response.status_code == 200, response.text
-    return response.json()["id"]
 
 
 async def compared(http: httpx2.AsyncClient, trace: str, **body: Any) -> httpx2.Response:

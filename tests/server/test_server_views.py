@@ -11,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 from safetensors.numpy import load
-from server_app import chat, client, completion, serving
+from server_app import answered, chat, client, completion, serving
 
 from cutaway.core.limits import LIMITS
 from cutaway.server.auth import Keys
@@ -19,12 +19,6 @@ from cutaway.trace.file import read
 from cutaway.trace.viewer import VIEWER
 
 JSON = {"accept": "application/json"}
-
-
-async def answered(http: httpx2.AsyncClient, **more: Any) -> str:
-    response = await http.post("/v1/chat/completions", json=chat(max_tokens=4, **more))
-    assert response.status_code == 200, response.text
-    return response.json()["id"]
 
 
 async def viewed(http: httpx2.AsyncClient, trace: str, **body: Any) -> httpx2.Response:
