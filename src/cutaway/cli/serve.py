@@ -122,7 +122,7 @@ def serve(
         Literal["text", "json"], typer.Option(help="form of log lines on stderr")
     ] = "text",
 ) -> None:
-    """Answer requests by HTTP, in the forms of OpenAI's APIs.
+    """Answer requests by HTTP, in the forms of OpenAI's and Anthropic's APIs.
 
     Listens on this machine alone unless told otherwise, and then asks for API keys.
     """
