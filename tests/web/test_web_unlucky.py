@@ -78,3 +78,25 @@ def test_what_is_damaged_in_the_browser_stands_in_nobodys_way(opened: Opened) ->
     page.reload()
     page.get_by_role("article", name="You").get_by_text("after the damage").wait_for()
     assert faults(opened) == [] and page.get_by_text("This browser").count() == 0
+
+
+def test_a_server_that_is_gone_is_said_to_be_and_asked_for_until_one_is_there(
+    opened: Opened,
+) -> None:
+    page = opened.page
+    field, send = page.get_by_label("Your message"), page.get_by_role("button", name="Send")
+    changing(opened, max_tokens=4, ignore_eos=True)
+    ask(opened, "while it is there")
+    page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
+    field.fill("while it is gone")
+    field.press("Enter")
+    told = answers(page).nth(1).get_by_role("alert")
+    told.get_by_text("The server does not answer.").wait_for()
+    page.get_by_role("form", name="Write").get_by_text("The server does not answer.").wait_for()
+    field.fill("when it is back")
+    assert send.is_disabled()
+    page.unroute_all()
+    other = {"data": [{"id": "another-model", "max_model_len": 16384}]}
+    page.route("**/v1/models", lambda route: route.fulfill(json=other))
+    page.get_by_role("button", name="Send", disabled=False).wait_for()
+    assert page.get_by_placeholder("Message another-model").input_value() == "when it is back"
