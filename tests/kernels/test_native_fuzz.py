@@ -85,7 +85,7 @@ def test_rows_stay_in_their_buffers(
     with running(isa, threads):
         native.run(native.norm(x, weight, 1e-5, out=out), step)
         native.run(native.gate(gate, up, out=out), step)
-        drawn = native.sample(x, {count - 1: x[0].clone()}, [choice] * count)
+        drawn = native.Sampling(x).run({count - 1: x[0].clone()}, [choice] * count)
     assert all(0 <= each.token_id < width for each in drawn)
 
 

@@ -12,8 +12,9 @@ from native_cases import ISAS, needs_native, running
 from torch import Tensor
 
 from cutaway.core.request import SamplingParams
+from cutaway.kernels import native
 from cutaway.sampling.candidates import Row
-from cutaway.sampling.sampler import Sampled, sample_native, sample_plain
+from cutaway.sampling.sampler import Sampled, Sampler, sample_native, sample_plain
 
 pytestmark = needs_native
 
@@ -27,14 +28,15 @@ def plain_of(results: list[Sampled]) -> list[tuple[object, ...]]:
             each.token_id,
             each.u,
             each.checksum,
-            *(str(number) for number in vars(each.score).values()),
+            *(str(number) for number in each.score),
         )
         for each in results
     ]
 
 
 def assert_alike(logits: Tensor, rows: list[Row]) -> None:
-    assert plain_of(sample_native(logits, rows)) == plain_of(sample_plain(logits, rows))
+    drawn = sample_native(native.Sampling(logits), rows)
+    assert plain_of(drawn) == plain_of(sample_plain(logits, rows))
 
 
 def logits_of(kind: str, num_rows: int, size: int, seed: int) -> Tensor:
@@ -144,15 +146,28 @@ def test_many_draws_of_one_row() -> None:
     logits = torch.linspace(-1, 1, 24)[None].repeat(2000, 1)
     rows = [Row(params=SamplingParams(top_p=0.97), seed=3, position=p) for p in range(2000)]
     assert_alike(logits, rows)
-    drawn = {each.token_id for each in sample_native(logits, rows)}
+    drawn = {each.token_id for each in sample_native(native.Sampling(logits), rows)}
     assert len(drawn) > 20 and 23 in drawn
 
 
 def test_a_step_without_rows_draws_nothing() -> None:
-    assert sample_native(torch.zeros(0, 64), []) == []
+    assert sample_native(native.Sampling(torch.zeros(0, 64)), []) == []
 
 
 def test_a_wrong_row_is_refused() -> None:
     row = Row(params=SamplingParams(), seed=1, position=1)
     with pytest.raises(AssertionError, match="not a contiguous float32"):
-        sample_native(torch.zeros(2, 64)[:, ::2].double(), [row, row])
+        sample_native(native.Sampling(torch.zeros(2, 64)[:, ::2].double()), [row, row])
+
+
+def test_logits_that_changed_where_they_lie_are_read_anew() -> None:
+    sampler, logits = Sampler(256), torch.empty(2, 256)
+    plain = Row(params=SamplingParams(temperature=0.7), seed=5, position=9)
+    biased = Row(params=SamplingParams(logit_bias={7: 100.0}), seed=5, position=9)
+    edited: list[Row] = [biased, plain]
+    for seed, rows in enumerate(([plain, plain], edited, [plain, plain], edited[::-1])):
+        logits.copy_(torch.randn(2, 256, generator=torch.Generator().manual_seed(seed)))
+        assert plain_of(sampler.sample(logits, rows)) == plain_of(sample_plain(logits, rows))
+    with pytest.raises(AssertionError, match="2 rows of logits have 1 choices"):
+        sampler.sample(logits, [plain])
+    assert sampler.sample(logits[:1], [plain])[0] == sample_plain(logits[:1], [plain])[0]

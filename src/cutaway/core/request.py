@@ -69,6 +69,15 @@ class SamplingParams:
             )
 
     @property
+    def has_penalties(self) -> bool:
+        """Whether what was said already makes tokens less likely."""
+        return (
+            self.repetition_penalty != 1
+            or self.presence_penalty != 0
+            or self.frequency_penalty != 0
+        )
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < GREEDY_BELOW

@@ -25,15 +25,14 @@ def draw(
     Shapes: logits [R, V], one row for each of the batch's logit rows.
     """
     rows: list[Row] = []
-    wanted: list[int] = []
     counts: list[int] = []
-    for index, item in enumerate(batch.scheduled):
-        at = batch.sample_rows(index)
-        counts.append(len(at))
-        wanted += at
-        if at:
+    for item in batch.scheduled:
+        before = len(rows)
+        if item.samples:
             rows += answers[item.sequence].rows(item.num_drafts)
-    if len(wanted) < len(batch.numbers.logit_rows):
+        counts.append(len(rows) - before)
+    if len(rows) < len(batch.numbers.logit_rows):
+        wanted = [row for index in range(len(counts)) for row in batch.sample_rows(index)]
         logits = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
     drawn = iter(sampler.sample(logits, rows))
     return [list(islice(drawn, count)) for count in counts]

@@ -126,6 +126,10 @@ class Running:
     def _row(self, offset: int, allowed: Mask | None) -> Row:
         """The row that draws the token after the known tokens and offset drafts."""
         sequence, params = self.sequence, self.sequence.request.params
+        # A long answer is not copied for penalties that there are none of.
+        said: Items[int] = ()
+        if params.has_penalties:
+            said = sequence.output_token_ids + sequence.draft_token_ids[:offset]
         is_early = sequence.num_output_tokens + offset < params.min_tokens
         banned = self.end_ids if is_early else frozenset[int]()
         if self.grammar is not None and allowed is not None:
@@ -142,7 +146,7 @@ class Running:
             choice=sequence.choice,
             position=sequence.num_tokens + offset,
             prompt_token_ids=sequence.request.prompt_token_ids,
-            output_token_ids=sequence.output_token_ids + sequence.draft_token_ids[:offset],
+            output_token_ids=said,
             banned_token_ids=banned,
             allowed=allowed,
             num_logprobs=params.logprobs,

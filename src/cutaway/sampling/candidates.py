@@ -20,7 +20,7 @@ class Row:
     position: absolute index of the token to draw, prompt included; so a fork of the
         conversation draws alike.
     output_token_ids: what the penalties count as output; when a draft is verified, the drafts
-        before this row are a part of it.
+        before this row are a part of it. May be left out where params has no penalties.
     banned_token_ids: never drawn here (the ends, while the output is below min_tokens); an id
         outside the vocabulary is banned anyway.
     allowed: one bit per token id, as sampling/grammar.py gives them; None allows all.

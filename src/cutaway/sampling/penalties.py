@@ -31,12 +31,7 @@ class Penalties:
     name = "penalties"
 
     def is_neutral(self, row: Row) -> bool:
-        params = row.params
-        return (
-            params.repetition_penalty == 1
-            and params.presence_penalty == 0
-            and params.frequency_penalty == 0
-        )
+        return not row.params.has_penalties
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
         logits = candidates.logits.clone()

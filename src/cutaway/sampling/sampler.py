@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -50,8 +49,7 @@ CUTS: tuple[Stage, ...] = (Temperature(), MinP(), TopK(), TopP())
 ORDER = EDITS + CUTS
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """What became of one row.
 
     token_id: None when the row is bad: NaN or +inf among its logits, or no token left.
@@ -80,6 +78,7 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
+        self._native: native.Sampling | None = None  # of the latest logits
 
     def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
         """One token per row.
@@ -87,10 +86,12 @@ class Sampler:
         Shapes: logits [R, V] of any float type on any device, left as they are.
         The device is waited for once, at the end.
         """
+        if self._native is not None and self._native.logits is logits:
+            return sample_native(self._native, rows)  # new numbers in the same place
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
         if logits.is_cpu and native.is_available():
-            is_float32 = logits.dtype == torch.float32
-            return sample_native(logits if is_float32 else logits.to(torch.float32), rows)
+            self._native = native.Sampling(logits.to(torch.float32))
+            return sample_native(self._native, rows)
         return sample_plain(logits, rows)
 
 
@@ -114,14 +115,15 @@ def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     return results
 
 
-def sample_native(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sampled]:
     """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call."""
+    logits = sampling.logits
     draws: list[int | None] = [None] * len(rows)
     drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if drawing:
         for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
             draws[index] = u
-    drawn = native.sample(logits, _edited(logits, rows), list(map(_choice, rows, draws)))
+    drawn = sampling.run(_edited(logits, rows), list(map(_choice, rows, draws)))
     more = _alternatives(logits, drawn, rows)
     results: list[Sampled] = []
     for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):

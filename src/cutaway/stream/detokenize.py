@@ -28,6 +28,7 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.held = b""  # bytes that wait for the rest of their character
 
     def bytes_of(self, token_id: int) -> bytes:
         """What the token adds to the answer."""
@@ -35,13 +36,14 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The characters that are whole now and were not before."""
-        return self._decoder.decode(self.bytes_of(token_id))
+        new = self.bytes_of(token_id)
+        if not self.held and new.isascii():  # whole characters: the decoder need not be told
+            return new.decode()
+        text = self._decoder.decode(new)
+        self.held = self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
         """A U+FFFD if bytes are left that are no whole character."""
+        self.held = b""
         return self._decoder.decode(b"", final=True)
-
-    @property
-    def held(self) -> bytes:
-        """Bytes that wait for the rest of their character."""
-        return self._decoder.getstate()[0]

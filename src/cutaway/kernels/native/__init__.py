@@ -22,7 +22,7 @@ from cutaway.kernels.native.operations import (
 )
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
-from cutaway.kernels.native.sample import Choice, Drawn, sample
+from cutaway.kernels.native.sample import Choice, Drawn, Sampling
 from cutaway.kernels.native.structs import MOST_HEAD_SIZE, Activation
 from cutaway.kernels.native.weight import Groups, Kind, PackedWeight
 
@@ -40,6 +40,7 @@ __all__ = [
     "Pages",
     "Program",
     "Rotation",
+    "Sampling",
     "Scoring",
     "attend",
     "attention",
@@ -52,7 +53,6 @@ __all__ = [
     "room",
     "rotate",
     "run",
-    "sample",
     "store",
     "take",
 ]

@@ -22,7 +22,9 @@ from cutaway.kernels.native.structs import (
 
 # As numbers: an IntEnum's member is looked up and turned each time.
 _LOGITS, _SAMPLE, _NUM_BYTES = int(Rows.LOGITS), int(Code.SAMPLE), ctypes.sizeof(Sample)
-_DRAWN: Final = struct.Struct("=qdfff4xQ")  # DrawnStruct in one piece, as Drawn has it
+# ChoiceStruct and DrawnStruct in one piece each, as Choice and Drawn have them.
+_CHOICE: Final = struct.Struct("=ffqqq")
+_DRAWN: Final = struct.Struct("=qdfff4xQ")
 
 
 class Choice(NamedTuple):
@@ -56,38 +58,53 @@ class Drawn(NamedTuple):
     checksum: int
 
 
-def sample(logits: Tensor, edited: Mapping[int, Tensor], rows: Sequence[Choice]) -> list[Drawn]:
-    """A token of each row.
+class Sampling:
+    """A token of each row of some logits, again and again: what they hold may change.
 
-    edited: what a row is drawn from where that is not its logits.
-    Shapes: logits [R, V], edited one [V] each, float32 in main memory.
+    Where they lie is asked once and the call's memory kept: after a step that read all weights the
+    caches hold nothing of the host, and all that is touched anew takes long, torch the longest.
+
+    Shapes: logits [R, V] float32 in main memory.
     """
-    if not rows:
-        return []
-    count, size = logits.shape
-    if count != len(rows):
-        raise AssertionError(f"{count} rows of logits have {len(rows)} choices")
-    # ctypes, not arrays of records: after a step that read all weights the caches hold nothing of
-    # this, and for a row or two they touch far less memory.
-    first = _address(logits, size)
-    places = [first]
-    if count > 1:
-        stride = logits.stride(0) * 4
-        places = [first + row * stride for row in range(count)]
-    places += places
-    for row, each in edited.items():
-        places[count + row] = _address(each[None], size)
-    pointers = (ctypes.c_void_p * (2 * count))(*places)
-    choices, drawn = (ChoiceStruct * count)(*rows), (DrawnStruct * count)()
-    at = ctypes.addressof(pointers)
-    arguments = Sample(
-        *(_LOGITS, count, at, at + 8 * count, size),
-        *(ctypes.addressof(choices), ctypes.addressof(drawn)),
-    )
-    step = StepStruct(0, 0, count)
-    status = library().cw_run(_SAMPLE, ctypes.addressof(arguments), _NUM_BYTES, ctypes.byref(step))
-    check(status)
-    return [Drawn._make(each) for each in _DRAWN.iter_unpack(drawn)]
+
+    def __init__(self, logits: Tensor) -> None:
+        count, size = logits.shape
+        self.logits = logits
+        first = _address(logits, size) if count else 0
+        stride = logits.stride(0) * 4 if count > 1 else 0
+        self._places = [first + row * stride for row in range(count)]
+        self._pointers = (ctypes.c_void_p * (2 * count))(*self._places * 2)  # raw, then edited
+        self._choices, self._drawn = (ChoiceStruct * count)(), (DrawnStruct * count)()
+        at = ctypes.addressof(self._pointers)
+        self._arguments = Sample(
+            *(_LOGITS, count, at, at + 8 * count, size),
+            *(ctypes.addressof(self._choices), ctypes.addressof(self._drawn)),
+        )
+        self._step = StepStruct(0, 0, count)
+        arguments = ctypes.addressof(self._arguments)
+        self._call = (_SAMPLE, arguments, _NUM_BYTES, ctypes.byref(self._step))
+
+    def run(self, edited: Mapping[int, Tensor], rows: Sequence[Choice]) -> list[Drawn]:
+        """A token of each row.
+
+        edited: what a row is drawn from where that is not its logits.
+        Shapes: edited one [V] each, float32 in main memory.
+        """
+        count, size = len(self._places), self._arguments.vocab_size
+        if count != len(rows):
+            raise AssertionError(f"{count} rows of logits have {len(rows)} choices")
+        if not rows:
+            return []
+        for row, choice in enumerate(rows):
+            _CHOICE.pack_into(self._choices, row * _CHOICE.size, *choice)
+        for row, each in edited.items():
+            self._pointers[count + row] = _address(each[None], size)
+        try:
+            check(library().cw_run(*self._call))
+        finally:
+            for row in edited:
+                self._pointers[count + row] = self._places[row]
+        return [Drawn._make(each) for each in _DRAWN.iter_unpack(self._drawn)]
 
 
 def _address(logits: Tensor, size: int) -> int:
