@@ -113,3 +113,25 @@ def test_calls_of_tools_wait_for_their_results_outside_the_model(opened: Opened)
     assert told[2] == {"role": "tool", "content": "12:00", "tool_call_id": "call_now"}
     assert told[3] == {"role": "tool", "content": "Kyoto", "tool_call_id": "call_here"}
     assert told[1]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+
+
+def test_a_narrow_window_closes_the_list_no_longer_than_it_is_narrow(opened: Opened) -> None:
+    page = opened.page
+    listed = page.get_by_role("navigation", name="Conversations")
+    listed.wait_for()
+    page.set_viewport_size({"width": 360, "height": 740})
+    listed.wait_for(state="detached")
+    page.set_viewport_size({"width": 1280, "height": 800})
+    listed.wait_for()
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.reload()
+    page.get_by_role("button", name="Conversations").click()
+    listed.get_by_role("button", name="Close the list").click()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    listed.wait_for()
+    page.get_by_role("button", name="Conversations").click()
+    page.reload()
+    page.get_by_role("button", name="Send").wait_for()
+    assert listed.count() == 0, "closed by hand where there is room for it: that is kept"
+    page.get_by_role("button", name="Conversations").click()
+    listed.wait_for()
