@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 import typer
@@ -41,6 +42,9 @@ _HINTS: tuple[tuple[type[CutawayError], str], ...] = (
     (ConfigError, "`cutaway config show --origin` tells where each value comes from."),
 )
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+_WHOLE = "what was there of that name before is unchanged; free some space, or name another place."
+
 
 @dataclass(frozen=True)
 class Explained:
@@ -63,7 +67,8 @@ def explain(error: Exception) -> Explained:
         return Explained(f"memory ran out: {error}", FAULT, hint)
     if isinstance(error, OSError):
         place = f": {error.filename}" if error.filename is not None else ""
-        return Explained(f"{error.strerror or error}{place}", FAULT)
+        hint = _WHOLE if error.errno in _FULL and error.filename is not None else None
+        return Explained(f"{error.strerror or error}{place}", FAULT, hint)
     return Explained(
         f"a fault of Cutaway itself: {type(error).__name__}: {error}",
         FAULT,

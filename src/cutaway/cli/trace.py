@@ -15,6 +15,7 @@ from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
 from cutaway.cli.pictures import print_lines, print_title
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError, RequestError, TraceFileError
+from cutaway.core.whole_file import write_whole
 
 if TYPE_CHECKING:
     from cutaway.trace.file import SavedView, TraceFile
@@ -168,7 +169,7 @@ def export(
 
     trace = read(file)
     if html is not None:
-        html.write_text(with_viewer(file.read_bytes(), file=str(file)), encoding="utf-8")
+        write_whole(html, with_viewer(file.read_bytes(), file=str(file)), is_private=True)
         note(f"{html}: {show_bytes(html.stat().st_size)}; open it in a browser, it asks no server.")
     if to is None and html is not None:
         return
@@ -180,7 +181,7 @@ def export(
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     else:
-        output.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_whole(output, text.encode("utf-8", "backslashreplace"), is_private=True)
 
 
 def _num_places(trace: TraceFile) -> int:

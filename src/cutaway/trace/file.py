@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.core.errors import TraceFileError
+from cutaway.core.whole_file import write_whole
 from cutaway.trace.tensors import Array, packed, unpacked
 
 SCHEMA = 1
@@ -94,8 +95,8 @@ UPGRADES: tuple[Upgrade, ...] = ()
 
 
 def write(path: Path, trace: TraceFile) -> None:
-    """Raises: OSError."""
-    path.write_bytes(written(trace))
+    """Write a trace whole, for its owner alone to read: it holds prompts. Raises: OSError."""
+    write_whole(path, written(trace), is_private=True)
 
 
 def written(trace: TraceFile) -> bytes:

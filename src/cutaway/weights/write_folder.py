@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cutaway.core.whole_file import whole_folder
 from cutaway.quantize.floats8 import Float8Matrix
 from cutaway.quantize.integers import IntegerMatrix
 from cutaway.quantize.schemes import Scheme
@@ -28,12 +29,11 @@ Make = Callable[[str], "IntegerMatrix | Float8Matrix | None"]
 def write_folder(
     source: WeightSource, found: Path, out: Path, *, scheme: Scheme, make: Make
 ) -> None:
-    """Write weights, config.json and the small files beside them.
+    """Write weights, config.json and the small files beside them, all of them or nothing.
 
     make: the quantized form of a tensor, or None where it stays.
     Raises: OSError.
     """
-    out.mkdir(parents=True)
     tensors: dict[str, Tensor] = {}
     stay: list[str] = []
     for name in source.names():
@@ -46,13 +46,14 @@ def write_folder(
         else:
             parts = _integer_parts(made) if isinstance(made, IntegerMatrix) else _float_parts(made)
             tensors |= {f"{module}.{part}": tensor for part, tensor in parts.items()}
-    for file in sorted(found.iterdir()):
-        if file.is_file() and file.name != CONFIG and not file.name.endswith(_LEFT_OUT):
-            shutil.copyfile(file, out / file.name)
-    config = json.loads((found / CONFIG).read_bytes())
-    config["quantization_config"] = settings_of(scheme, stay)
-    (out / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    write_safetensors(out / SINGLE, tensors)
+    with whole_folder(out) as half:
+        for file in sorted(found.iterdir()):
+            if file.is_file() and file.name != CONFIG and not file.name.endswith(_LEFT_OUT):
+                shutil.copyfile(file, half / file.name)
+        config = json.loads((found / CONFIG).read_bytes())
+        config["quantization_config"] = settings_of(scheme, stay)
+        (half / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_safetensors(half / SINGLE, tensors)
 
 
 def settings_of(scheme: Scheme, stay: list[str]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cutaway.core.gguf import GgufFile
 from cutaway.core.gguf_types import BLOCK_TYPES
+from cutaway.core.whole_file import whole_file
 
 _NUMBERS = {stored.name: number for number, stored in BLOCK_TYPES.items()}
 # general.file_type: what most of a file is in.
@@ -38,7 +39,7 @@ def write_gguf(
         at += -(-num_bytes // alignment) * alignment
     metadata = _retyped(file.stored_metadata(), _FILE_TYPES[type_name])
     head = struct.pack("<4sIQQ", b"GGUF", file.version, len(file.tensors), len(file.metadata))
-    with out.open("xb") as opened:
+    with whole_file(out, is_new=True) as opened:
         opened.write(head + metadata + directory)
         for name in file.tensors:
             opened.write(bytes(-opened.tell() % alignment))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from cutaway.cli.repl import memory, tools
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.core.request import SamplingParams
+from cutaway.core.whole_file import write_whole
 from cutaway.text.kinds import is_table
 
 FORMAT = "cutaway chat 1"
@@ -82,9 +82,8 @@ def save(conversation: Conversation, path: Path) -> None:
         "set": dict(conversation.changes),
         "messages": [asdict(turn) for turn in conversation.turns],
     }
-    half = path.with_name(path.name + ".half")
-    half.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    os.replace(half, path)
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    write_whole(path, text, is_private=True)
 
 
 def load(path: Path) -> Conversation:

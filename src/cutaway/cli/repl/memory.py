@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cutaway.core.errors import RequestError
+from cutaway.core.whole_file import PRIVATE
 
 MAX_CHARACTERS = 500  # of one fact: all of them stand in every prompt
 _TABLE = """create table if not exists facts (
@@ -71,6 +72,7 @@ class Memory:
     def _open(self) -> Generator[sqlite3.Connection]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch(PRIVATE)  # before SQLite makes it for all to read; it stays as it is
             with closing(sqlite3.connect(self.path)) as database, database:
                 # What is forgotten leaves the file too.
                 database.execute("pragma secure_delete = on")
