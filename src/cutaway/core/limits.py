@@ -75,10 +75,12 @@ LIMITS: Mapping[str, Limit] = {
 }
 
 MAX_LEARN_BYTES = 10_000  # of a text that a vocabulary is learned from
+MAX_CHANGE = 1_000  # characters of a change: a number, a word or a short text
 MAX_LOGIT_BIAS = 1024  # entries of one request
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256  # of one stop string
 MAX_STOP_TOKENS = 128
+_MOST_SHOWN = 80  # characters of a value in a message
 
 
 def check(name: str, value: object, *, param: str | None = None) -> None:
@@ -107,9 +109,24 @@ def check(name: str, value: object, *, param: str | None = None) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as it may stand in a message: short, whatever it is."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    """A value as it may stand in a message: short, whatever it is, and quick to write."""
+    if isinstance(value, str | bytes):
+        value = value[: _MOST_SHOWN + 1]  # a long one is not written out to be cut
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return shortened(text)
+
+
+def shortened(text: str, most: int = _MOST_SHOWN) -> str:
+    """The beginning of a text that is longer than most, with a sign that there was more."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def inside(param: str, name: str) -> str:
+    """The field of that name within another, for a message: names may be of any length."""
+    return shortened(f"{param}.{name}")
 
 
 def _plain(number: float) -> str:

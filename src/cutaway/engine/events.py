@@ -16,6 +16,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
+from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
 from cutaway.stream.text import Piece
 from cutaway.trace.cost import PLAIN, StageCost, StepCost, share_of
@@ -117,8 +118,8 @@ class Teller:
         step = None if ledger is None else ledger.step(number)
         if step is None:
             raise ReplayError(
-                f"step {number} of answer {answer.request.request_id!r} is not in the ledger any "
-                "more. Raise ledger_bytes, or listen sooner."
+                f"step {number} of answer {shown(answer.request.request_id)} is not in the ledger "
+                "any more. Raise ledger_bytes, or listen sooner."
             )
         cost = share_of(step, answer, self.work, PLAIN, is_device=self.is_device)
         size = self._engine.config.page_size

@@ -20,8 +20,9 @@ from cutaway.engine.levers import Change
 ATTENTION, MLP = "blocks.attention.update", "blocks.mlp.update"
 MIXED, STREAM = "blocks.attention.mixed", "blocks.hidden"
 
-_ABLATE = re.compile(r"(\d+)(?:\.(\d+|attention|mlp))?")
-_PATCH = re.compile(r"(\d+)@(\d+):(\d+|zero)")
+_NUMBER = "[0-9]{1,18}"  # more would be no place, and int() takes no more than 4,300
+_ABLATE = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}|attention|mlp))?")
+_PATCH = re.compile(rf"({_NUMBER})@({_NUMBER}):({_NUMBER}|zero)")
 
 
 def untouched(name: str, value: Tensor, layer: int | None) -> None:
@@ -66,7 +67,7 @@ def ablation_of(change: Change, facts: ModelFacts) -> Ablation:
     part = found[2]
     if part is None:
         return Ablation(layer)
-    if not part.isdigit():
+    if part in ("attention", "mlp"):
         return Ablation(layer, taps=(ATTENTION,) if part == "attention" else (MLP,))
     if int(part) >= facts.num_heads:
         raise change.refusal(f"a head must be from 0 to {facts.num_heads - 1}")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import asdict, dataclass
 
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
+from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
 from cutaway.engine.pace import Pace
@@ -125,7 +126,9 @@ class Lane:
             return self._look[1]
         answer = recorded(self._engine.ledger, asked.request_id, asked.choice, owner=asked.owner)
         if answer.finish_reason is None:
-            raise ReplayError(f"answer {asked.request_id!r} has not ended yet. Ask when it has.")
+            raise ReplayError(
+                f"answer {shown(asked.request_id)} has not ended yet. Ask when it has."
+            )
         look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
         self._look = (asked, look)
         return look

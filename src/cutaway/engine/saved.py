@@ -17,6 +17,7 @@ from typing import cast
 from cutaway import __version__
 from cutaway.blocks.weighed import model_work
 from cutaway.core.errors import CutawayError, ReplayError, RequestError
+from cutaway.core.limits import shown
 from cutaway.engine.gathering import Ask
 from cutaway.engine.look import Look
 from cutaway.engine.saved_places import (
@@ -99,7 +100,7 @@ class Saving:
         subject = self._subject = look.subject
         if not subject.answer.tokens or subject.answer.timings is None:
             raise ReplayError(
-                f"request {subject.answer.request.request_id!r} has not ended; save it then."
+                f"request {shown(subject.answer.request.request_id)} has not ended; save it then."
             )
         self._redact = redact
         chosen = [view for view in views if not (redact and view.is_content)]

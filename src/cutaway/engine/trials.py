@@ -15,6 +15,7 @@ from typing import cast
 import msgspec
 
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
+from cutaway.core.limits import shown
 from cutaway.engine.allowance import Allowance
 from cutaway.engine.compare import Progress, comparing
 from cutaway.engine.comparison import Comparison
@@ -115,7 +116,9 @@ class Trials:
         """Raises: ReplayError where there is no record, or no end of it yet."""
         answer = recorded(self._engine.ledger, tried.request_id, tried.choice, owner=tried.owner)
         if answer.finish_reason is None:
-            raise ReplayError(f"answer {tried.request_id!r} has not ended yet. Ask when it has.")
+            raise ReplayError(
+                f"answer {shown(tried.request_id)} has not ended yet. Ask when it has."
+            )
         allowance = Allowance(
             max_tokens=tried.max_tokens, max_bytes=tried.max_bytes, max_flops=tried.max_flops
         )

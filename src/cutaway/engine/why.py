@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cutaway.core.errors import ReplayError
+from cutaway.core.limits import shown
 from cutaway.engine.cause import Cause, Question
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
@@ -53,8 +54,8 @@ def why(engine: Engine, look: Look) -> Diagnosis:
         raise ReplayError("an answer is diagnosed when it has ended and nothing else runs.")
     if not look.subject.answer.is_whole:
         raise ReplayError(
-            f"steps of request {look.subject.answer.request.request_id!r} were dropped, so nothing "
-            "of it can be told. Raise ledger_bytes, or ask sooner."
+            f"steps of request {shown(look.subject.answer.request.request_id)} were dropped, so "
+            "nothing of it can be told. Raise ledger_bytes, or ask sooner."
         )
     # Both are read before anything is run again: steps of reruns would join the record.
     times = timeline.probe(look.subject, Query(), look.take(Wanted()))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import inside, shown
 from cutaway.core.output import Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import Answer, news
@@ -225,7 +225,7 @@ def _form(value: object) -> Grammar | None:
         return None
     for name, item in object_of(value, "output_config").items():
         if name != "format" and item is not None:
-            param = f"output_config.{name}"
+            param = inside("output_config", name)
             raise RequestError(
                 f"{param} is {shown(item)}; only output_config.format is supported.", param=param
             )

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import shortened, shown
 from cutaway.server.config import MAX_DEPTH
 from cutaway.server.fields import Body
 
@@ -82,7 +82,7 @@ def _path(location: Sequence[int | str]) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path if len(path) <= 80 else path[:77] + "..."
+    return shortened(path)
 
 
 def _check_depth(value: object) -> None:

@@ -7,7 +7,7 @@ know becomes one plain sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -22,7 +22,9 @@ from cutaway.core.errors import (
     RequestError,
     TemplateError,
 )
-from cutaway.core.limits import shown
+from cutaway.core.limits import shortened, shown
+
+MAX_MESSAGE = 1_000  # characters
 
 # OpenAI's name for the kind of error that a status stands for.
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -134,7 +136,10 @@ def encoded(fault: HttpError, scope: Mapping[str, Any] | None = None) -> bytes:
     scope: of the request, where it came so far that its path is known.
     """
     shape = _anthropic if scope is not None and is_anthropic(scope) else _openai
-    return msgspec.json.encode(shape(fault))
+    # What others say in our messages, a compiler of grammars or a list of names, has an end too.
+    param = None if fault.param is None else shortened(fault.param)
+    short = replace(fault, message=shortened(fault.message, MAX_MESSAGE), param=param)
+    return msgspec.json.encode(shape(short))
 
 
 def headers_of(fault: HttpError) -> Mapping[str, str]:

@@ -13,8 +13,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from cutaway.core.errors import ReplayError
-from cutaway.core.limits import LIMITS
+from cutaway.core.errors import ReplayError, RequestError
+from cutaway.core.limits import LIMITS, MAX_CHANGE
 from cutaway.engine.service import Batch, Tried
 from cutaway.server.body import read
 from cutaway.server.context import Context
@@ -71,6 +71,11 @@ def router(context: Context) -> APIRouter:
 
 def _tried(data: bytes, trace_id: str, call: Call) -> tuple[Tried, bool]:
     body = read(data, CompareBody)
+    if len(body.change) > MAX_CHANGE:
+        raise RequestError(
+            f"change has {len(body.change)} characters; it must have at most {MAX_CHANGE}.",
+            param="change",
+        )
     tried = Tried(
         request_id=trace_id,
         choice=body.choice or 0,

@@ -8,7 +8,7 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import inside, shown
 from cutaway.server.constraints import FORMATS, schema_grammar
 from cutaway.server.tools import Mode, Tools, chosen, entries_of, function_of, object_of
 from cutaway.text.kinds import is_row, is_table
@@ -56,7 +56,7 @@ def form_of(text: object) -> Grammar | None:
         return None
     for name, item in object_of(text, "text").items():
         if name != "format" and item is not None:
-            raise _fault(f"text.{name}", item, "only text.format is supported")
+            raise _fault(inside("text", name), item, "only text.format is supported")
     wanted = object_of(text, "text").get("format")
     if wanted is None:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import inside, shown
 from cutaway.text.kinds import is_row, is_table
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -133,10 +133,9 @@ def _message(item: object, param: str) -> Message:
     fields = _mapping(item, param)
     for name in fields:
         if name not in _FIELDS:
-            raise RequestError(
-                f"{param}.{name} is not a known field; known are {', '.join(sorted(_FIELDS))}.",
-                param=f"{param}.{name}",
-            )
+            place = inside(param, name)
+            known = ", ".join(sorted(_FIELDS))
+            raise RequestError(f"{place} is not a known field; known are {known}.", param=place)
     role = _string(fields.get("role"), f"{param}.role")
     reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
     message = Message(

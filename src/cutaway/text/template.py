@@ -14,7 +14,7 @@ import jinja2
 from jinja2 import Template, TemplateSyntaxError
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.core.limits import shown
+from cutaway.core.limits import inside, shortened, shown
 from cutaway.text.kinds import is_row, is_table
 from cutaway.text.messages import Json, Message, plain, to_dicts
 from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
@@ -99,13 +99,13 @@ class ChatTemplate:
     def _checked_extras(self, extras: Mapping[str, object]) -> dict[str, Json]:
         for name in extras:
             if name not in self.variables:
-                param = f"chat_template_kwargs.{name}"
+                param = inside("chat_template_kwargs", name)
                 listed = ", ".join(sorted(self.variables)) or "no more than the messages"
                 raise RequestError(
                     f"{param} is not read by this model's chat template; it reads {listed}.",
                     param=param,
                 )
-        return {name: plain(extras[name], f"chat_template_kwargs.{name}") for name in extras}
+        return {name: plain(extras[name], inside("chat_template_kwargs", name)) for name in extras}
 
 
 def choose_source(value: object, *, has_tools: bool = False) -> str:
@@ -182,7 +182,7 @@ def _run(template: Template, variables: dict[str, object]) -> str:
                 raise BudgetError(f"it writes more than {MAX_TEXT} characters")
             pieces.append(piece)
     except RefusalError as refusal:
-        raise TemplateError(_short(str(refusal))) from None
+        raise TemplateError(shortened(str(refusal), MAX_WORDS)) from None
     except Exception as fault:  # untrusted code: whatever it trips over is its own fault
         raise _template_error(fault, _line(template, fault.__traceback__)) from fault
     return concat(pieces)
@@ -207,8 +207,5 @@ def _template_error(fault: Exception, line: int | None) -> TemplateError:
     where = "" if line is None else f", line {line}"
     said = fault.message if isinstance(fault, jinja2.TemplateError) else str(fault)
     words = (said or type(fault).__name__).rstrip(".")
-    return TemplateError(_short(f"the chat template is at fault{where}: {words}."))
-
-
-def _short(words: str) -> str:
-    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
+    words = f"the chat template is at fault{where}: {words}."
+    return TemplateError(shortened(words, MAX_WORDS))

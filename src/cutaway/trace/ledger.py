@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from cutaway.core.errors import ReplayError
+from cutaway.core.limits import shown
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
 from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenRecord
@@ -172,7 +173,7 @@ def recorded(ledger: Ledger | None, request_id: str, choice: int, *, owner: str)
     found = None if ledger is None else ledger.find_choice(request_id, choice, owner=owner)
     if found is None:
         raise ReplayError(
-            f"there is no record of answer {request_id!r}, choice {choice}. The ledger keeps "
+            f"there is no record of answer {shown(request_id)}, choice {choice}. The ledger keeps "
             "recent answers alone; raise ledger_bytes for more."
         )
     return found

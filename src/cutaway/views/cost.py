@@ -9,6 +9,7 @@ import numpy as np
 from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
+from cutaway.core.limits import shown
 from cutaway.trace.cost import Rates, StageCost, StepCost, charged, fitted
 from cutaway.trace.ledger import part_of
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
@@ -152,8 +153,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Cost:
     costs = charged(subject.ledger, answer, model, rates, is_device=is_device)
     if not costs:
         raise ReplayError(
-            f"request {answer.request.request_id!r} has no steps in the ledger: it waits, or they "
-            "were dropped. Raise ledger_bytes, or look at an answer sooner."
+            f"request {shown(answer.request.request_id)} has no steps in the ledger: it waits, or "
+            "they were dropped. Raise ledger_bytes, or look at an answer sooner."
         )
     stages = tuple(_added(each) for each in zip(*(cost.stages for cost in costs), strict=True))
     seconds = sum(cost.seconds for cost in costs)

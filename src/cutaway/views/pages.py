@@ -11,6 +11,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
+from cutaway.core.limits import shown
 from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord
@@ -171,8 +172,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Pages:
     answer, size = subject.answer, subject.build.page_size
     if not answer.admissions or not answer.tokens:
         raise ReplayError(
-            f"request {answer.request.request_id!r} has no pages that are known: it waits, or was "
-            "ended before its first token."
+            f"request {shown(answer.request.request_id)} has no pages that are known: it waits, or "
+            "was ended before its first token."
         )
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
     groups = group_layers(subject.facts.cache_specs)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from cutaway.core.errors import ReplayError
+from cutaway.core.limits import shown
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord, Part, StepRecord
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
@@ -168,8 +169,8 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Timeline:
     steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]
     if not steps:
         raise ReplayError(
-            f"request {answer.request.request_id!r} has no steps in the ledger: it waits, or they "
-            "were dropped. Raise ledger_bytes, or look at an answer sooner."
+            f"request {shown(answer.request.request_id)} has no steps in the ledger: it waits, or "
+            "they were dropped. Raise ledger_bytes, or look at an answer sooner."
         )
     parts = [part_of(step, answer.number) for step in steps]
     queue = 0.0 if answer.timings is None else answer.timings.queue

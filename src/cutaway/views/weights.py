@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import RequestError
+from cutaway.core.limits import shown
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.quantize.scheme import Weight
@@ -161,7 +162,7 @@ def _chosen(
     meant = [name for name in names if query.text in name]
     if not meant:
         raise RequestError(
-            f"no tensor's name has {query.text!r} in it; there are, for instance, "
+            f"no tensor's name has {shown(query.text)} in it; there are, for instance, "
             f"{', '.join(names[:8])}.",
             param="text",
         )

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from cutaway.core.errors import RequestError
-from cutaway.engine.levers import Change
+from cutaway.core.limits import shown
+from cutaway.engine.levers import Change, is_number
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.side import Side
 from cutaway.engine.sides.pair import Pair, Source
@@ -38,12 +39,13 @@ def _token(source: Source, change: Change, base: Side) -> Pair:
     known = source.token_ids
     if change.place is None or change.place >= len(known):
         raise RequestError(
-            f"token@{change.place} is behind the answer; its steps are 0 to {len(known) - 1}.",
+            f"token@{shown(change.place)} is behind the answer; its steps are 0 to "
+            f"{len(known) - 1}.",
             param="change",
         )
     source.check_prompt_can_hold_answer(change)
     model = source.engine.model
-    if change.value.isdigit():
+    if is_number(change.value):
         most = model.facts.vocab_size - 1
         ids = [replace(change, lever="token").whole(least=0, most=most)]
     else:
@@ -53,7 +55,7 @@ def _token(source: Source, change: Change, base: Side) -> Pair:
     lead = (*known[: change.place], *ids)
     if len(lead) >= (base.params.max_tokens or 0):
         raise RequestError(
-            f"{change} leaves nothing to be drawn: the answer has at most "
+            f"{shown(str(change))} leaves nothing to be drawn: the answer has at most "
             f"{base.params.max_tokens} tokens. Change an earlier one, or raise max_tokens.",
             param="change",
         )

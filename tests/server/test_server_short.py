@@ -1,0 +1,95 @@
+"""Errors are short, whatever a client sends: 2 MB in each place of each route that takes text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_app import client, completion, serving
+from test_server_limits import ROUTES
+
+from cutaway.core.limits import shown
+
+SENT = "Q" * (2 * 2**20 - 4096)  # as much as a body holds, and a letter that no message has alone
+MOST_ECHOED, MOST_BYTES = 200, 1_500
+
+
+def long_values(name: str) -> Iterator[Any]:
+    """Where a text may stand in a field."""
+    yield from (SENT, [SENT], {SENT: 1}, [{"type": SENT}], {"type": SENT})
+    if name in ("messages", "input"):
+        yield [{"role": SENT, "content": "x"}]
+        yield [{"role": "user", "content": [{"type": SENT, "text": "x"}]}]
+        yield [{"role": "user", "content": "x", SENT: 1}]
+        yield [{"role": "assistant", "content": "x", "tool_calls": [{"id": "a", "type": SENT}]}]
+    if name == "tools":
+        yield [{"type": "function", "function": {"name": SENT}}]
+        yield [{"type": "function", "function": {"name": "f", "parameters": {"type": SENT}}}]
+    if name == "response_format":
+        yield {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": SENT}}}
+    if name == "structured_outputs":
+        yield from ({"regex": f"({SENT}"}, {"grammar": f"start: {SENT}"}, {"json": {"$ref": SENT}})
+    if name == "change":
+        for change in ("token@Q", "token@0=Q", "ablate=Q", "patch=0@Q", "top_k=Q", "context=Q"):
+            yield change.replace("Q", SENT)
+        yield f"token@{'9' * len(SENT)}=5"
+        yield f"ablate={'9' * len(SENT)}"
+    if name in ("steps", "layers", "heads"):
+        yield from ("0," + SENT, "9" * len(SENT))
+
+
+def extra_bodies(path: str) -> Iterator[dict[str, Any]]:
+    """Fields that need another beside them."""
+    if path.endswith("/views"):
+        for view in ("embeddings", "weights", "merges", "probabilities", "tokens", "template"):
+            yield {"view": view, "text": SENT}
+            yield {"view": view, "text": f"{SENT} + a - b ="}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_no_error_echoes_more_than_a_few_words(folder: Path, path: str) -> None:
+    kind, base = ROUTES[path]
+
+    async def walk() -> int:
+        num_refused = 0
+        async with serving(folder) as (app, _), client(app) as http:
+            sent = completion(max_tokens=2, ignore_eos=True)
+            trace = (await http.post("/v1/completions", json=sent)).json()["id"]
+            bodies = [
+                {**base, name: value} for name in kind.model_fields for value in long_values(name)
+            ]
+            for body in (*bodies, {**base, SENT: 1}, *extra_bodies(path)):
+                answer = await http.post(path.format(trace_id=trace), json=body)
+                if answer.status_code >= 400:
+                    num_refused += 1
+                    told = f"{path} {body!s:.90}: {answer.text:.300}"
+                    assert len(answer.content) <= MOST_BYTES, told
+                    assert answer.text.count("Q") <= MOST_ECHOED, told
+                    assert answer.text.count("9") <= MOST_ECHOED, told
+                    assert answer.status_code in (400, 404, 413), told
+            assert (await http.post(path.format(trace_id=trace), json=base)).status_code == 200
+        return num_refused
+
+    assert asyncio.run(walk()) >= 5
+
+
+def test_a_long_name_in_the_path_is_cut(folder: Path) -> None:
+    async def walk() -> None:
+        async with serving(folder) as (app, _), client(app) as http:
+            for path in ("/v1/models/Q", "/cutaway/v1/traces/Q/views", "/Q"):
+                url = path.replace("Q", "Q" * 20_000)
+                body = {"view": "tokens"}
+                answer = await (http.post(url, json=body) if "views" in path else http.get(url))
+                assert answer.status_code == 404 and answer.text.count("Q") <= MOST_ECHOED
+
+    asyncio.run(walk())
+
+
+def test_a_value_of_any_kind_is_shown_in_a_few_characters() -> None:
+    for value in (SENT, SENT.encode(), [SENT], 10**5000, {10**5000: 1}, list(range(10**5))):
+        assert len(shown(value)) <= 80
+    assert shown("it's") == '"it\'s"' and shown(5) == "5"
+    assert shown("x" * 78) == repr("x" * 78) and shown("x" * 79).endswith("...")
