@@ -335,6 +335,8 @@ CW_API int64_t cw_program_add(cw_program* program, int64_t operation, const void
 CW_API int64_t cw_program_run(cw_program* program, const cw_step* step);
 // Nanoseconds of each operation of one run, taken on the calling thread.
 CW_API int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds);
+// Operations that programs have run so far; any thread may ask, in the middle of a run too.
+CW_API int64_t cw_num_operations(void);
 // One operation at once: what a program of it alone would do.
 CW_API int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_step* step);
 

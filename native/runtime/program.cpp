@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <atomic>
 #include <chrono>
 #include <new>
 #include <vector>
@@ -58,6 +59,9 @@ struct cw_program {
 
 namespace {
 
+// Operations that were run, by all programs: how a watchdog sees that a long step moves.
+std::atomic<int64_t> operations_run{0};
+
 struct Replay {
   const cw_program* program;
   const cw_step* step;
@@ -74,6 +78,7 @@ void replay(const void* context, const Worker& worker) {
     const Recorded& each = r.program->recorded[i];
     r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker);
     worker.barrier();
+    if (worker.id == 0) operations_run.fetch_add(1, std::memory_order_relaxed);
     if (!is_timed) continue;
     Clock::time_point now = Clock::now();
     r.nanoseconds[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
@@ -131,6 +136,8 @@ int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanos
   if (!program || !step || !nanoseconds) return CW_BAD_ARGUMENT;
   return run(program, step, nanoseconds);
 }
+
+int64_t cw_num_operations(void) { return operations_run.load(std::memory_order_relaxed); }
 
 int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_step* step) {
   if (!arguments || !step || size <= 0 || size != cutaway::size_of(operation))

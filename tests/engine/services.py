@@ -26,10 +26,17 @@ GOLDEN = tuple(range(20, 40))
 # what goes wrong.
 FAULTS = """
 import os
+import ctypes
+import time
 
+from cutaway.core.pulse import PULSE
+from cutaway.engine import snapshot
 from cutaway.engine.engine import Engine
+from cutaway.kernels import capture
 
-HANG, RAISE, RAISE_WHEN_ADDED, END = 11, 12, 13, 14
+snapshot_of, num_operations = snapshot.snapshot_of, capture.num_operations
+pings, NUM_PINGS = [], 9
+HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG = 11, 12, 13, 14, 15, 16
 add, step = Engine.add, Engine.step
 
 def is_asked(engine, fault):
@@ -40,8 +47,31 @@ def broken_add(self, request):
         raise ZeroDivisionError
     add(self, request)
 
+def locked(library):
+    # native code that waits for ever, and that no signal wakes
+    mutex = ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+def broken_snapshot(engine, owner):
+    if owner == "native":
+        locked(ctypes.CDLL(None))
+    if owner == "native and alone":  # no other thread runs Python then
+        locked(ctypes.PyDLL(None))
+    return snapshot_of(engine, owner)
+
+def counted_operations():  # asked for at each ping
+    pings.append(None)
+    return num_operations()
+
 def broken_step(self):
+    if is_asked(self, STARVE):
+        return []
     deltas = step(self)
+    if is_asked(self, LONG) and not pings[NUM_PINGS:]:
+        while not pings[NUM_PINGS:]:
+            PULSE.beat()
+            time.sleep(0.01)
     while is_asked(self, HANG):
         pass
     if is_asked(self, RAISE):
@@ -51,8 +81,9 @@ def broken_step(self):
     return deltas
 
 Engine.add, Engine.step = broken_add, broken_step
+snapshot.snapshot_of, capture.num_operations = broken_snapshot, counted_operations
 """
-HANG, RAISE, RAISE_WHEN_ADDED, END = 11, 12, 13, 14
+HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG = 11, 12, 13, 14, 15, 16
 
 
 def make_model(folder: Path, **changes: Any) -> str:

@@ -15,7 +15,7 @@ from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import messages
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.messages import Add, Beat, Counted, Frames, News, Refused, written
+from cutaway.engine.messages import Add, Counted, Frames, News, Progress, Refused, written
 from cutaway.engine.service import EngineStats
 
 MADE = {
@@ -98,7 +98,8 @@ def test_news_arrives_equal() -> None:
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
-    said = [Beat(), Counted(3, EngineStats(running=2)), News([Delta("r", 0, text="é" * 300)])] * 5
+    counted, news = Counted(3, EngineStats(running=2)), News([Delta("r", 0, text="é" * 300)])
+    said = [Progress(7), counted, news] * 5
     stream = b"".join(written(each) for each in said)
     chance = random.Random(3)
     for size in (1, 2, 3, 7, 64, len(stream)):

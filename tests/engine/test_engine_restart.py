@@ -18,8 +18,10 @@ import services
 from services import (
     END,
     HANG,
+    LONG,
     RAISE,
     RAISE_WHEN_ADDED,
+    STARVE,
     assert_no_more_than,
     heard,
     held,
@@ -39,6 +41,7 @@ from cutaway.engine.process import ProcessService
 # Longer than a busy machine keeps a step waiting that is about to come back.
 STALL = 10
 IMPATIENT = ProcessConfig(stall_seconds=STALL, restart_seconds=1)
+SOON = ProcessConfig(hang_seconds=2)  # told soon, and started again long after the test
 # An answer of that length outlasts what a busy machine takes to end the engine in its midst.
 LENGTH, NUM_STREAMS = 4096, 8
 # A new engine takes seconds of computing; what a kill leaves behind shows at the second one.
@@ -155,7 +158,7 @@ def test_a_step_that_does_not_come_back_is_ended(
             await until(lambda: service.silent_seconds > 0)
             tasks.append(asyncio.create_task(heard(service, request("behind"))))
             done = await asyncio.gather(*tasks, return_exceptions=True)
-            assert all(f"did not come back in {STALL} seconds" in str(each) for each in done)
+            assert all(f"did not move in {STALL} seconds" in str(each) for each in done)
             await back(service, 1)
             assert service.silent_seconds == 0
             assert await golden(service) == before
@@ -172,7 +175,7 @@ def test_a_process_that_is_stopped_counts_as_hung(model: str) -> None:
             async with streaming(service, count=2) as tasks:
                 await kill(service, signal.SIGSTOP)
                 done = await asyncio.gather(*tasks, return_exceptions=True)
-                assert all("did not come back" in str(each) for each in done)
+                assert all("did not move" in str(each) for each in done)
             await back(service, 1)
             assert len(await golden(service)) == 12
 
@@ -181,12 +184,80 @@ def test_a_process_that_is_stopped_counts_as_hung(model: str) -> None:
 
 def test_an_idle_engine_is_not_taken_for_a_hung_one(model: str) -> None:
     async def body() -> None:
-        own = ProcessConfig(stall_seconds=0.2)
+        async with running(model, process=ProcessConfig(hang_seconds=0.4)) as service:
+            seen: set[int] = set()
+
+            def has_moved() -> bool:
+                seen.add(service._progress)
+                return len(seen) > 5
+
+            await until(has_moved)
+            assert (await service.stats()).restarts == 0 and service.state == "ready"
+
+    asyncio.run(body())
+
+
+def test_an_idle_engine_that_is_stopped_is_noticed_and_may_go_on(
+    model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def body() -> None:
+        async with running(model, process=SOON) as service:
+            before = await golden(service)
+            await kill(service, signal.SIGSTOP)
+            waiting = [asyncio.create_task(service.snapshot("me"))]
+            waiting += [asyncio.create_task(service.stats())]
+            for told in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(told, EngineClosedError) and "does not move" in str(told)
+            assert service.silent_seconds >= 2 and service.state == "ready"
+            with pytest.raises(EngineClosedError, match="does not move"):
+                await golden(service)
+            await kill(service, signal.SIGCONT)
+            await until(lambda: service.silent_seconds == 0)
+            assert await golden(service) == before
+            assert (await service.stats()).restarts == 0
+
+    asyncio.run(body())
+    said = capfd.readouterr().err
+    assert "has not moved for 2 seconds: a signal or a debugger has stopped it" in said
+    assert "the engine moves again, after" in said
+
+
+@pytest.mark.usefixtures("faults")
+@pytest.mark.parametrize(
+    "where", [pytest.param("native", marks=pytest.mark.slow), "native and alone", "scheduler"]
+)
+def test_a_hang_is_told_whatever_the_engine_does(
+    model: str, where: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def body() -> str:
+        said = ""
+        async with running(model, process=SOON) as service:
+            before = await golden(service)
+            if where == "scheduler":  # steps come back, and compute nothing
+                asked = asyncio.create_task(heard(service, request("starve", (5, STARVE))))
+                await until(lambda: service.silent_seconds >= 2)
+                asked.cancel()
+            else:
+                with pytest.raises(EngineClosedError, match="does not move"):
+                    await service.snapshot(where)
+                while "in locked" not in said:
+                    await asyncio.sleep(0.005)
+                    said += capfd.readouterr().err
+            await kill(service)
+            await until(lambda: service.state != "ready")
+            await back(service, 1)
+            assert service.silent_seconds == 0 and await golden(service) == before
+        return said + capfd.readouterr().err
+
+    assert "has not moved for 2 seconds." in asyncio.run(body())
+
+
+@pytest.mark.usefixtures("faults")
+def test_a_long_step_that_moves_is_waited_for(model: str) -> None:
+    async def body() -> None:
+        own = ProcessConfig(hang_seconds=2, stall_seconds=3)  # nine looks of half a second
         async with running(model, process=own) as service:
-            async with asyncio.timeout(300):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(1):
-                        await until(lambda: service.state != "ready")
+            assert await token_ids(service, request("long", (5, LONG)))
             assert (await service.stats()).restarts == 0
 
     asyncio.run(body())

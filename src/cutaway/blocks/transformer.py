@@ -17,6 +17,7 @@ from cutaway.blocks.parts import can_record
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
 from cutaway.core.layout import CacheSpec
+from cutaway.core.pulse import PULSE
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
@@ -72,6 +73,7 @@ class Transformer(nn.Module):
             rotation = None if turn is None else rotations[turn]
             own = None if told is None else told[:, layer]
             hidden = block(hidden, rotation, step, layer, own)
+            PULSE.beat()
         return self.unembedding(hidden, step)
 
     @property

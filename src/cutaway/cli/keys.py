@@ -164,7 +164,8 @@ KEYS: tuple[Key, ...] = (
         "tokens of prompts that may wait; default: 8 times what the cache holds",
         _COUNT,
     ),
-    _bound("stall_seconds", "longest step; then the engine is started again", _SECONDS),
+    _bound("hang_seconds", "without a sign of work; then nothing is taken in", _SECONDS),
+    _bound("stall_seconds", "without one; then the engine is started again", _SECONDS),
     _bound("load_seconds", "longest time to load the model", _SECONDS),
     _bound("restart_seconds", "longest pause between starts of the engine that fail", _SECONDS),
     _bound(

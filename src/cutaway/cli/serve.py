@@ -200,7 +200,7 @@ def serve_model(
             **engine,
         )
         context = Context.of(found, service, server, name=served_name)
-        context.max_silent_seconds = settings.process.stall_seconds / 2
+        context.max_silent_seconds = settings.process.silent_seconds
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
         url = url_of(listener)
         note(f"Loading {context.name}; {url} answers /health meanwhile.")

@@ -37,8 +37,11 @@ class TrafficConfig:
 class ProcessConfig:
     """How an engine's process is watched.
 
-    stall_seconds: a step may take so long. The longest honest one is 2048 tokens of prompts by a
-        model of 8 billion parameters on two cores: about 120 seconds at 0.3 TFLOP/s.
+    hang_seconds: without a sign of work, after which nothing is taken in and stderr says where the
+        engine's threads stand. Work shows itself by each operation of a step, not by steps alone:
+        the longest honest one, 2048 tokens of prompts by a model of 8 billion parameters on two
+        cores, takes about 120 seconds at 0.3 TFLOP/s and half a second per operation.
+    stall_seconds: without a sign of work, after which the engine is started again.
     load_seconds: loading may take so long; 140 GB from a disk at 100 MB/s take 1400 seconds.
     restart_seconds: the longest pause between two starts that fail; the first is half a second,
         each next one twice the one before. An engine that has answered is started again at once.
@@ -47,13 +50,19 @@ class ProcessConfig:
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
-    stall_seconds: float = 120.0
+    hang_seconds: float = 8.0
+    stall_seconds: float = 60.0
     load_seconds: float = 1800.0
     restart_seconds: float = 30.0
     max_restarts: int | None = None
 
+    @property
+    def silent_seconds(self) -> float:
+        """After which the engine counts as hung: before it is ended, whatever the two say."""
+        return min(self.hang_seconds, self.stall_seconds)
+
     def __post_init__(self) -> None:
-        for name in ("stall_seconds", "load_seconds", "restart_seconds"):
+        for name in ("hang_seconds", "stall_seconds", "load_seconds", "restart_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0.")
         if self.max_restarts is not None and self.max_restarts < 0:

@@ -15,19 +15,18 @@ import threading
 import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
-from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 from cutaway.core import garbage
 from cutaway.core.errors import CutawayError
 from cutaway.core.lines import MAX_LINES, Lines, LineStream
 from cutaway.core.output import Delta
+from cutaway.core.pulse import PULSE
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.messages import (
     DUMP_SIGNAL,
     Abort,
     Add,
-    Beat,
     Command,
     Count,
     Counted,
@@ -39,6 +38,8 @@ from cutaway.engine.messages import (
     Loaded,
     More,
     News,
+    Ping,
+    Progress,
     Refused,
     Report,
     See,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from cutaway.engine.feeds import Feeds
     from cutaway.engine.lane import Lane
 
-BEAT_SECONDS = 0.5  # of silence while steps come back
 _CHUNK = 1 << 18
 _STDERR = 2
 
@@ -73,7 +73,8 @@ class Child:
         self._engine: Engine | None = None
         self._lane: Lane | None = None
         self._feeds: Feeds | None = None
-        self._said = monotonic()
+        self._is_pinged = False  # whether a ping waits for the main thread
+        self._saying = threading.Lock()  # the reading thread answers pings beside it
 
     def run(self) -> None:
         """Load, then work until the other side is gone. Raises: what a step raises."""
@@ -117,8 +118,26 @@ class Child:
     def _pass_on(self, told: Command) -> None:
         if isinstance(told, Load):
             self._loads.put(told)
+        elif isinstance(told, Ping):
+            self._answer_ping()
         else:
             self._commands.put(lambda: self._obey(told))
+
+    def _answer_ping(self) -> None:
+        """Say how far work has come, and let the main thread beat when it next takes a command."""
+        from cutaway.kernels.capture import num_operations
+
+        self._say(Progress(PULSE.count + num_operations()))
+        if not self._is_pinged:
+            self._is_pinged = True
+            self._commands.put(self._beat)
+
+    def _beat(self) -> None:
+        """With requests to answer, only a forward counts: a scheduler that stalls is a hang too."""
+        self._is_pinged = False
+        assert self._engine is not None, "who is pinged has loaded"
+        if not self._engine.has_work:
+            PULSE.beat()
 
     def _obey(self, told: Command) -> None:
         from cutaway.engine import loop
@@ -148,18 +167,17 @@ class Child:
             case Leave(number):
                 self._feeds.leave(number)
                 self._lane.leave(number)
-            case Load():
+            case Load() | Ping():
                 pass  # passed on before
 
     def _tell(self, deltas: list[Delta]) -> None:
         if deltas:
             self._say(News(deltas))
-        elif monotonic() - self._said > BEAT_SECONDS:
-            self._say(Beat())
 
     def _say(self, said: Report) -> None:
-        self._said = monotonic()
-        self._link.sendall(written(said))
+        data = written(said)
+        with self._saying:
+            self._link.sendall(data)
 
 
 def _seen(number: int, found: bytes | CutawayError) -> Seen | Unseen:

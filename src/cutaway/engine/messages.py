@@ -90,7 +90,11 @@ class Leave(msgspec.Struct, tag=True, array_like=True):
     number: int
 
 
-Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | Try | More | Leave
+class Ping(msgspec.Struct, tag=True, array_like=True):
+    """Say how far work has come. Answered at once, even in the middle of a step."""
+
+
+Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | Try | More | Leave | Ping
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):
@@ -155,12 +159,14 @@ class Unheard(msgspec.Struct, tag=True, array_like=True):
     error: CutawayError
 
 
-class Beat(msgspec.Struct, tag=True, array_like=True):
-    """Steps come back, although none has said anything for a while."""
+class Progress(msgspec.Struct, tag=True, array_like=True):
+    """How far work has come: another count than the last one means that it goes on."""
+
+    count: int
 
 
 Report: TypeAlias = (
-    Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Heard | Unheard | Beat
+    Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Heard | Unheard | Progress
 )
 
 

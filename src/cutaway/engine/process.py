@@ -22,7 +22,6 @@ from cutaway.engine.door import check_request
 from cutaway.engine.messages import (
     Abort,
     Add,
-    Beat,
     Count,
     Counted,
     Heard,
@@ -32,6 +31,8 @@ from cutaway.engine.messages import (
     Loaded,
     More,
     News,
+    Ping,
+    Progress,
     Refused,
     Report,
     See,
@@ -48,6 +49,9 @@ from cutaway.engine.traffic import Traffic
 
 _Inbox = asyncio.Queue[Delta | CutawayError]
 _Events = asyncio.Queue[Batch | CutawayError]
+
+
+_HUNG = "the engine does not move. It is started again unless it does. Try again in a minute."
 
 
 def _note(text: str) -> None:
@@ -89,6 +93,8 @@ class ProcessService:
         self._num_fruitless = 0  # starts in a row without an answer
         self._gone: asyncio.Queue[str] = asyncio.Queue()
         self._silent = 0.0
+        self._has_moved = False  # since the watchdog last looked
+        self._progress = -1
         self._state: State = "starting"
 
     @property
@@ -104,7 +110,7 @@ class ProcessService:
 
     @property
     def silent_seconds(self) -> float:
-        """For how long nothing came of the engine although it has work; 0 while it has none."""
+        """For how long the engine has shown no sign of work, be it idle; 0 while it does."""
         return self._silent
 
     @property
@@ -248,6 +254,8 @@ class ProcessService:
     def _alive(self) -> EngineProcess:
         if self._life is None or self._life.ended.is_set():
             raise EngineClosedError("the engine is being started. Try again in a few seconds.")
+        if self._silent >= self._config.silent_seconds:
+            raise EngineClosedError(_HUNG)
         return self._life
 
     async def _begin(self) -> EngineProcess:
@@ -314,22 +322,37 @@ class ProcessService:
         """Wait until a process ends or hangs; returns what those who wait are told.
 
         Silence is counted in looks, not by a clock: while this process itself is stopped, nobody
-        is silent.
+        is silent. An engine that is idle is looked at like one that works.
         """
-        self._has_answered = False
-        pause = min(1.0, self._config.stall_seconds / 4)
-        while self._silent < self._config.stall_seconds:
+        self._has_answered, self._has_moved, self._progress = False, False, -1
+        config = self._config
+        pause = min(1.0, config.silent_seconds / 4)
+        while self._silent < config.stall_seconds:
+            life.say(Ping())
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await life.ended.wait()
                 return "the engine ended while this answer ran. Try again in a few seconds."
-            is_silent = self._open and not life.has_spoken()
-            self._silent = self._silent + pause if is_silent else 0.0
+            moved, self._has_moved = self._has_moved, False
+            before, self._silent = self._silent, 0.0 if moved else self._silent + pause
+            if before < config.silent_seconds <= self._silent:
+                await self._tell_hung(life)
+            elif moved and before >= config.silent_seconds:
+                self._tell(f"the engine moves again, after {before:g} seconds.")
         await life.dump()
         return (
-            f"a step of the engine did not come back in {self._config.stall_seconds:g} seconds, "
-            "so it is started again. Try again in a few seconds."
+            f"the engine did not move in {config.stall_seconds:g} seconds, so it is started again. "
+            "Try again in a few seconds."
         )
+
+    async def _tell_hung(self, life: EngineProcess) -> None:
+        """Say where its threads stand; who waits for a look is not kept waiting with it."""
+        why = ": a signal or a debugger has stopped it" if life.is_stopped else ""
+        self._tell(f"the engine has not moved for {self._silent:g} seconds{why}.")
+        for waiting in (*self._counts.values(), *self._looks.values()):
+            if not waiting.done():
+                waiting.set_exception(EngineClosedError(_HUNG))
+        await life.dump()
 
     async def _begin_again(self) -> EngineProcess | None:
         """Another process, as often as it takes and is allowed; None when it is given up."""
@@ -357,6 +380,7 @@ class ProcessService:
 
     def _hear(self, said: Report) -> None:
         """Called in the event loop with each message of the process."""
+        self._has_moved |= not isinstance(said, Progress) or said.count != self._progress
         match said:
             case News(deltas):
                 self._has_answered = True
@@ -391,8 +415,8 @@ class ProcessService:
             case Unloadable(error):
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_exception(error)
-            case Beat():
-                pass
+            case Progress(count):
+                self._progress = count
 
     def _tell_all(self, why: str) -> None:
         """The engine is gone: everybody who waits for it hears so."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
+from cutaway.core.pulse import PULSE
 from cutaway.core.step import Step
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
@@ -42,6 +43,7 @@ class Runner:
 
         Shapes: [R, V], valid until the next one.
         """
+        PULSE.beat()
         if self._native is not None and batch.sink is None and self._native.takes_numbers:
             self.kernel = "native"
             return self._native.run_numbers(batch.numbers)

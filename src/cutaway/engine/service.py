@@ -189,7 +189,7 @@ class Service(Protocol):
 
     @property
     def silent_seconds(self) -> float:
-        """For how long nothing came of the engine although it has work; 0 while it has none."""
+        """For how long the engine has shown no sign of work, be it idle; 0 while it does."""
         ...
 
     def follow(self, request: Request) -> AsyncIterator[Delta]:

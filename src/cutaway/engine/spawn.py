@@ -13,6 +13,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from cutaway.engine.messages import DUMP_SIGNAL, Command, Frames, Report, report, written
 
@@ -32,7 +33,6 @@ class EngineProcess(asyncio.Protocol):
         self._frames = Frames()
         self._link: asyncio.Transport | None = None
         self._process: Process | None = None
-        self._has_spoken = False
         self.ended = asyncio.Event()
 
     @classmethod
@@ -68,10 +68,13 @@ class EngineProcess(asyncio.Protocol):
         if not self.ended.is_set():
             self._link.write(data)
 
-    def has_spoken(self) -> bool:
-        """Whether it has said anything since this was last asked."""
-        spoken, self._has_spoken = self._has_spoken, False
-        return spoken
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it; False where that cannot be seen."""
+        with suppress(OSError, IndexError):
+            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+            return status.rpartition(")")[2].split()[0] in ("T", "t")
+        return False
 
     async def dump(self) -> None:
         """Let it write on stderr where its threads stand."""
@@ -111,7 +114,6 @@ class EngineProcess(asyncio.Protocol):
         self._link = transport
 
     def data_received(self, data: bytes) -> None:
-        self._has_spoken = True
         for body in self._frames.feed(data):
             if not self.ended.is_set():
                 self._hear(report(body))

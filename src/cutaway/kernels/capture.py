@@ -13,10 +13,10 @@ from torch import Tensor
 
 from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native import NativeStep, Operation, Program, Rotation, is_available, room
-from cutaway.kernels.native.library import set_num_threads
+from cutaway.kernels.native.library import num_operations, set_num_threads
 from cutaway.kernels.native.pages import PAGE_DTYPES
 
-__all__ = ["PAGE_DTYPES", "Rotation", "Tape", "is_available", "set_num_threads"]
+__all__ = ["PAGE_DTYPES", "Rotation", "Tape", "is_available", "num_operations", "set_num_threads"]
 
 
 @dataclass(frozen=True)

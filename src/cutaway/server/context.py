@@ -33,8 +33,7 @@ class Context:
     name:     what requests call it.
     sampling: what the model's makers recommend; it stands where a request says nothing.
     spans:    where requests are told as spans, if anybody asked for that.
-    max_silent_seconds: with work and without a sign of life; then nothing is taken in. Half of
-        what the watchdog waits before it ends the engine.
+    max_silent_seconds: without a sign of work of the engine; then nothing is taken in.
     """
 
     service: Service
@@ -44,7 +43,7 @@ class Context:
     template_source: str | None
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     spans: Spans | None = None
-    max_silent_seconds: float = ProcessConfig.stall_seconds / 2
+    max_silent_seconds: float = ProcessConfig.hang_seconds
     worker: Worker = field(default_factory=Worker)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -121,7 +120,7 @@ class Context:
 def _stuck() -> HttpError:
     return HttpError(
         status=503,
-        message="the engine has work and does not move. Try again in a minute.",
+        message="the engine does not move. Try again in a minute.",
         code="engine_stuck",
         retry_after=60,
     )

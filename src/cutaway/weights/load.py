@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
+from cutaway.core.pulse import PULSE
 from cutaway.core.weights import Target
 from cutaway.weights.source import WeightSource
 
@@ -61,6 +62,7 @@ def load_weights(
                 setattr(parent, attribute, filled[id(old)])
         if target.part:
             filled[id(old)].detach()[target.part] = value
+        PULSE.beat()
         if progress is not None:
             progress(done, len(present))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from cutaway.core.pulse import PULSE
 from cutaway.core.weights import Target
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split
@@ -67,6 +68,7 @@ def _replace(
         if new is None:
             continue
         source.release(name)
+        PULSE.beat()
         for parent, attribute in places[id(old)]:  # a tied table is in two
             setattr(parent, attribute, new)
         replaced[target.parameter] = name

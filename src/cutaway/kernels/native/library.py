@@ -110,6 +110,16 @@ def set_num_threads(count: int, *, spin_seconds: float = 0.05) -> None:
     check(library().cw_set_num_threads(count, round(spin_seconds * 1e6)))
 
 
+def num_operations() -> int:
+    """Operations of programs that were run so far; it moves inside a step, on any thread.
+
+    0 for a library that was built before it counted.
+    """
+    opened = _opened()
+    count = None if isinstance(opened, str) else getattr(opened, "cw_num_operations", None)
+    return 0 if count is None else int(count())
+
+
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
@@ -134,3 +144,5 @@ def _declare(loaded: ctypes.CDLL) -> None:
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
+    if hasattr(loaded, "cw_num_operations"):
+        loaded.cw_num_operations.restype = integer
