@@ -7,11 +7,14 @@ writers shows as a wrong content. Sampled tokens are a function of the content r
 answer also tells whether preemption, chunking or drafting changed it.
 
     python bench/simulate_scheduler.py --seeds 100000
+    python bench/simulate_scheduler.py --seeds 1000 --steps 1000    longer ones
+    python bench/reliability.py 8 --jobs 16                         100,000 of those, in slices
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import sys
@@ -20,6 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from random import Random
 
 from cutaway.cache.paged import PagedCache
@@ -31,6 +35,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 
+SEEDS_OF_A_SLICE = 10_000  # the most that a slice of the plan takes; the next one begins behind
 NAN = -1  # stands in a slot for numbers that are not finite
 
 
@@ -112,7 +117,7 @@ def _extent(random: Random) -> Full | Window:
     return Window(random.choice((1, 2, 7, 8, 9, 20)), random.choice((0, 0, 1, 4, 9)))
 
 
-def _requests(random: Random) -> Iterator[tuple[int, Request]]:
+def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     """Prompts over three tokens, most of them beginning alike, in bursts."""
     shared = [random.randrange(3) for _ in range(80)]
     step = 0
@@ -130,7 +135,7 @@ def _requests(random: Random) -> Iterator[tuple[int, Request]]:
         yield (
             step,
             Request(
-                request_id=f"r{number}",
+                request_id=f"r{lot}.{number}",
                 prompt_token_ids=tuple(head + tail),
                 params=params,
                 cache_salt=owner.encode(),
@@ -191,10 +196,16 @@ class Simulation:
         if scenario.allocation_failure_rate:
             self._make_allocation_flaky()
 
-    def run(self) -> Totals:
+    def run(self, num_steps: int = 0) -> Totals:
+        """num_steps: go on with further bursts of requests until there were so many steps."""
         arrivals = list(self.scenario.requests)
-        clock = 0
-        while arrivals or self.scheduler.has_work:
+        clock = lot = 0
+        while True:
+            if not arrivals and self.totals.steps < num_steps and self.scheduler.num_waiting < 8:
+                lot += 1
+                arrivals = self._further(lot, clock)
+            if not (arrivals or self.scheduler.has_work):
+                break
             while arrivals and arrivals[0][0] <= clock:
                 self._arrive(arrivals.pop(0)[1])
             self._step()
@@ -207,6 +218,13 @@ class Simulation:
         self.totals.hit_tokens = self.cache.stats.hit_tokens
         self.totals.evictions = self.cache.stats.evictions
         return self.totals
+
+    def _further(self, lot: int, clock: int) -> list[tuple[int, Request]]:
+        """Requests of another burst; what has ended is forgotten, so that memory stays small."""
+        alive = {*self.scheduler.waiting, *self.scheduler.running}
+        self.contents = {s: known for s, known in self.contents.items() if s in alive}
+        drawn = _requests(Random(f"{self.scenario.seed} {lot}"), lot)
+        return [(clock + step, request) for step, request in drawn]
 
     def _make_allocation_flaky(self) -> None:
         """Let an allocation fail now and then, at most once per step: the second try is clean."""
@@ -460,17 +478,17 @@ class Failure:
     text: str
 
 
-def run_seed(seed: int) -> Totals:
+def run_seed(seed: int, num_steps: int = 0) -> Totals:
     """Run one scenario; raises when a promise is broken."""
-    return Simulation(Scenario.draw(seed)).run()
+    return Simulation(Scenario.draw(seed)).run(num_steps)
 
 
-def run_seeds(seeds: range) -> tuple[Totals, list[Failure]]:
+def run_seeds(seeds: range, num_steps: int = 0) -> tuple[Totals, list[Failure]]:
     """Run many; failures are collected."""
     totals, failures = Totals(), list[Failure]()
     for seed in seeds:
         try:
-            totals.add(run_seed(seed))
+            totals.add(run_seed(seed, num_steps))
         except Exception:
             failures.append(Failure(seed, traceback.format_exc()))
     return totals, failures
@@ -486,19 +504,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=0, help="least steps of each scenario")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
+    if (asked := os.environ.get("PLAN_TRIALS")) is not None:  # a slice of bench/reliability.py
+        args.seeds, args.first = int(asked), int(os.environ["PLAN_SEED"]) * SEEDS_OF_A_SLICE
     start = time.monotonic()
     ends = range(args.first, args.first + args.seeds, 250)
     parts = [range(s, min(s + 250, args.first + args.seeds)) for s in ends]
     totals, failures = Totals(), list[Failure]()
     with multiprocessing.Pool(args.workers, initializer=be_nice) as pool:
-        for part_totals, part_failures in pool.imap_unordered(run_seeds, parts):
+        jobs = [pool.apply_async(run_seeds, (part, args.steps)) for part in parts]
+        for part_totals, part_failures in (job.get() for job in jobs):
             totals.add(part_totals)
             failures += part_failures
     for failure in failures[:10]:
         print(f"seed {failure.seed}\n{failure.text}", file=sys.stderr)
     report(totals, failures, args.seeds, time.monotonic() - start)
+    if log := os.environ.get("PLAN_LOG"):
+        said = {"count": args.seeds, "figures": {"total_steps": totals.steps}}
+        Path(log).write_text(json.dumps(said) + "\n", encoding="utf-8")
     return 1 if failures else 0
 
 

@@ -16,6 +16,8 @@ from cutaway.core.errors import ModelFormatError, ModelNotFoundError, Unsupporte
 from cutaway.weights.safetensors import SafetensorsWeights
 from cutaway.weights.safetensors_header import MAX_HEADER_BYTES
 from cutaway.weights.safetensors_index import INDEX, SINGLE
+from trials import ran, trials
+from trials import seed as trial_seed
 
 Entry = dict[str, object]
 
@@ -51,9 +53,10 @@ def test_tensors_have_the_stored_shape_dtype_and_bytes(tmp_path: Path) -> None:
 
 
 def test_random_files_equal_the_safetensors_library(tmp_path: Path) -> None:
-    draw, generator = random.Random(3), torch.Generator().manual_seed(3)
+    number = trial_seed(3)
+    draw, generator = random.Random(number), torch.Generator().manual_seed(number)
     dtypes = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
-    for _ in range(100):
+    for _ in range(trials(100)):
         stored = {
             f"blk.{i}.{draw.choice('äbc')}": torch.randn(
                 [draw.randrange(0, 4) for _ in range(draw.randrange(0, 4))], generator=generator
@@ -69,6 +72,7 @@ def test_random_files_equal_the_safetensors_library(tmp_path: Path) -> None:
             ours = weights.tensor(name)
             assert ours.dtype == value.dtype
             assert torch.equal(ours, value)
+    ran(trials(100))
 
 
 # What the file claims -> its bytes, the field that the error must name, and a part of its words.
@@ -211,11 +215,11 @@ def test_g02_file_cut_after_its_header_was_read_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_g03_mutants_load_or_raise_the_documented_errors(seed: int, tmp_path: Path) -> None:
-    draw = random.Random(seed)
+    draw = random.Random(trial_seed(seed))
     outcomes = {"loads": 0, "format": 0, "unsupported": 0}
     header = SMALL[8:-32].decode()
     words = ["0", "-1", "16", "99", "1e3", "[", "]", '"k"', '"F64"', '"I8"', '"F9"', "null", "4"]
-    for _ in range(2_000):
+    for _ in range(trials(2_000)):
         text = header
         for _ in range(draw.randint(1, 2)):
             at = draw.randrange(len(text))
@@ -238,6 +242,7 @@ def test_g03_mutants_load_or_raise_the_documented_errors(seed: int, tmp_path: Pa
             assert sorted(theirs) == sorted(weights.names())
             outcomes["loads"] += 1
     assert min(outcomes.values()) >= 10, "each outcome must be reached for the test to mean much"
+    ran(sum(outcomes.values()))
 
 
 def sharded(folder: Path, weight_map: object) -> SafetensorsWeights:

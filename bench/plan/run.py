@@ -1,0 +1,89 @@
+"""One part of a row: what counts as a trial, how many are wanted, and the command that does some."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from plan.records import Record, now
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Trials of one kind.
+
+    what: what one trial is, in the plural.
+    figure: how many the plan wants.
+    nodes: tests that do them, or a script under bench/ with its arguments.
+    each: how many one slice does, so that a run that is cut short has counted what it did.
+    """
+
+    what: str
+    figure: int
+    nodes: tuple[str, ...]
+    each: int = 0
+    is_script: bool = False
+
+    @property
+    def slice(self) -> int:
+        """Trials that one call of the command does at most."""
+        return self.each or self.figure
+
+
+def command(run: Run) -> list[str]:
+    """The words that start it; counts and seeds are given by the environment."""
+    if run.is_script:
+        return [sys.executable, *run.nodes]
+    pytest = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=0", "-rf"]
+    return [sys.executable, *pytest, f"--hypothesis-seed={os.environ.get('PLAN_SEED', 0)}"]
+
+
+def together(name: str, before: float | None, value: float) -> float:
+    """A figure of two slices: the sum where its name begins with total, else the larger one."""
+    if before is None:
+        return value
+    return before + value if name.startswith("total") else max(before, value)
+
+
+def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
+    """Run so many trials from that seed; what failed is one failure, with its last words."""
+    with tempfile.TemporaryDirectory(prefix="cutaway-plan-") as folder:
+        log = Path(folder) / "log"
+        sources = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sources),
+            "PLAN_TRIALS": str(count),
+            "PLAN_SEED": str(seed),
+            "PLAN_LOG": str(log),
+        }
+        words = command(run)
+        if not run.is_script:
+            words[-1] = f"--hypothesis-seed={seed}"
+            words += [f"--basetemp={folder}/pytest", *run.nodes]
+        began = time.monotonic()
+        done = subprocess.run(
+            words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        seconds = time.monotonic() - began
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    figures: dict[str, float] = {}
+    for line in lines:
+        for name, value in line["figures"].items():
+            figures[name] = together(name, figures.get(name), value)
+    failed = done.returncode != 0
+    counted = sum(line["count"] for line in lines)
+    if not counted and not failed:
+        failed, done.stdout = True, f"{done.stdout}\nIt counted no trial: a skipped test, perhaps."
+    said = (done.stdout + done.stderr).strip()[-3000:] if failed else ""
+    return Record(
+        row, run.what, seed, counted, int(failed), round(seconds, 1), figures, said, *now()
+    )

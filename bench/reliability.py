@@ -1,0 +1,88 @@
+"""Every row of the plan of reliability at its figure: one command, resumable, with one table.
+
+    python bench/reliability.py                 what is done and what is wanted
+    python bench/reliability.py 8 --jobs 16     a row, several slices at once
+    python bench/reliability.py all --minutes 60
+
+Rows are tests of the suite, or scripts beside this one, that are asked for many more trials than the
+suite has time for. Each slice that ended is a line in bench/results/reliability.jsonl: the command
+goes on where it was cut off. The table is bench/results/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from plan import records, table
+from plan.records import Record
+from plan.rows import ROWS, Row
+from plan.run import Run, run_slice
+
+
+def slices(row: Row, known: list[Record]) -> Iterator[tuple[Row, Run, int, int]]:
+    """What is left of a row: run, seed and trials of each slice."""
+    for run in row.runs:
+        own = [each for each in known if (each.row, each.what) == (row.number, run.what)]
+        left = run.figure - sum(each.count for each in own)
+        seed = max((each.seed for each in own), default=0)
+        while left > 0:
+            seed += 1
+            count = min(left, run.slice)
+            left -= count
+            yield row, run, seed, count
+
+
+def work(chosen: list[Row], jobs: int, until: float) -> int:
+    """Run slices until all are done or the time is over; how many failed."""
+    known, num_failed = records.read(), 0
+    waiting = (each for row in chosen for each in slices(row, known))
+    with ThreadPoolExecutor(jobs) as pool:
+        running: set[Future[Record]] = set()
+        while True:
+            while len(running) < jobs and time.monotonic() < until:
+                following = next(waiting, None)
+                if following is None:
+                    break
+                row, run, seed, count = following
+                running.add(pool.submit(run_slice, row.number, run, seed, count))
+            if not running:
+                return num_failed
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in done:
+                record = each.result()
+                records.append(record)
+                num_failed += record.failures
+                print(f"row {record.row}, {record.what}: {record.count:,} from seed {record.seed},"
+                      f" {record.failures} failed, {record.seconds:.0f} s", flush=True)  # fmt: skip
+                if record.failures:
+                    print(record.said, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", help="numbers of rows, or all")
+    parser.add_argument("--jobs", type=int, default=1, help="slices at once")
+    parser.add_argument("--minutes", type=float, default=24 * 60, help="begin no slice after")
+    parser.add_argument("--fresh", action="store_true", help="forget what was run of these rows")
+    args = parser.parse_args()
+    numbers = {row.number: row for row in ROWS}
+    wanted = list(numbers) if args.rows == ["all"] else [int(each) for each in args.rows]
+    if unknown := set(wanted) - set(numbers):
+        parser.error(f"there is no row {min(unknown)}; rows are {min(numbers)} to {max(numbers)}")
+    if args.fresh:
+        for number in wanted:
+            records.forget(number)
+    failed = work(
+        [numbers[each] for each in wanted], args.jobs, time.monotonic() + 60 * args.minutes
+    )
+    written = table.write()
+    print(written.read_text(encoding="utf-8") if not wanted else f"{written.name} is written.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""How often a test tries: a few times in the suite, the plan's figure under bench/reliability.py.
+
+A test that repeats itself asks `trials` how often and `seed` from which draw on, and says what it
+did with `ran`: the plan counts that, and nothing that was only meant to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+_ASKED = os.environ.get("PLAN_TRIALS")
+IN_FULL = _ASKED is not None
+
+
+def trials(few: int) -> int:
+    """Trials of this run; few is what the suite has time for."""
+    return int(_ASKED) if _ASKED else few
+
+
+def seed(usual: int) -> int:
+    """The seed of this run; the plan gives each of its slices another one."""
+    return int(os.environ["PLAN_SEED"]) if IN_FULL else usual
+
+
+def ran(count: int, **figures: Any) -> None:
+    """Say that so many trials were done and none failed, and what was measured beside.
+
+    figures: numbers, of which the plan's table shows the largest of all slices.
+    """
+    print(f"{count} trials", *(f"{name} {value}" for name, value in figures.items()), sep=", ")
+    log = os.environ.get("PLAN_LOG")
+    if log:
+        with Path(log).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"count": count, "figures": figures}) + "\n")
