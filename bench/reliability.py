@@ -4,9 +4,9 @@
     python bench/reliability.py 8 --jobs 16     a row, several slices at once
     python bench/reliability.py all --minutes 60
 
-Rows are tests of the suite, or scripts beside this one, that are asked for many more trials than the
-suite has time for. Each slice that ended is a line in bench/results/reliability.jsonl: the command
-goes on where it was cut off. The table is bench/results/reliability.md.
+Rows are tests of the suite, or scripts beside this one, that are asked for many more trials than
+the suite has time for. Each slice that ended is a line in bench/results/reliability.jsonl: the
+command goes on where it was cut off. The table is bench/results/reliability.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def slices(row: Row, known: list[Record]) -> Iterator[tuple[Row, Run, int, int]]
     for run in row.runs:
         own = [each for each in known if (each.row, each.what) == (row.number, run.what)]
         left = run.figure - sum(each.count for each in own)
+        if run.once and left < run.figure:
+            continue
         seed = max((each.seed for each in own), default=0)
         while left > 0:
             seed += 1

@@ -41,8 +41,9 @@ def seeds(kind: str, folder: Path) -> None:
     sys.path.insert(0, str(ROOT / "tests"))
     if kind == "gguf":
         sys.path.insert(0, str(ROOT / "tests" / "core"))
-        import gguf_bytes
         from test_core_gguf import LIES
+
+        import gguf_bytes
 
         files = [gguf_bytes.small_valid(), *(raw for raw, _, _ in LIES.values())]
     else:

@@ -1,9 +1,10 @@
-"""One part of a row: what counts as a trial, how many are wanted, and the command that does some."""
+"""One part of a row: what counts as a trial, how many are wanted, and the command for some."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ class Run:
     figure: how many the plan wants.
     nodes: tests that do them, or a script under bench/ with its arguments.
     each: how many one slice does, so that a run that is cut short has counted what it did.
+    once: there is nothing to draw: figure is the number of cases that there are at least.
     """
 
     what: str
@@ -31,6 +33,7 @@ class Run:
     nodes: tuple[str, ...]
     each: int = 0
     is_script: bool = False
+    once: bool = False
 
     @property
     def slice(self) -> int:
@@ -43,7 +46,7 @@ def command(run: Run) -> list[str]:
     if run.is_script:
         return [sys.executable, *run.nodes]
     pytest = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=0", "-rf"]
-    return [sys.executable, *pytest, f"--hypothesis-seed={os.environ.get('PLAN_SEED', 0)}"]
+    return [sys.executable, *pytest, *run.nodes]
 
 
 def together(name: str, before: float | None, value: float) -> float:
@@ -67,8 +70,7 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
         }
         words = command(run)
         if not run.is_script:
-            words[-1] = f"--hypothesis-seed={seed}"
-            words += [f"--basetemp={folder}/pytest", *run.nodes]
+            words += [f"--hypothesis-seed={seed}", f"--basetemp={folder}/pytest"]
         began = time.monotonic()
         done = subprocess.run(
             words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -81,6 +83,10 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
             figures[name] = together(name, figures.get(name), value)
     failed = done.returncode != 0
     counted = sum(line["count"] for line in lines)
+    if not lines and not run.is_script and (passed := re.search(r"(\d+) passed", done.stdout)):
+        counted = int(passed[1])  # each test is one case
+    if run.once and counted < run.figure:
+        failed, done.stdout = True, f"{done.stdout}\n{counted} cases, not {run.figure}."
     if not counted and not failed:
         failed, done.stdout = True, f"{done.stdout}\nIt counted no trial: a skipped test, perhaps."
     said = (done.stdout + done.stderr).strip()[-3000:] if failed else ""

@@ -13,14 +13,16 @@ HEAD = """# Reliability: every row of the plan, and what was run of it
 
     python bench/reliability.py ROW|all [--jobs N] [--minutes M]
 
-Written by that command from the lines of `reliability.jsonl`, one for each slice that ran. With 0 failures in N trials
-the true rate is below 3/N (at 95 %); that says something about trials drawn as these were, and nothing about others.
-*wanted* is the plan's figure; a row that fell short shows what was really done. Seconds are wall time, mostly on a
-machine that did other work as well.
+Written by that command from the lines of `reliability.jsonl`, one for each slice that ran. With 0
+failures in N trials the true rate is below 3/N (at 95 %); that says something about trials drawn as
+these were, and nothing about others. *wanted* is the plan's figure; a row that fell short shows
+what was really done. Seconds are wall time, mostly on a machine that did other work as well.
 
-| row | class | a trial | wanted | done | failures | true rate below | seeds | seconds | date, commit | machine |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+COLUMNS = (
+    *("row", "class", "a trial", "wanted", "done", "failures", "true rate below", "seeds"),
+    *("seconds", "date, commit", "machine"),
+)
 
 
 def bound(count: int, failures: int) -> str:
@@ -86,10 +88,19 @@ def write() -> Path:
             figures += figures_of(row, run, own)
     names = [f"- {chr(ord('A') + number)}: {name}" for number, name in enumerate(machines)]
     failed = [f"- row {r.row}, seed {r.seed}: {r.said[-300:]!r}" for r in records if r.failures]
-    parts = [HEAD + "\n".join(lines), "## Machines", *names]
+    parts = [
+        HEAD + "\n".join([f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *lines]),
+        "## Machines",
+        *names,
+    ]
     if figures:
-        parts += ["", "## Measured beside (totals, and else the largest of all slices)", *figures]
+        parts += [
+            "",
+            "## Measured beside (totals, and else the largest of all slices)",
+            "",
+            *figures,
+        ]
     if failed:
-        parts += ["", "## Failures", *failed]
-    TABLE.write_text("\n".join(parts).replace("## ", "\n## ", 1) + "\n", encoding="utf-8")
+        parts += ["", "## Failures", "", *failed]
+    TABLE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     return TABLE

@@ -424,6 +424,7 @@ def test_random_files_equal_the_gguf_package(tmp_path: Path) -> None:
         for name, values in tensors.items():
             assert file.tensors[name].shape == values.shape
             assert bytes(file.data(name)) == values.tobytes()
+    ran(trials(100))
 
 
 @pytest.mark.oracle

@@ -19,6 +19,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from engines import workload
+from trials import IN_FULL, ran, seed, trials
 
 pytestmark = pytest.mark.skipif(
     not capture.is_available(), reason="the native kernels are not built: run `make native`"
@@ -110,7 +111,7 @@ def opened(model: str) -> Engine:
     return LLM(model, **settings).engine
 
 
-def batch(seed: int) -> list[Request]:
+def batch(number: int) -> list[Request]:
     """Eight short benign requests, whose log-probabilities are wanted."""
     return [
         replace(
@@ -119,7 +120,7 @@ def batch(seed: int) -> list[Request]:
                 each.params, logprobs=1, n=1, max_tokens=min(10, each.params.max_tokens or 10)
             ),
         )
-        for each in workload(seed, count=8)
+        for each in workload(number, count=8)
     ]
 
 
@@ -146,6 +147,7 @@ def told(engine: Engine, requests: list[Request], slot: int, leaves_after: int) 
 
 
 def run_batches(model: str, numbers: range) -> None:
+    """Batches with a hostile request, and the same with its benign twin, by their numbers."""
     hostile, benign = opened(model), opened(model)
     for number in numbers:
         chance = Random(number)
@@ -170,3 +172,10 @@ def test_every_kind_of_hostile_request_leaves_its_neighbours_alone(model: str) -
 @pytest.mark.parametrize("first", range(1000, 1500, 100))
 def test_500_batches_with_a_hostile_request_leave_the_others_alone(model: str, first: int) -> None:
     run_batches(model, range(first, first + 100))
+
+
+@pytest.mark.skipif(not IN_FULL, reason="the tests above in full: bench/reliability.py 6")
+def test_batches_of_the_plan_leave_the_others_alone(model: str) -> None:
+    first = 10_000 * seed(0)
+    run_batches(model, range(first, first + trials(0)))
+    ran(trials(0))

@@ -1,19 +1,16 @@
 """Requests of ill will by the thousand: no fault of ours, no restart, and golden answers between.
 
 Our own grammar asks 3,000 times, schemathesis some 2,000 over our OpenAPI; both are seeded.
-CUTAWAY_FUZZ=100000 asks so many times; from there on it writes bench/results/server_fuzz.md.
+bench/reliability.py asks 100,000 times: row 4 of its plan.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import httpx2
@@ -25,17 +22,14 @@ from server_app import chat, client, completion, make_folder, serving
 
 from cutaway.engine.process import ProcessService
 from cutaway.server.door import Door
-from house_tree import ROOT
+from trials import IN_FULL, ran, seed, trials
 
-ASKED = os.environ.get("CUTAWAY_FUZZ")
-NUM_REQUESTS = int(ASKED or 3000)
-NUM_EXAMPLES = 10 if ASKED is None else NUM_REQUESTS // 100  # of schemathesis, for each route
-WRITTEN_FROM = 100_000  # a shorter run never takes the place of the long one's results
-LONGEST = 600 if ASKED is None else 6 * 60 * 60
+NUM_REQUESTS = trials(3000)
+NUM_EXAMPLES = NUM_REQUESTS // 100 if IN_FULL else 10  # of schemathesis, for each route
+LONGEST = 6 * 60 * 60 if IN_FULL else 600
 BATCH = 25
-SEED = 20
+SEED = seed(20)
 GOLDEN = completion("golden", logprobs=2, seed=1)
-SAID: list[str] = []
 MESSAGES = [{"role": "user", "content": "x"}]
 BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {**chat("x", max_tokens=2)},
@@ -113,8 +107,7 @@ def test_hostile_bodies_are_refused_or_answered(tmp_path: Path) -> None:
             await idle(app, service)
         return statuses
 
-    began = perf_counter()
-    told("our own grammar", asyncio.run(run()), perf_counter() - began)
+    told("our own grammar", asyncio.run(run()))
 
 
 @pytest.mark.slow
@@ -129,10 +122,9 @@ def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
             await idle(server.app, service)
         return found
 
-    began = perf_counter()
     found = asyncio.run(run())
     assert not found.faults, "\n\n".join(found.faults[:20])
-    told("schemathesis", found.statuses, perf_counter() - began)
+    told("schemathesis", found.statuses)
 
 
 def test_schemathesis_sees_a_status_and_a_type_that_are_not_declared(folder: Path) -> None:
@@ -184,27 +176,9 @@ def explored(
         )
 
 
-def told(whose: str, statuses: Counter[int], seconds: float) -> None:
-    """Say what was answered; after a long run that found nothing wrong, write it down too."""
+def told(whose: str, statuses: Counter[int]) -> None:
+    """Say what was answered."""
     counts = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
-    said = f"{whose}: {statuses.total()} requests in {seconds / 60:.1f} minutes: {counts}"
-    print(said)
+    print(f"{whose}: {counts}")
     assert statuses[200] and statuses[400], "either all is taken or all is refused"
-    if NUM_REQUESTS < WRITTEN_FROM:
-        return
-    SAID.append(f"- {said}")
-    runs = "\n".join(SAID)
-    words = f"""# Hostile requests to the server
-
-    CUTAWAY_FUZZ={NUM_REQUESTS} python -m pytest tests/server/test_server_fuzz.py
-
-{date.today()}, {os.cpu_count()} cores, a tiny model, seed {SEED}. Our own grammar takes bodies from
-the server's OpenAPI and lets fields and bytes go bad, {BATCH} requests at once; schemathesis goes
-over the same OpenAPI, first all borders of all fields, then {NUM_EXAMPLES} draws for each route.
-
-{runs}
-- answers that the OpenAPI does not declare, and 5xx beside 503: 0
-- restarts of the engine, and places, pages and requests that were left at the end: 0
-- a golden request between had its golden tokens and log-probabilities: always
-"""
-    (ROOT / "bench/results/server_fuzz.md").write_text(words, encoding="utf-8")
+    ran(statuses.total())

@@ -24,6 +24,7 @@ from cutaway.server.openai_completions import CompletionBody
 from cutaway.server.openai_responses import ResponsesBody
 from cutaway.server.tokens import DetokenizeBody, TokenizeBody
 from cutaway.server.views import FileBody, ViewBody
+from trials import ran
 
 MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
 # Every route that reads a body, what it reads, and a body that it takes.
@@ -194,8 +195,10 @@ def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
     folder: Path, path: str
 ) -> None:
     kind, base = ROUTES[path]
+    count = 0
 
     async def walk() -> None:
+        nonlocal count
         async with serving(folder) as (app, context), client(app) as http:
             trace = (await http.post("/v1/completions", json=completion(max_tokens=1))).json()
             place = path.format(trace_id=trace["id"])
@@ -208,10 +211,12 @@ def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
                     assert answer.status_code == expected, told
                     assert param_of(answer).startswith(name), told
                     assert "Traceback" not in answer.text, told
+                    count += 1
             assert (await context.service.stats()).pages_used == 0
             assert (await http.post(place, json=base)).status_code == 200
 
     asyncio.run(walk())
+    ran(count)
 
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if path.startswith("/v1/")])
@@ -219,8 +224,10 @@ def test_every_field_takes_the_ends_of_its_range(folder: Path, path: str) -> Non
     kind, base = ROUTES[path]
     # Beyond what the model holds, or more than its company: told as such, and not as a range.
     beyond = {"max_tokens", "max_completion_tokens", "min_tokens", "max_output_tokens"}
+    count = 0
 
     async def walk() -> None:
+        nonlocal count
         async with serving(folder) as (app, _), client(app) as http:
             for name in (name for at, name in CELLS if at == path):
                 limit = limit_of(kind, name)
@@ -239,8 +246,10 @@ def test_every_field_takes_the_ends_of_its_range(folder: Path, path: str) -> Non
                         assert answer.status_code == 400, told
                     else:
                         assert answer.status_code == 200, told
+                    count += 1
 
     asyncio.run(walk())
+    ran(count)
 
 
 def test_a_misspelt_field_is_told_with_its_neighbour(asked: Callable[..., Any]) -> None:

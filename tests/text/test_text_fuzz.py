@@ -13,6 +13,7 @@ from text_templates import Style
 from cutaway.core.errors import TemplateError
 from cutaway.text.messages import from_dicts
 from cutaway.text.template import ChatTemplate
+from trials import IN_FULL, ran, trials
 
 TALK = [
     {"role": "system", "content": " Be <b>brief</b>. "},
@@ -128,17 +129,24 @@ def check_like_transformers(source: str) -> None:
     assert fits or any(name in (expected or "") for name in OBJECTS)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=300, derandomize=not IN_FULL)
 @given(source=sources)
 def test_i03_generated_templates_render_as_in_transformers(source: str) -> None:
     check_like_transformers(source)
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000, derandomize=True)
-@given(source=sources)
-def test_i03_many_generated_templates_render_as_in_transformers(source: str) -> None:
-    check_like_transformers(source)
+def test_i03_many_generated_templates_render_as_in_transformers() -> None:
+    tried = [0]
+
+    @settings(max_examples=trials(2_000), derandomize=not IN_FULL)
+    @given(source=sources)
+    def check(source: str) -> None:
+        check_like_transformers(source)
+        tried[0] += 1
+
+    check()
+    ran(tried[0])
 
 
 @settings(max_examples=200, derandomize=True)

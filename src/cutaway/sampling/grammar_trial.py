@@ -22,7 +22,7 @@ from cutaway.core.errors import GrammarError
 from cutaway.core.grammar import Grammar
 from cutaway.sampling.grammar_text import compiler_limits, compiler_text, refusal
 
-SECONDS = 2.0  # of computing; the largest grammars that people write take a fifth of a second
+SECONDS = 1.0  # of computing; the largest grammars that people write take a fifth of a second
 # By the clock: on a machine that is busy, what computes for a moment may take long.
 _START_SECONDS = 60.0  # to import the compiler
 _ANSWER_SECONDS = 30.0
