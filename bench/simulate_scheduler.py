@@ -34,6 +34,7 @@ from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec,
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
+from cutaway.engine.shares import Shares
 
 SEEDS_OF_A_SLICE = 10_000  # the most that a slice of the plan takes; the next one begins behind
 NAN = -1  # stands in a slot for numbers that are not finite
@@ -120,8 +121,9 @@ def _extent(random: Random) -> Full | Window:
 def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     """Prompts over three tokens, most of them beginning alike, in bursts."""
     shared = [random.randrange(3) for _ in range(80)]
+    owners = random.choice((("",), ("", "", "a"), ("", "a", "b"), ("", "a", "b")))
     step = 0
-    for number in range(random.randint(2, 9)):
+    for number in range(random.randint(2, random.choice((9, 9, 20)))):
         head = shared[: random.choice((0, 0, 8, 16, 17, 40, 80))]
         tail = [random.randrange(3) for _ in range(random.randint(0 if head else 1, 12))]
         params = SamplingParams(
@@ -130,7 +132,7 @@ def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
             max_tokens=random.choice((1, 2, 8, 9, 25, 40)),
             prompt_logprobs=0 if random.random() < 0.1 else None,
         )
-        owner = random.choice(("", "", "a"))
+        owner = random.choice(owners)
         step += random.choice((0, 0, 1, 10))
         yield (
             step,
@@ -173,6 +175,26 @@ class Contents:
         return self.chain
 
 
+@dataclass(frozen=True)
+class Before:
+    """Who ran and who waited before a step."""
+
+    running: tuple[Sequence, ...]
+    waiting: frozenset[Sequence]
+    loads: Counter[str]
+    num_preemptions: int
+
+    @staticmethod
+    def of(scheduler: Scheduler, shares: Shares) -> Before:
+        running = scheduler.running
+        loads = shares.loads(running)
+        return Before(running, frozenset(scheduler.waiting), loads, scheduler.num_preemptions)
+
+    def newcomers(self, scheduler: Scheduler) -> list[Sequence]:
+        """Who was admitted in the step, in this order."""
+        return [s for s in scheduler.running if s in self.waiting]
+
+
 class Simulation:
     """One scenario, run step by step until all its requests have ended."""
 
@@ -187,14 +209,19 @@ class Simulation:
             prefix_cache=scenario.prefix_cache,
         )
         self.scheduler = Scheduler(scenario.config, self.cache)
+        self.shares = Shares(
+            max_sequences=scenario.config.max_sequences,
+            capacity_tokens=self.cache.capacity_tokens,
+        )
         self.memory = [[0] * (n * scenario.page_size) for n in scenario.num_pages]
         self.contents: dict[Sequence, Contents] = {}
         self.allocation_failed = False
         self.step_bound = 0
-        # Per owner that waits for its turn: admissions of the others since it began to wait.
+        # Per owner that waits: admissions of others that had as much, since it began to wait.
         self.passed: dict[str, Counter[str]] = {}
         if scenario.allocation_failure_rate:
             self._make_allocation_flaky()
+        self._watch_evictions()
 
     def run(self, num_steps: int = 0) -> Totals:
         """num_steps: go on with further bursts of requests until there were so many steps."""
@@ -211,9 +238,9 @@ class Simulation:
             self._step()
             self._check_pages()
             clock += 1
+            if not self.scenario.allocation_failure_rate:
+                require(self.totals.steps <= self.step_bound, "more steps than tokens: no progress")
         require(self.cache.stats.used == 0, "pages are held although every sequence has ended")
-        if not self.scenario.allocation_failure_rate:
-            require(self.totals.steps <= self.step_bound, "more steps than tokens: no progress")
         self.totals.preemptions = self.scheduler.num_preemptions
         self.totals.hit_tokens = self.cache.stats.hit_tokens
         self.totals.evictions = self.cache.stats.evictions
@@ -230,13 +257,31 @@ class Simulation:
         """Let an allocation fail now and then, at most once per step: the second try is clean."""
         for allocator in self.cache.allocators:
 
-            def take(honest=allocator.take) -> int | None:
+            def take(owner: str, honest=allocator.take) -> int | None:
                 rate = self.scenario.allocation_failure_rate
                 if not self.allocation_failed and self.random.random() < rate:
                     self.allocation_failed = True
                     self.totals.failed_allocations += 1
                     return None
-                return honest()
+                return honest(owner)
+
+            allocator.take = take
+
+    def _watch_evictions(self) -> None:
+        """No page of an owner within its share goes while another has more than its share."""
+        for allocator in self.cache.allocators:
+
+            def take(owner: str, honest=allocator.take, allocator=allocator) -> int | None:
+                before = Counter(allocator.owners())
+                cached, evictions = set(allocator._cached), allocator.num_evictions
+                page = honest(owner)
+                if allocator.num_evictions > evictions:
+                    num_owners = len({*before, owner})
+                    rich = {o for o, n in before.items() if n > allocator.num_usable / num_owners}
+                    lost = before - Counter(allocator.owners())
+                    victim = next(iter(lost), owner)
+                    require(victim in rich or not rich & cached, "evicted from who has little")
+                return page
 
             allocator.take = take
 
@@ -252,7 +297,7 @@ class Simulation:
                 max_length=prompt + (request.params.max_tokens or 0),
                 cache_root=root_key(request.cache_salt),
             )
-            waiting = [s for s in self.scheduler.waiting if not s.num_preemptions]
+            waiting = self.scheduler.waiting
             try:
                 self.scheduler.add(sequence)
             except ContextLengthError:
@@ -262,8 +307,8 @@ class Simulation:
             require(prompt + 1 <= capacity, "a request that can never fit was taken in")
             self.contents[sequence] = Contents(len(request.cache_salt))
             self.step_bound += min(sequence.max_length, capacity)
-            if not any(s.request.owner == request.owner for s in waiting):
-                self.passed[request.owner] = Counter()
+            if not any(s.owner == sequence.owner for s in waiting):
+                self.passed[sequence.owner] = Counter()
 
     def _step(self) -> None:
         self._abort_some()
@@ -272,9 +317,13 @@ class Simulation:
         for sequence in self.scheduler.running:
             self._propose(sequence)
         oldest = self.scheduler.running[:1]
-        fresh = {s for s in self.scheduler.waiting if not s.num_preemptions}
+        before = Before.of(self.scheduler, self.shares)
         steps = self.scheduler.schedule()
-        self._check_turns(fresh)
+        self._check_turns(before)
+        if not self.allocation_failed:
+            self._check_shares(before, steps)
+            self._check_victim(before)
+            self._check_nobody_waits_in_vain(before, steps)
         if not steps:
             require(not self.scheduler.has_work, "a step with work did nothing")
             return
@@ -337,20 +386,81 @@ class Simulation:
                 require(min(slots) >= self.scenario.page_size, "the scratch page is written")
                 written[group] |= slots
 
-    def _check_turns(self, fresh: set[Sequence]) -> None:
-        """While an owner waits, no other is admitted twice. fresh: who waited, never admitted."""
-        waiting = Counter(s.request.owner for s in fresh)
+    def _check_turns(self, before: Before) -> None:
+        """Who has least is admitted first; among equals, none twice while another waits."""
+        waiting = Counter(s.owner for s in before.waiting)
         self.passed = {owner: count for owner, count in self.passed.items() if waiting[owner]}
-        for sequence in self.scheduler.running:  # in the order of admission
-            if sequence not in fresh:
-                continue
-            admitted = sequence.request.owner
+        has_preempted = self.scheduler.num_preemptions > before.num_preemptions
+        newcomers = before.newcomers(self.scheduler)
+        loads = self.shares.loads(s for s in self.scheduler.running if s not in newcomers)
+        for sequence in newcomers:
+            admitted = sequence.owner
             waiting[admitted] -= 1
-            self.passed[admitted] = Counter()
             for owner, passed in self.passed.items():
-                if owner != admitted and waiting[owner]:
-                    passed[admitted] += 1
-                    require(passed[admitted] <= 1, "an owner was passed over")
+                if has_preempted or owner == admitted or not waiting[owner]:
+                    continue
+                require(loads[admitted] <= loads[owner], "an owner that has more came first")
+                passed[admitted] += loads[admitted] == loads[owner]
+                require(passed[admitted] <= 1, "an owner was passed over")
+            self.passed[admitted] = Counter()
+            loads[admitted] += self.shares.weight(sequence)
+
+    def _check_shares(self, before: Before, steps: list[Scheduled]) -> None:
+        """While prompts of owners with less go on, those with most get few tokens beside them."""
+        loads = Counter(before.loads)
+        most = max(loads.values(), default=0)
+        light = {s for s in before.running if loads[s.owner] < most}
+        for sequence in before.newcomers(self.scheduler):
+            if self.shares.is_light(loads, sequence):
+                light.add(sequence)
+            loads[sequence.owner] += self.shares.weight(sequence)
+        prompts = {s for s in light if s.num_tokens - s.num_computed_tokens > 1}
+        taken = Counter({s.sequence: s.count for s in steps})
+        num_prompt = sum(taken[s] for s in prompts)
+        num_heavy = sum(n for s, n in taken.items() if before.loads[s.owner] == most > 0)
+        if num_prompt:
+            require(num_heavy <= max(16, num_prompt // 4), "who has most took most of a step")
+        for sequence in prompts - {s for s in prompts if s.tables is None}:
+            room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
+            require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")
+
+    def _check_victim(self, before: Before) -> None:
+        """For pages that a running sequence lacks, who has most besides the oldest gives way."""
+        gone = [s for s in before.running if s.tables is None and s in self.contents]
+        if len(gone) != 1 or before.newcomers(self.scheduler):
+            return
+        loads = self.shares.loads(before.running[1:])
+        require(loads[gone[0].owner] == max(loads.values()), "who has less gave way")
+
+    def _check_nobody_waits_in_vain(self, before: Before, steps: list[Scheduled]) -> None:
+        """Whoever is next starts where slots and pages are, be it that another gives way."""
+        running, loads = self.scheduler.running, self.shares.loads(self.scheduler.running)
+        has_preempted = self.scheduler.num_preemptions > before.num_preemptions
+        if not running or not self.scheduler.waiting or has_preempted:
+            return
+        first = self.scheduler._waiting.first(loads)
+        heaviest = max(loads, key=lambda owner: loads[owner])
+        victim = [s for s in running if s.owner == heaviest][-1]
+        load = loads[first.owner] + self.shares.weight(first)
+        can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
+        num_tokens = sum(s.count for s in steps)
+        prompts = [s for s in steps if s.count > 1 and s.sequence.owner != heaviest]
+        left = self.cache.available
+        if len(running) == self.scenario.config.max_sequences:
+            if not can_yield or prompts:
+                return
+            running = tuple(s for s in running if s is not victim)
+            back = self.cache.held_alone(victim.tables)
+            left = tuple(a + b for a, b in zip(left, back, strict=True))
+        elif num_tokens == self.scenario.config.max_tokens_per_step or prompts:
+            return
+        for sequence in running:
+            length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
+            owed = self.cache.missing(sequence.tables, length)
+            left = tuple(a - b for a, b in zip(left, owed, strict=True))
+        needed = self.cache.most_pages(first.num_tokens)
+        is_short = any(a < b for a, b in zip(left, needed, strict=True))
+        require(is_short, "who is next waits although there is room")
 
     def _store(self, scheduled: Scheduled) -> None:
         contents = self._all_contents(scheduled)

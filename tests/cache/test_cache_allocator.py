@@ -203,3 +203,56 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 TestE06AllocatorMachine = AllocatorMachine.TestCase
+
+
+# Owners
+
+
+def keep(allocator: PageAllocator, owner: str, names: str) -> list[int]:
+    """Pages of an owner that stay findable when it has ended, the first one released first."""
+    pages: list[int] = []
+    for name in names:
+        page = allocator.take(owner)
+        assert page is not None
+        allocator.publish(f"{owner}{name}".encode(), page)
+        pages.append(page)
+    for page in pages:
+        allocator.release(page)
+    return pages
+
+
+def test_a_flood_evicts_its_own_pages_and_leaves_anothers() -> None:
+    allocator = PageAllocator(9)
+    kept = keep(allocator, "bob", "123")
+    for number in range(20):
+        keep(allocator, "alice", chr(65 + number))
+    assert all(page in allocator.index for page in kept)
+    assert allocator.owners() == {"bob": 3, "alice": 5}
+    assert allocator.num_evictions == 15
+
+
+def test_what_is_more_than_a_share_goes_oldest_first_whoever_asks() -> None:
+    allocator = PageAllocator(9)
+    bob = keep(allocator, "bob", "12345")
+    keep(allocator, "alice", "abc")
+    for number in range(1, 3):  # with a third owner a share is 2 pages and a bit
+        assert allocator.take("carol") == bob[number - 1]
+    assert allocator.owners() == {"bob": 3, "alice": 3, "carol": 2}
+
+
+def test_where_all_of_the_rich_are_in_use_the_oldest_of_all_goes() -> None:
+    allocator = PageAllocator(5)
+    for _ in range(3):
+        allocator.take("alice")
+    (page,) = keep(allocator, "bob", "1")
+    assert allocator.take("alice") == page
+
+
+def test_a_page_counts_for_whoever_found_it_again() -> None:
+    allocator = PageAllocator(5)
+    first, second = keep(allocator, "bob", "12")
+    allocator.share(first, "alice")
+    allocator.share(first, "carol")
+    assert allocator.owners() == {"bob": 1, "alice": 1}
+    allocator.forget(second)
+    assert allocator.owners() == {"alice": 1} and allocator.num_free == 3

@@ -304,10 +304,10 @@ def test_k_th_allocation_failure_leaves_nothing_behind() -> None:
         calls = 0
         for allocator in cache.allocators:
 
-            def take(honest=allocator.take) -> int | None:
+            def take(owner: str, honest=allocator.take) -> int | None:
                 nonlocal calls
                 calls += 1
-                return None if calls == fail_at else honest()
+                return None if calls == fail_at else honest(owner)
 
             allocator.take = take
         for ids in (list(range(30)), list(range(50)), list(range(9))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,10 @@ def run(scheduler: Scheduler, *sequences: Sequence, limit: int = 1000) -> int:
             return number
         step(scheduler)
     raise AssertionError("no end in sight")
+
+
+def scheduled_of(sequence: Sequence, count: int) -> Scheduled:
+    return Scheduled(sequence, sequence.num_computed_tokens, count, 0, True)
 
 
 def shape(steps: list[Scheduled]) -> list[tuple[str, int, int]]:
@@ -330,6 +335,114 @@ def test_a_blocked_sequence_is_asked_again_only_when_pages_came_back(
     assert len(asked) == 3, "once for a, once in vain, once when a had ended"
 
 
+def test_a_blocked_sequence_is_asked_again_when_a_window_has_slid() -> None:
+    # While a prompt is computed in chunks it holds pages that its window then lets go of.
+    scheduler = make_scheduler(pages=9, max_tokens=70, extents=[Window(8)], prefix_cache=False)
+    scheduler.add(make_sequence(60, answer=60, name="a"))
+    assert shape(scheduler.schedule()) == [("a", 0, 60)]
+    scheduler.add(make_sequence(30, answer=3, name="late"))
+    (running,) = scheduler.running
+    scheduler._blocked = scheduler.waiting[0], scheduler.cache.num_returned  # as if asked now
+    running.token_ids.append(1)
+    scheduler.complete(scheduled_of(running, 60), 60)
+    assert [name for name, _, _ in shape(step(scheduler))] == ["a", "late"]
+
+
+# Owners
+
+
+def flooded(**settings: int) -> tuple[Scheduler, list[Sequence]]:
+    """A scheduler whose slots are all taken by one owner, in the middle of long answers."""
+    scheduler = make_scheduler(**settings)
+    flood = [make_sequence(8, answer=60, name=f"f{i}", owner="alice") for i in range(30)]
+    for each in flood:
+        scheduler.add(each)
+    for _ in range(3):
+        step(scheduler)
+    return scheduler, flood
+
+
+def test_a_newcomer_of_another_owner_gets_a_slot_and_its_prompt_in_the_next_step() -> None:
+    scheduler, flood = flooded(pages=200, max_sequences=8, max_tokens=64)
+    assert scheduler.num_running == 8
+    oldest = scheduler.running[0]
+    bob = make_sequence(24, answer=4, name="bob", owner="bob")
+    scheduler.add(bob)
+    steps = step(scheduler)
+    assert ("bob", 0, 24) in shape(steps) and bob.num_output_tokens == 1
+    assert oldest in [each.sequence for each in steps]
+    assert [each.num_preemptions for each in flood[:8]] == [0] * 7 + [1], "the youngest gave way"
+    while bob.num_output_tokens < 4:
+        assert bob in [each.sequence for each in step(scheduler)]
+    assert sum(each.num_preemptions for each in flood) == 1
+
+
+def test_beside_a_prompt_of_who_has_less_the_others_get_few_tokens_and_in_turn() -> None:
+    scheduler, _ = flooded(pages=400, max_sequences=30, max_tokens=512, chunk=64)
+    bob = make_sequence(256, answer=4, name="bob", owner="bob")
+    scheduler.add(bob)
+    served: dict[str, int] = {}
+    while not bob.num_output_tokens:
+        steps = shape(step(scheduler))
+        assert sum(count for name, _, count in steps if name != "bob") == 16
+        assert scheduler.running[0].request.request_id in [name for name, _, _ in steps]
+        for name, _, _ in steps:
+            served[name] = served.get(name, 0) + 1
+    assert served.pop("bob") == 4, "as many chunks as alone"
+    assert len(served) == 29 and min(served.values()) >= 1
+
+
+def test_long_prompts_of_one_owner_do_not_keep_anothers_first_token_waiting() -> None:
+    scheduler = make_scheduler(pages=400, max_sequences=16, max_tokens=128, chunk=64)
+    for number in range(12):
+        scheduler.add(make_sequence(250, name=f"long{number}", owner="alice"))
+    for _ in range(2):
+        step(scheduler)
+    bob = make_sequence(60, answer=2, name="bob", owner="bob")
+    scheduler.add(bob)
+    assert ("bob", 0, 60) in shape(step(scheduler))
+
+
+def test_pages_of_who_has_most_give_way_to_a_newcomer() -> None:
+    scheduler = make_scheduler(pages=16, max_sequences=16, prefix_cache=False)
+    for number in range(4):
+        scheduler.add(make_sequence(28, answer=4, name=f"a{number}", owner="alice"))
+    step(scheduler)
+    bob = make_sequence(20, answer=4, name="bob", owner="bob")
+    scheduler.add(bob)
+    assert ("bob", 0, 20) in shape(step(scheduler))
+    assert scheduler.running[0].request.request_id == "a0"
+
+
+def test_two_owners_end_up_with_as_many_slots_and_do_not_drive_each_other_out() -> None:
+    scheduler, _ = flooded(pages=400, max_sequences=8, max_tokens=128)
+    for number in range(30):
+        scheduler.add(make_sequence(8, answer=60, name=f"b{number}", owner="bob"))
+    for _ in range(20):
+        step(scheduler)
+        owners = [each.owner for each in scheduler.running]
+    assert sorted(owners) == ["alice"] * 4 + ["bob"] * 4
+    assert scheduler.num_preemptions == 4
+
+
+def test_prefixes_stay_where_they_were_while_another_floods_the_cache() -> None:
+    scheduler = make_scheduler(pages=64, max_tokens=512, chunk=512)
+    bob = make_sequence(100, answer=1, name="bob", owner="bob")
+    run(scheduler, bob)
+    for number in range(12):
+        run(scheduler, make_sequence(120, answer=1, name=f"a{number}", owner="alice"))
+    assert scheduler.cache.stats.evictions > 64
+    again = make_sequence(100, answer=1, name="bob", owner="bob")
+    run(scheduler, again)
+    assert again.num_cached_tokens == 96
+
+
+def test_where_anybody_may_ask_connections_share_as_owners_do() -> None:
+    request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
+    assert replace(request, connection="7").sharer == "7"
+    assert replace(request, owner="key", connection="7").sharer == "key"
+
+
 # Requests that cannot be served
 
 
@@ -519,10 +632,10 @@ def test_k_th_allocation_failure_all_finish_and_pages_come_back() -> None:
         calls = 0
         for allocator in scheduler.cache.allocators:
 
-            def take(honest=allocator.take) -> int | None:
+            def take(owner: str, honest=allocator.take) -> int | None:
                 nonlocal calls
                 calls += 1
-                return None if calls == fail_at else honest()
+                return None if calls == fail_at else honest(owner)
 
             allocator.take = take
         sequences = [make_sequence(10 + 7 * i, answer=12, name=f"r{i}") for i in range(4)]
@@ -562,7 +675,7 @@ def test_our_own_faults_are_assertions() -> None:
 
 def test_an_allocator_that_gives_nothing_is_our_fault_not_an_endless_loop() -> None:
     scheduler = make_scheduler()
-    scheduler.cache.allocators[0].take = lambda: None
+    scheduler.cache.allocators[0].take = lambda owner: None
     scheduler.add(make_sequence(8))
     with pytest.raises(AssertionError, match="moves the oldest"):
         scheduler.schedule()

@@ -15,6 +15,7 @@ from cutaway.cache.allocator import PageAllocator
 from cutaway.cache.paged import PagedCache
 from cutaway.engine import scheduler as scheduling
 from cutaway.engine.scheduler import Scheduler
+from cutaway.engine.shares import Shares
 from cutaway.engine.waiting import WaitingQueue
 
 
@@ -57,25 +58,29 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def evicted_pages_stay_findable(patch: pytest.MonkeyPatch) -> None:
-    def take(self: PageAllocator) -> int | None:
+    def take(self: PageAllocator, owner: str = "") -> int | None:
         if not self._free and not self._cached:
             return None
-        page = self._free.pop() if self._free else self._cached.popitem(last=False)[0]
+        if self._free:
+            page = self._free.pop()
+        else:
+            page = next(iter(self._cached[self._evictable(owner)]))
+            self._uncache(page)
+            self._discharge(page)
         self._references[page] = 1
+        self._charge(page, owner)
         return page
 
     patch.setattr(PageAllocator, "take", take)
 
 
 def release_ignores_other_holders(patch: pytest.MonkeyPatch) -> None:
+    honest = PageAllocator.release
+
     def release(self: PageAllocator, page: int) -> None:
         if self._references[page]:
-            self._references[page] = 0
-            (
-                self._cached.__setitem__(page, None)
-                if page in self.index
-                else self._free.append(page)
-            )
+            self._references[page] = 1
+            honest(self, page)
 
     patch.setattr(PageAllocator, "release", release)
 
@@ -157,13 +162,12 @@ def the_preempted_stay_in_the_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_preempted_keep_their_count(patch: pytest.MonkeyPatch) -> None:
-    honest = Scheduler._preempt_youngest
+    honest = Scheduler._preempt
 
-    def preempt(self: Scheduler) -> scheduling.Sequence:
-        computed = self._running[-1].num_computed_tokens
-        sequence = honest(self)
+    def preempt(self: Scheduler, sequence: scheduling.Sequence) -> None:
+        computed = sequence.num_computed_tokens
+        honest(self, sequence)
         sequence.num_computed_tokens = computed
-        return sequence
 
     def start(self: Scheduler, plan, sequence, tables, num_hit: int, honest=Scheduler._start):
         computed = sequence.num_computed_tokens
@@ -172,7 +176,7 @@ def the_preempted_keep_their_count(patch: pytest.MonkeyPatch) -> None:
             sequence.num_computed_tokens = min(computed, sequence.num_tokens - 1)
         return done
 
-    patch.setattr(Scheduler, "_preempt_youngest", preempt)
+    patch.setattr(Scheduler, "_preempt", preempt)
     patch.setattr(Scheduler, "_start", start)
 
 
@@ -198,12 +202,55 @@ def pages_beyond_capacity_are_promised(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_owner_is_served_until_it_has_no_more(patch: pytest.MonkeyPatch) -> None:
-    def pop(self: WaitingQueue) -> scheduling.Sequence:
-        first = self.first
-        self.remove(first)
-        return first
+    patch.setattr(WaitingQueue, "pop", WaitingQueue.remove)
 
-    patch.setattr(WaitingQueue, "pop", pop)
+
+def eviction_knows_no_owner(patch: pytest.MonkeyPatch) -> None:
+    def oldest(self: PageAllocator, taker: str) -> str:
+        return min(self._cached, key=lambda owner: next(iter(self._cached[owner].values())))
+
+    patch.setattr(PageAllocator, "_evictable", oldest)
+
+
+def nobody_gives_way_to_a_newcomer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shares, "yielding", lambda self, running, newcomer: ())
+
+
+def the_oldest_gives_way_to_a_newcomer(patch: pytest.MonkeyPatch) -> None:
+    def yielding(self: Shares, running: list, newcomer: scheduling.Sequence) -> list:
+        return [each for each in running[:1] if each.owner != newcomer.owner]
+
+    patch.setattr(Shares, "yielding", yielding)
+
+
+def prompts_go_by_age_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_by_load", lambda self: ([], list(self._running)))
+    patch.setattr(Shares, "is_light", lambda self, loads, newcomer: False)
+
+
+def who_has_most_takes_the_rest_of_a_step(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduling, "LEAST_TOKENS", 1 << 20)
+
+
+def the_youngest_of_all_gives_its_pages(patch: pytest.MonkeyPatch) -> None:
+    def victim(self: Shares, running: list, grower: scheduling.Sequence) -> object:
+        return None if running[-1] is grower else running[-1]
+
+    patch.setattr(Shares, "victim", victim)
+
+
+def the_oldest_gives_its_pages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Shares, "victim", lambda self, running, grower: next(r for r in running if r is not grower)
+    )
+
+
+def turns_ignore_what_owners_have(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WaitingQueue, "first", lambda self, loads: next(iter(self._owners.values()))[0])
+
+
+def pages_that_windows_give_back_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PagedCache, "num_returned", 0)
 
 
 FAULTS: tuple[Patch, ...] = (
@@ -225,6 +272,15 @@ FAULTS: tuple[Patch, ...] = (
     pages_that_failed_stay_findable,
     pages_beyond_capacity_are_promised,
     an_owner_is_served_until_it_has_no_more,
+    eviction_knows_no_owner,
+    nobody_gives_way_to_a_newcomer,
+    the_oldest_gives_way_to_a_newcomer,
+    prompts_go_by_age_alone,
+    who_has_most_takes_the_rest_of_a_step,
+    the_youngest_of_all_gives_its_pages,
+    the_oldest_gives_its_pages,
+    turns_ignore_what_owners_have,
+    pages_that_windows_give_back_are_not_seen,
 )
 
 

@@ -6,11 +6,15 @@ one of three states, so that free + cached + used = num_pages - 1 at all times:
   free     nobody holds it, nobody can find it
   cached   nobody holds it, the prefix index can find it; evicted when the free ones are gone
   used     held by one sequence or shared by several
+
+A page that is not free counts for one owner: who took it, or who found it again when nobody held
+it. The pages in equal parts are the owners' shares, and only who holds more than that is evicted
+from: a flood of one leaves the others' prefixes where they were.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from cutaway.cache.prefix import PrefixIndex
 from cutaway.core.layout import SCRATCH_PAGE
@@ -24,10 +28,20 @@ class PageAllocator:
         self.index = PrefixIndex()
         self.num_pages = num_pages
         self.num_evictions = 0
+        self.num_returned = 0  # pages that came back: more can be handed out than before
         self._references = [0] * num_pages
         # Taken from the end, so the page released last, still warm in a CPU's cache, goes first.
         self._free = [page for page in reversed(range(num_pages)) if page != SCRATCH_PAGE]
-        self._cached: OrderedDict[int, None] = OrderedDict()  # released longest ago first
+        self._owner_of = [""] * num_pages
+        self._held: Counter[str] = Counter()  # pages of each owner, used and cached
+        # By owner, page to when it came back: the one that did so longest ago stands first.
+        self._cached: dict[str, OrderedDict[int, int]] = {}
+        self._num_cached = 0
+
+    @property
+    def num_usable(self) -> int:
+        """All pages but the scratch page."""
+        return self.num_pages - 1
 
     @property
     def num_free(self) -> int:
@@ -35,47 +49,57 @@ class PageAllocator:
 
     @property
     def num_cached(self) -> int:
-        return len(self._cached)
+        return self._num_cached
 
     @property
     def num_used(self) -> int:
-        return self.num_pages - 1 - self.num_available
+        return self.num_usable - self.num_available
 
     @property
     def num_available(self) -> int:
         """Pages that can be handed out now."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self._num_cached
 
     def references(self, page: int) -> int:
         """How many sequences hold the page."""
         return self._references[page]
 
+    def owners(self) -> dict[str, int]:
+        """Pages that count for each owner; owners without any are not named."""
+        return dict(self._held)
+
     def states(self) -> str:
         """A letter for each page: . scratch, f free, c cached, u used, s used by several."""
         letters = ["f" if not held else "u" if held == 1 else "s" for held in self._references]
         letters[SCRATCH_PAGE] = "."
-        for page in self._cached:
-            letters[page] = "c"
+        for pages in self._cached.values():
+            for page in pages:
+                letters[page] = "c"
         return "".join(letters)
 
-    def take(self) -> int | None:
+    def take(self, owner: str = "") -> int | None:
         """A page for one writer, or None. It leaves the index at this moment."""
         if self._free:
             page = self._free.pop()
-        elif self._cached:
-            page, _ = self._cached.popitem(last=False)
+        elif self._num_cached:
+            page = next(iter(self._cached[self._evictable(owner)]))
+            self._uncache(page)
+            self._discharge(page)
             self.index.remove(page)
             self.num_evictions += 1
         else:
             return None
         self._references[page] = 1
+        self._charge(page, owner)
         return page
 
-    def share(self, page: int) -> None:
+    def share(self, page: int, owner: str = "") -> None:
         """Hold a page that the index has found, for reading only."""
         assert page in self.index, "only a page that the index knows can be shared"
         if self._references[page] == 0:
-            del self._cached[page]
+            self._uncache(page)
+            self._discharge(page)
+            self._charge(page, owner)
         self._references[page] += 1
 
     def release(self, page: int) -> None:
@@ -84,10 +108,13 @@ class PageAllocator:
         self._references[page] -= 1
         if self._references[page] > 0:
             return
-        if page in self.index:
-            self._cached[page] = None
-        else:
-            self._free.append(page)
+        self.num_returned += 1
+        if page not in self.index:
+            self._set_free(page)
+            return
+        pages = self._cached.setdefault(self._owner_of[page], OrderedDict())
+        pages[page] = self.num_returned
+        self._num_cached += 1
 
     def publish(self, key: bytes, page: int) -> bool:
         """Make a page that is full and final findable; False when an equal one already is."""
@@ -96,7 +123,40 @@ class PageAllocator:
 
     def forget(self, page: int) -> None:
         """Make a page unfindable; who holds it keeps it."""
+        is_cached = self._references[page] == 0 and page in self.index
         self.index.remove(page)
-        if page in self._cached:
-            del self._cached[page]
-            self._free.append(page)
+        if is_cached:
+            self._uncache(page)
+            self._set_free(page)
+
+    def _evictable(self, taker: str) -> str:
+        """Whose oldest page goes: of those who hold more than a share, the one released first.
+
+        When all of theirs are in use, of all.
+        """
+        if len(self._cached) == 1:
+            return next(iter(self._cached))
+        num_owners = len(self._held) + (taker not in self._held)
+        rich = [o for o in self._cached if self._held[o] * num_owners > self.num_usable]
+        return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
+
+    def _uncache(self, page: int) -> None:
+        owner = self._owner_of[page]
+        del self._cached[owner][page]
+        if not self._cached[owner]:
+            del self._cached[owner]
+        self._num_cached -= 1
+
+    def _charge(self, page: int, owner: str) -> None:
+        self._owner_of[page] = owner
+        self._held[owner] += 1
+
+    def _discharge(self, page: int) -> None:
+        owner = self._owner_of[page]
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]  # owners come and go
+
+    def _set_free(self, page: int) -> None:
+        self._discharge(page)
+        self._free.append(page)

@@ -28,6 +28,7 @@ class PageTables:
     groups: tuple[PageTable, ...]
     keys: PageKeys
     num_committed: int  # tokens whose keys and values are final; never rolled back
+    owner: str = ""  # whom the pages count for
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ class PagedCache:
         return tuple(allocator.num_available for allocator in self.allocators)
 
     @property
+    def num_returned(self) -> int:
+        """Pages that came back since the start; while it stays, no more can be handed out."""
+        return sum(allocator.num_returned for allocator in self.allocators)
+
+    @property
     def stats(self) -> CacheStats:
         """The counts of this moment."""
         return CacheStats(
@@ -105,14 +111,16 @@ class PagedCache:
         *,
         max_hit: int | None = None,
         owed: Sequence[int] | None = None,
+        owner: str = "",
     ) -> tuple[PageTables, int] | None:
         """Tables of a new sequence and how many of its tokens they hold already.
 
         At least one token is left to compute, and at most max_hit are taken from the index.
+        The pages count for owner.
         None when the pages to finish token_ids, beside those owed per group to others, are short.
         """
         num_hit = self._longest_hit(token_ids, keys, max_hit)
-        tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys)
+        tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys, owner)
         missing = self.missing(tables, len(token_ids))
         promised = owed or [0] * len(missing)
         if any(m + o > a for m, o, a in zip(missing, promised, self.available, strict=True)):
@@ -129,6 +137,10 @@ class PagedCache:
             for table, allocator in zip(tables.groups, self.allocators, strict=True)
         )
 
+    def most_pages(self, num_tokens: int) -> tuple[int, ...]:
+        """Most pages per group that a sequence holds that grows to num_tokens, token by token."""
+        return tuple(most_pages(extent, num_tokens, self.page_size) for extent in self._extents)
+
     def missing(self, tables: PageTables, num_tokens: int) -> tuple[int, ...]:
         """Pages per group that the tables still lack to grow to num_tokens, token by token."""
         return tuple(
@@ -138,6 +150,13 @@ class PagedCache:
                 - (len(table.pages) - table.num_unseen),
             )
             for table in tables.groups
+        )
+
+    def held_alone(self, tables: PageTables) -> tuple[int, ...]:
+        """Pages per group that would come back if the tables were released."""
+        return tuple(
+            sum(allocator.references(page) == 1 for page in table.held)
+            for table, allocator in zip(tables.groups, self.allocators, strict=True)
         )
 
     def reserve(self, tables: PageTables, num_tokens: int) -> bool:
@@ -150,7 +169,7 @@ class PagedCache:
                 return False
         for table, allocator in zip(tables.groups, self.allocators, strict=True):
             while len(table.pages) < needed:
-                page = allocator.take()
+                page = allocator.take(tables.owner)
                 if page is None:
                     self._give_back(tables, before)
                     return False
@@ -230,7 +249,7 @@ class PagedCache:
         indexes = [(e, a.index) for e, a in zip(self._extents, self.allocators, strict=True)]
         return longest_hit(indexes, prefix, page_size=self.page_size)
 
-    def _hold_hit(self, prefix: Sequence[bytes], keys: PageKeys) -> PageTables:
+    def _hold_hit(self, prefix: Sequence[bytes], keys: PageKeys, owner: str) -> PageTables:
         num_tokens = len(prefix) * self.page_size
         tables: list[PageTable] = []
         for extent, allocator in zip(self._extents, self.allocators, strict=True):
@@ -240,10 +259,10 @@ class PagedCache:
                 page = SCRATCH_PAGE if index in unseen else allocator.index.find(key)
                 assert page is not None, "a page of the hit is gone"
                 if page != SCRATCH_PAGE:
-                    allocator.share(page)
+                    allocator.share(page, owner)
                 pages.append(page)
             tables.append(PageTable(extent, self.page_size, pages))
-        return PageTables(tuple(tables), keys, num_tokens)
+        return PageTables(tuple(tables), keys, num_tokens, owner)
 
     def _give_back(self, tables: PageTables, lengths: Sequence[int]) -> None:
         for table, allocator, length in zip(tables.groups, self.allocators, lengths, strict=True):

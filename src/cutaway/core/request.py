@@ -93,8 +93,9 @@ class Request:
     """One prompt, as token ids, with how to continue it.
 
     cache_salt keeps the pages of different owners apart in the prefix index.
-    owner:    who asks; the engine's time is shared fairly between owners.
-    deadline: seconds from arrival after which the answer ends; None waits for ever.
+    owner:      who asks; nobody else finds the answer.
+    connection: where anybody may ask, the one that the request came by.
+    deadline:   seconds from arrival after which the answer ends; None waits for ever.
     """
 
     request_id: str
@@ -103,6 +104,12 @@ class Request:
     cache_salt: bytes = b""
     owner: str = ""
     deadline: float | None = None
+    connection: str = ""
+
+    @property
+    def sharer(self) -> str:
+        """Between whom the engine is shared: owners, and where anybody may ask, connections."""
+        return self.owner or self.connection
 
     def __post_init__(self) -> None:
         if not self.prompt_token_ids:

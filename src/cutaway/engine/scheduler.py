@@ -20,6 +20,7 @@ from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.engine.sequence import Sequence
+from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Shares
 from cutaway.engine.waiting import WaitingQueue
 
 
@@ -100,20 +101,26 @@ class _Plan:
 class Scheduler:
     """Continuous batching over a paged cache: every step takes whoever can move.
 
-    Running sequences stand in the order of their admission. When pages run out the youngest is
-    preempted: its pages go back and it will be recomputed, its output so far included. A
-    sequence never preempts an older one, so the oldest always moves and there is no livelock.
+    Running sequences stand in the order of their admission. When pages or slots run out one is
+    preempted: its pages go back and it will be recomputed, its output so far included. It is the
+    youngest of the owner who has most. The oldest of all is never preempted and moves in every
+    step, so there is no livelock. Prompts of owners with less than others have go first.
     """
 
     def __init__(self, config: SchedulerConfig, cache: PagedCache) -> None:
         self.config = config
         self.cache = cache
         self.num_preemptions = 0
+        self._shares = Shares(
+            max_sequences=config.max_sequences, capacity_tokens=cache.capacity_tokens
+        )
+        self._num_steps = 0
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._keys: dict[Sequence, PageKeys] = {}  # of every sequence that has not ended
-        # The first waiting one while pages are short: asked again when somebody gave pages back.
-        self._blocked: Sequence | None = None
+        # The first waiting one while pages are short, and how many had come back when it was
+        # asked: it is asked again when more have, wherever they came from.
+        self._blocked: tuple[Sequence, int] | None = None
 
     @property
     def has_work(self) -> bool:
@@ -164,11 +171,12 @@ class Scheduler:
 
         Every list must be completed, or its sequences ended, before the next one is asked for.
         """
+        self._num_steps += 1
         steps = self._plan_step()
         if not steps and self._keys:
             # A shortage of pages cannot lead here, an allocation that failed can: start afresh.
             while self._running:
-                self._preempt_youngest()
+                self._preempt(self._running[-1])
             steps = self._plan_step()
         assert steps or not self._keys, "a step with work moves the oldest sequence"
         return steps
@@ -228,27 +236,68 @@ class Scheduler:
 
     def _plan_step(self) -> list[Scheduled]:
         plan = _Plan(self.config.max_tokens_per_step)
-        decodes = [s for s in self._running if _num_left(s) == 1]
-        prefills = [s for s in self._running if _num_left(s) > 1]
-        assert len(decodes) + len(prefills) == len(self._running), (
-            "a running sequence has a token to compute: append the sampled one, or finish it"
-        )
+        light, heavy = self._by_load()
+        num_prompt = self._plan_light(plan, light)
+        # Some may have given way to a light owner's newcomer.
+        self._plan_heavy(plan, [s for s in heavy if s.tables is not None], num_prompt)
+        if not num_prompt:
+            for sequence in self._running:
+                self._grant_drafts(plan, sequence)
+        # Whoever was preempted in this step would only come back to be preempted again.
+        if not plan.has_preempted:
+            self._admit(plan)
+        for sequence in plan.granted:
+            sequence.last_step = self._num_steps
+        return plan.scheduled()
+
+    def _by_load(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The running sequences of owners that have less than another, the least first; the rest.
+
+        The oldest of all stands in front of either.
+        """
+        loads = self._shares.loads(self._running)
+        most = max(loads.values(), default=0)
+        light = [s for s in self._running if loads[s.owner] < most]
+        light.sort(key=lambda s: (s is not self._running[0], loads[s.owner]))
+        return light, [s for s in self._running if loads[s.owner] == most]
+
+    def _plan_light(self, plan: _Plan, light: list[Sequence]) -> int:
+        """Let owners with less than another go first. Returns how many tokens of prompts."""
+        decodes, prefills = _split(light)
         for sequence in decodes:
             self._grant(plan, sequence, 1)
+        share = self.config.max_tokens_per_step // (1 + PROMPT_TOKENS_PER_TOKEN)
+        kept_back = max(1, min(share, plan.budget - len(prefills) - 1))
+        plan.budget -= kept_back
+        before = plan.budget
+        for sequence in prefills:
+            self._grant(plan, sequence, min(_num_left(sequence), self.config.prefill_chunk))
+        self._admit(plan, is_light=True)
+        num_prompt = before - plan.budget
+        plan.budget += kept_back
+        return num_prompt
+
+    def _plan_heavy(self, plan: _Plan, heavy: list[Sequence], num_prompt: int) -> None:
+        """A token for each answer and a chunk of each prompt; few while a light owner's goes on."""
+        if num_prompt:
+            most = max(LEAST_TOKENS, num_prompt // PROMPT_TOKENS_PER_TOKEN)
+            plan.budget = min(plan.budget, most)
+            # The oldest moves; of the others those that have waited longest.
+            heavy.sort(key=lambda s: (s is not self._running[0], s.last_step))
+        decodes, prefills = _split(heavy)
+        kept_back = int(prefills[:1] == heavy[:1])  # a token, so that the oldest moves
+        plan.budget -= kept_back
+        for sequence in decodes:
+            self._grant(plan, sequence, 1)
+        plan.budget += kept_back
         # Drafts come before prompts in the budget, but after them in pages: nobody is preempted
-        # for a guess. Each prompt keeps a token, so the oldest sequence moves.
-        num_drafts = sum(len(s.draft_token_ids) for s in decodes)
+        # for a guess.
+        num_drafts = 0 if num_prompt else sum(len(s.draft_token_ids) for s in self._running)
         kept_back = max(0, min(num_drafts, plan.budget - len(prefills)))
         plan.budget -= kept_back
         for sequence in prefills:
             self._grant(plan, sequence, min(_num_left(sequence), self.config.prefill_chunk))
         plan.budget += kept_back
-        for sequence in decodes:
-            self._grant_drafts(plan, sequence)
-        # Whoever was preempted in this step would only come back to be preempted again.
-        if not plan.has_preempted:
-            self._admit(plan)
-        return plan.scheduled()
 
     def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
         """Give a running sequence what budget and pages allow; for its first token, preempt."""
@@ -263,10 +312,10 @@ class Scheduler:
             if 0 < room < wanted:
                 wanted = room
                 continue
-            if self._running[-1] is sequence:
-                return  # nobody is younger: it keeps its pages and waits for more
-            plan.withdraw(self._preempt_youngest())
-            plan.has_preempted = True
+            victim = self._shares.victim(self._running, sequence)
+            if victim is None:
+                return  # it keeps its pages and waits for more
+            self._withdraw(plan, victim)
 
     def _grant_drafts(self, plan: _Plan, sequence: Sequence) -> None:
         """Let the drafts join for which budget and pages are left over, and drop the others."""
@@ -279,25 +328,64 @@ class Scheduler:
         if drafts and self.cache.reserve(tables, known + len(drafts)):
             plan.grant(sequence, len(drafts))
 
-    def _admit(self, plan: _Plan) -> None:
-        """Start waiting sequences in turn while slots, budget and pages last."""
+    def _admit(self, plan: _Plan, *, is_light: bool = False) -> None:
+        """Start waiting sequences in turn while slots, budget and pages last.
+
+        is_light: only those of owners that still have less than another; others give way to them.
+        """
+        loads = self._shares.loads(self._running)
         owed: list[int] | None = None
-        while self._waiting and plan.budget > 0 and self.num_running < self.config.max_sequences:
-            sequence = self._waiting.first
-            if sequence is self._blocked:
+        while self._waiting and plan.budget > 0:
+            sequence = self._waiting.first(loads)
+            if is_light and not self._shares.is_light(loads, sequence):
+                return
+            if self._blocked == (sequence, self.cache.num_returned):
                 return
             owed = owed or self._owed(self._running)
-            # Prompt logprobs need the logits of every prompt token, so all are computed.
-            max_hit = 0 if sequence.request.params.prompt_logprobs is not None else None
-            admitted = self.cache.admit(
-                sequence.token_ids, self._keys[sequence], max_hit=max_hit, owed=owed
-            )
+            has_slot = self.num_running < self.config.max_sequences
+            admitted = self._tables_for(sequence, owed) if has_slot else None
+            if admitted is None and is_light:
+                giving = self._giving_way(sequence, owed)
+                for victim in giving:
+                    self._withdraw(plan, victim)
+                if giving:
+                    owed = self._owed(self._running)
+                    admitted = self._tables_for(sequence, owed)
             if admitted is None:
-                self._blocked = sequence
+                self._blocked = (sequence, self.cache.num_returned) if has_slot else None
                 return
             if not self._start(plan, sequence, *admitted):
                 return
+            loads = self._shares.loads(self._running)
             owed = [sum(pages) for pages in zip(owed, self._owed([sequence]), strict=True)]
+
+    def _giving_way(self, sequence: Sequence, owed: list[int]) -> list[Sequence]:
+        """Who has to give way so that a waiting sequence can start; nobody where it is of no use.
+
+        owed: pages per group that running sequences still need.
+        """
+        needed = self.cache.most_pages(sequence.num_tokens)
+        left = [a - o - n for a, o, n in zip(self.cache.available, owed, needed, strict=True)]
+        giving: list[Sequence] = []
+        for victim in self._shares.yielding(self._running, sequence):
+            assert victim.tables is not None, "a running sequence has tables"
+            giving.append(victim)
+            alone, own = self.cache.held_alone(victim.tables), self._owed([victim])
+            left = [sum(pages) for pages in zip(left, alone, own, strict=True)]
+            if min(left) >= 0:
+                return giving
+        return []
+
+    def _tables_for(self, sequence: Sequence, owed: list[int]) -> tuple[PageTables, int] | None:
+        # Prompt logprobs need the logits of every prompt token, so all are computed.
+        max_hit = 0 if sequence.request.params.prompt_logprobs is not None else None
+        return self.cache.admit(
+            sequence.token_ids,
+            self._keys[sequence],
+            max_hit=max_hit,
+            owed=owed,
+            owner=sequence.owner,
+        )
 
     def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
         wanted = min(sequence.num_tokens - num_hit, self.config.prefill_chunk, plan.budget)
@@ -305,7 +393,8 @@ class Scheduler:
         if not self.cache.reserve(tables, num_hit + count):
             self.cache.release(tables)
             return False
-        self._running.append(self._waiting.pop())
+        self._waiting.pop(sequence)
+        self._running.append(sequence)
         sequence.tables = tables
         sequence.num_computed_tokens = num_hit
         if sequence.num_preemptions == 0:
@@ -328,9 +417,15 @@ class Scheduler:
                 owed[group] += missing
         return owed
 
-    def _preempt_youngest(self) -> Sequence:
-        sequence = self._running.pop()
+    def _withdraw(self, plan: _Plan, victim: Sequence) -> None:
+        """Preempt a sequence that may be in the step already."""
+        plan.withdraw(victim)
+        plan.has_preempted = True
+        self._preempt(victim)
+
+    def _preempt(self, sequence: Sequence) -> None:
         assert sequence.tables is not None, "a running sequence has tables"
+        self._running.remove(sequence)
         self.cache.release(sequence.tables)
         self._blocked = None
         sequence.tables = None
@@ -339,7 +434,14 @@ class Scheduler:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.add_preempted(sequence)
-        return sequence
+
+
+def _split(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    """Those with one token to compute, and those with more."""
+    assert all(_num_left(s) > 0 for s in running), (
+        "a running sequence has a token to compute: append the sampled one, or finish it"
+    )
+    return [s for s in running if _num_left(s) == 1], [s for s in running if _num_left(s) > 1]
 
 
 def _num_left(sequence: Sequence) -> int:

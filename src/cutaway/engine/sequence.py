@@ -26,11 +26,17 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prefix hit when first admitted
     num_preemptions: int = 0
+    last_step: int = 0  # the last one in which it was in
     tables: PageTables | None = None  # None while waiting
 
     def __post_init__(self) -> None:
         if not self.token_ids:
             self.token_ids = list(self.request.prompt_token_ids)
+
+    @property
+    def owner(self) -> str:
+        """Whose share of slots, steps and pages it takes."""
+        return self.request.sharer
 
     @property
     def num_prompt_tokens(self) -> int:
