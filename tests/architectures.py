@@ -242,6 +242,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2, "attention_bias": True}),
+    "smollm3-flags": (
+        "SmolLM3",
+        {
+            **{"no_rope_layers": [0, 1, 1], "mlp_bias": True, "tie_word_embeddings": False},
+            **{"use_sliding_window": True, "sliding_window": 16},
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -24,6 +24,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3NextForCausalLM": ("Qwen3NextConfig", {}),  # Qwen3-Next-80B-A3B
     "Qwen3_5ForCausalLM": ("Qwen3_5TextConfig", {}),
     "Qwen3_5MoeForCausalLM": ("Qwen3_5MoeTextConfig", {}),
+    "SmolLM3ForCausalLM": ("SmolLM3Config", {"pad_token_id": None}),  # SmolLM3-3B
 }
 
 # Llama 3 report, arXiv 2407.21783, table 3; the vocabulary as in the released config.json.
@@ -36,12 +37,13 @@ LLAMA_3_8B: dict[str, object] = {
 # What a second configuration of each class changes: every flag that moves a size.
 FLAGS: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {"q_lora_rank": None, "first_k_dense_replace": 1},
-    "DeepseekV3ForCausalLM": {"q_lora_rank": None, "n_shared_experts": 2},
+    "DeepseekV3ForCausalLM": {"attention_bias": True, "n_shared_experts": 2},
     "GPT2LMHeadModel": {"n_inner": 100},
-    "Gemma2ForCausalLM": {"head_dim": 32, "num_key_value_heads": 1},
+    "Gemma2ForCausalLM": {"attention_bias": True, "head_dim": 32, "num_key_value_heads": 1},
     "Gemma3ForCausalLM": {"tie_word_embeddings": False, "sliding_window": 24},
     "Gemma4ForCausalLM": {
         "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "attention_k_eq_v": True,
+        "attention_bias": True,
         "num_global_key_value_heads": 1, "global_head_dim": 24, "enable_moe_block": True,
         "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48,
     },
@@ -56,6 +58,9 @@ FLAGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "Qwen3ForCausalLM": {"attention_bias": True, "head_dim": 24},
+    "SmolLM3ForCausalLM": {
+        "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 24,
+    },
     "Qwen3MoeForCausalLM": {"mlp_only_layers": [1], "attention_bias": True, "head_dim": 24},
     "Qwen3NextForCausalLM": {"decoder_sparse_step": 2, "linear_num_value_heads": 4},
     "Qwen3_5ForCausalLM": {"tie_word_embeddings": True, "linear_conv_kernel_dim": 3},

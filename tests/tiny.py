@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from cutaway.blocks.transformer import Transformer
+from cutaway.models import llama as llama_files
 from cutaway.models.fields import Fields
-from cutaway.models.llama import Llama
+from cutaway.models.grouped import GroupedDecoder
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -35,13 +36,16 @@ def config(**changes: Any) -> dict[str, Any]:
     return {**BASE, **changes}
 
 
-def llama(values: dict[str, Any]) -> Llama:
+def llama(values: dict[str, Any]) -> GroupedDecoder:
     """The architecture of a configuration."""
-    return Llama.from_hf(Fields(values, file="config.json"))
+    return llama_files.from_hf(Fields(values, file="config.json"))
 
 
 def fill(
-    model: Transformer, architecture: Llama, state: dict[str, torch.Tensor], dtype: torch.dtype
+    model: Transformer,
+    architecture: GroupedDecoder,
+    state: dict[str, torch.Tensor],
+    dtype: torch.dtype,
 ) -> Transformer:
     """Copy a Hugging Face state dict into the model by the architecture's own table."""
     model.to(dtype)
@@ -54,7 +58,7 @@ def fill(
 
 def random_model(
     values: dict[str, Any] | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> tuple[Llama, Transformer]:
+) -> tuple[GroupedDecoder, Transformer]:
     """A model whose weights are large enough that its answers vary."""
     architecture = llama(values or config())
     model = architecture.build().to(dtype)

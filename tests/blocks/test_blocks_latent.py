@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.blocks.attention.latent import LatentAttention, latent_cache_spec
+from cutaway.blocks.attention.latent import LatentAttention
 from cutaway.blocks.positions import Plain, angles
+from cutaway.core.layout import latent_cache_spec
 from cutaway.core.step import GroupTables, LayerCache, ShapePlan, Step
 from cutaway.kernels.attention import SEGMENT, attention
 from cutaway.kernels.rotary import rotate, rotate_neighbours

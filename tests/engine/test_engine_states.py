@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 import architectures
-from cutaway.blocks.attention.delta import ByHead, DeltaLayer, DeltaSizes
+from cutaway.blocks.attention.delta import ByHead, DeltaLayer
 from cutaway.cache.pool import Pool
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, group_layers
 from cutaway.core.request import Request, SamplingParams
+from cutaway.core.shapes import Delta
 from cutaway.core.step import Step
 from cutaway.engine import memory
 from cutaway.engine.build import load_model
@@ -28,7 +29,8 @@ from cutaway.weights.find import find
 from engines import engine, run, workload
 
 PAGE = 8  # of engines.engine
-SIZES = DeltaSizes(width=12, num_key_heads=2, num_value_heads=4, key_size=6, value_size=5, kernel=3)
+WIDTH = 12
+SIZES = Delta(num_key_heads=2, num_value_heads=4, key_size=6, value_size=5, kernel=3)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def test_the_convolution_sees_the_last_tokens_of_its_channel() -> None:
 
 
 def layer() -> DeltaLayer:
-    made = DeltaLayer(SIZES, reader=ByHead(SIZES), epsilon=1e-6).double()
+    made = DeltaLayer(WIDTH, SIZES, reader=ByHead(WIDTH, SIZES), epsilon=1e-6).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -93,7 +95,7 @@ def test_gradients_equal_finite_differences() -> None:
 
 
 def test_a_state_takes_a_page_and_no_bytes_per_token() -> None:
-    spec = SIZES.cache_spec
+    spec = SIZES.state_spec
     keys = CacheSpec((CacheField("key", (2, 4)),))
     assert spec.is_state and not spec.can_roll_back and keys.can_roll_back
     assert spec.bytes_per_token("int8") == 0
@@ -120,7 +122,7 @@ def test_states_take_their_memory_before_pages_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
     config = EngineConfig(max_sequences=3, max_tokens_per_step=64, page_size=PAGE)
     one = 4 * (4 * 6 * 5 + 2 * 44)  # float32: the state and two tokens of 44 channels
-    states = memory.state_bytes([SIZES.cache_spec, SIZES.cache_spec], config)
+    states = memory.state_bytes([SIZES.state_spec, SIZES.state_spec], config)
     assert states == 2 * one * (1 + 2 * 3 + 64 // PAGE + SNAPSHOTS)
     sizes = {"max_length": 10**6, "max_sequences": 3}
     cpu = torch.device("cpu")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from architectures import COMMON
+from cutaway.models import gemma2
 from cutaway.models.fields import Fields
-from cutaway.models.gemma2 import Gemma2
 
 ABSENT: dict[str, Any] = {}
 
@@ -20,12 +20,12 @@ ABSENT: dict[str, Any] = {}
 def test_j03_a_cap_of_null_or_nothing_is_off(given: dict[str, Any], cap: float | None) -> None:
     """Off is no cap at all: a cap of 0 would make every score 0."""
     caps = {f"attn_logit_softcapping{end}": value for end, value in given.items()}
-    model = Gemma2.from_hf(Fields({**COMMON, **caps}, file="config.json")).build()
+    model = gemma2.from_hf(Fields({**COMMON, **caps}, file="config.json")).build()
     assert {block.attention.cap for block in model.blocks} == {cap}
 
 
 @pytest.mark.parametrize(("given", "cap"), [(ABSENT, 30.0), ({"": None}, None), ({"": 0}, None)])
 def test_j03_logits_are_capped_alike(given: dict[str, Any], cap: float | None) -> None:
     caps = {f"final_logit_softcapping{end}": value for end, value in given.items()}
-    model = Gemma2.from_hf(Fields({**COMMON, **caps}, file="config.json")).build()
+    model = gemma2.from_hf(Fields({**COMMON, **caps}, file="config.json")).build()
     assert model.unembedding.cap == cap

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cutaway.core.errors import ModelFormatError
+from cutaway.models import gemma4
 from cutaway.models.fields import Fields
-from cutaway.models.gemma4 import Gemma4
 
 CONFIG: dict[str, Any] = {
     **{"vocab_size": 270, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 12},
@@ -21,21 +21,21 @@ CONFIG: dict[str, Any] = {
 def test_one_layers_fields_are_found_with_a_leading_zero_too(name: str) -> None:
     """transformers pads them once there are more than ten layers."""
     layers = {name: {"head_dim": 24, "num_key_value_heads": 1}}
-    config = Gemma4.from_hf(Fields({**CONFIG, "per_layer_config": layers}, file="config.json"))
+    config = gemma4.from_hf(Fields({**CONFIG, "per_layer_config": layers}, file="config.json"))
     assert (config.full_head_size, config.full_num_groups) == (24, 1)
 
 
 def test_without_them_the_fields_of_the_hub_count() -> None:
     given = {**CONFIG, "global_head_dim": 32, "num_global_key_value_heads": 1}
-    config = Gemma4.from_hf(Fields(given, file="config.json"))
+    config = gemma4.from_hf(Fields(given, file="config.json"))
     assert (config.full_head_size, config.full_num_groups) == (32, 2)
-    shared = Gemma4.from_hf(Fields({**given, "attention_k_eq_v": True}, file="config.json"))
+    shared = gemma4.from_hf(Fields({**given, "attention_k_eq_v": True}, file="config.json"))
     assert shared.full_num_groups == 1
 
 
 def test_a_layer_without_keys_uses_those_of_the_last_of_its_kind() -> None:
     given = {**CONFIG, "num_kv_shared_layers": 5}
-    config = Gemma4.from_hf(Fields(given, file="config.json"))
+    config = gemma4.from_hf(Fields(given, file="config.json"))
     assert config.sources == (*[None] * 7, 6, 6, 6, 6, 5)
     assert [spec.source for spec in config.facts.cache_specs] == list(config.sources)
 
@@ -43,13 +43,13 @@ def test_a_layer_without_keys_uses_those_of_the_last_of_its_kind() -> None:
 def test_a_kind_of_layer_needs_keys_once() -> None:
     given = {**CONFIG, "num_kv_shared_layers": 7}
     with pytest.raises(ModelFormatError) as fault:
-        Gemma4.from_hf(Fields(given, file="config.json"))
+        gemma4.from_hf(Fields(given, file="config.json"))
     assert "num_kv_shared_layers: is 7; of each kind of layer" in str(fault.value)
 
 
 def test_keys_that_a_file_has_for_such_a_layer_are_left_alone() -> None:
     given = {**CONFIG, "num_kv_shared_layers": 5, "num_hidden_layers": 12}
-    config = Gemma4.from_hf(Fields(given, file="config.json"))
+    config = gemma4.from_hf(Fields(given, file="config.json"))
     stored = "model.layers.11.self_attn.k_proj.weight"
     assert stored in config.optional("hf") and stored not in config.targets("hf")
     assert "model.layers.5.self_attn.k_proj.weight" not in config.optional("hf")

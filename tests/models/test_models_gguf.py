@@ -30,6 +30,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16}),
     "gemma3": ("gemma3", {"query_pre_attn_scalar": 16}),
     "gpt2": ("gpt2", {}),
+    "smollm3": (
+        "smollm3",
+        {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "attention_bias": False},
+    ),
 }
 
 
@@ -102,7 +106,7 @@ def changed(name: str, tensor: torch.Tensor, word: str, config: Any) -> torch.Te
     heads = {"q_proj": config.num_attention_heads}
     heads["k_proj"] = getattr(config, "num_key_value_heads", 0)
     count = next((n for part, n in heads.items() if f".{part}." in name), None)
-    if word == "llama" and count:
+    if word in ("llama", "smollm3") and count:
         halves = tensor.reshape(count, 2, -1, *tensor.shape[1:])
         return halves.swapaxes(1, 2).reshape(tensor.shape)
     return tensor

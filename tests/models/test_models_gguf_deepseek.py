@@ -19,13 +19,13 @@ import architectures
 from cutaway.core import gguf as reader
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.estimate import estimate
-from cutaway.core.gguf_shapes import shape_of_gguf
 from cutaway.core.step import Step
 from cutaway.core.weight_types import weights_of_file
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.models.deepseek2 import Deepseek2
+from cutaway.models import deepseek2
 from cutaway.models.fields import Fields
+from cutaway.models.reading import read_gguf
 from cutaway.weights.find import find
 
 gguf = pytest.importorskip("gguf")
@@ -61,7 +61,7 @@ def test_a_gguf_file_gives_the_logits_of_transformers(
     logits = ours.transformer(Step.without_cache([token_ids]))
     assert (logits - expected).abs().max() < 1e-4
     file = reader.read(path)
-    shape = shape_of_gguf(file)
+    shape = read_gguf(file).shape
     told = estimate(shape, weights_of_file(file.tensors, shape), context=9)
     assert told.parameters_total == ours.facts.num_parameters
 
@@ -181,5 +181,5 @@ def test_what_no_such_model_has_is_refused_by_name(
     change: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as fault:
-        Deepseek2.from_gguf(Fields({**METADATA, **change}, file="x.gguf"), {}, {})
+        deepseek2.from_gguf(Fields({**METADATA, **change}, file="x.gguf"), {}, {})
     assert message in str(fault.value)

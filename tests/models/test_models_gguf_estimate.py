@@ -52,9 +52,8 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
     import gguf
     import numpy
 
-    from cutaway.core.config_shapes import shape_of
     from cutaway.core.gguf import read
-    from cutaway.core.gguf_shapes import shape_of_gguf
+    from cutaway.models.reading import read_gguf, shape_of
     from published_shapes import tiny
 
     values = tiny(f"Deepseek{word}ForCausalLM", flags=False)[1]
@@ -67,6 +66,7 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
         lengths |= {"key_length": row, "value_length": number["kv_lora_rank"]}
     fields = {
         "block_count": number["num_hidden_layers"],
+        "context_length": number["max_position_embeddings"],
         "embedding_length": number["hidden_size"],
         "feed_forward_length": number["intermediate_size"],
         "attention.head_count": number["num_attention_heads"],
@@ -81,6 +81,10 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
         "expert_feed_forward_length": number["moe_intermediate_size"],
         **{f"attention.{name}": size for name, size in lengths.items()},
     }
+    if word == "V3":
+        fields["expert_gating_func"] = 2  # sigmoid
+        fields |= {"expert_group_count": number["n_group"]}
+        fields |= {"expert_group_used_count": number["topk_group"]}
     path = tmp_path / "latent.gguf"
     writer = gguf.GGUFWriter(str(path), "deepseek2")
     for name, value in fields.items():
@@ -94,4 +98,4 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert shape_of_gguf(read(path)) == shape_of(values)
+    assert read_gguf(read(path)).shape == shape_of(values)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,32 +14,53 @@ import cutaway.models
 from architectures import COMMON
 from cutaway import LLM, SamplingParams
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_class
+from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_file, gemma4
 from cutaway.models.fields import Fields
-from cutaway.models.gemma4 import Gemma4
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
+from published_shapes import CLASSES, tiny
 
 TABLES = {"from_hf": ARCHITECTURES, "from_gguf": GGUF_ARCHITECTURES}
 
 
 @pytest.mark.parametrize("reader", TABLES)
-def test_every_entry_names_a_class_that_reads_its_layout(reader: str) -> None:
+def test_every_entry_names_a_file_that_reads_its_layout(reader: str) -> None:
     for word in TABLES[reader]:
-        assert hasattr(architecture_class(word, TABLES[reader], file="config.json"), reader)
+        assert hasattr(architecture_file(word, TABLES[reader], file="config.json"), reader)
 
 
 def test_every_architecture_file_is_named_by_the_table() -> None:
-    named = {entry.split(":")[0] for table in TABLES.values() for entry in table.values()}
+    named = {entry for table in TABLES.values() for entry in table.values()}
     for file in Path(cutaway.models.__path__[0]).glob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-        is_architecture = any(methods(each) & TABLES.keys() for each in classes)
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        is_architecture = bool(functions & TABLES.keys()) and file.stem != "positions"
         assert (file.stem in named) == is_architecture, file
 
 
-def methods(found: ast.ClassDef) -> set[str]:
-    return {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+def test_architecture_files_import_no_other_and_nobody_imports_them() -> None:
+    named = {entry for table in TABLES.values() for entry in table.values()}
+    for file in Path(cutaway.models.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "cutaway.models":
+                assert not named & {alias.name for alias in node.names}, file
+            elif isinstance(node, ast.ImportFrom):
+                assert str(node.module).removeprefix("cutaway.models.") not in named, file
+
+
+def test_a_configuration_is_read_without_torch(tmp_path: Path) -> None:
+    """Of every architecture: shape, facts and places of weights."""
+    configs = {word: tiny(word, flags=True)[1] for word in CLASSES}
+    (tmp_path / "configs.json").write_text(json.dumps(configs))
+    code = (
+        "import json, sys\n"
+        "from cutaway.models.reading import read_config\n"
+        "for values in json.load(open(sys.argv[1])).values():\n"
+        "    made = read_config(values).architecture\n"
+        "    assert made.shape.layers and made.facts.num_parameters and made.targets('hf')\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "configs.json")], check=True)
 
 
 def test_g09_an_unknown_architecture_gets_the_known_ones_before_a_weight_is_read(
@@ -66,7 +89,7 @@ def test_g09_an_unknown_architecture_gets_the_known_ones_before_a_weight_is_read
 def test_parts_that_are_left_out_are_refused_by_name(change: dict, message: str) -> None:
     values = {**COMMON, "hidden_size_per_layer_input": 0, **change}
     with pytest.raises(UnsupportedModelError) as fault:
-        Gemma4.from_hf(Fields(values, file="config.json"))
+        gemma4.from_hf(Fields(values, file="config.json"))
     assert message in str(fault.value)
 
 

@@ -9,8 +9,8 @@ from cutaway.bench.paper_engine import Driver, fastest
 from cutaway.bench.paper_rows import Row, Size
 from cutaway.core import gguf
 from cutaway.core.estimate import estimate
-from cutaway.core.gguf_shapes import shape_of_gguf
 from cutaway.core.weight_types import weights_of_file
+from cutaway.models.reading import read_gguf
 from cutaway.weights.find import find
 
 
@@ -150,7 +150,7 @@ class _Floor:
         """Words for a row; none where the weights are no file."""
         if self.file is None:
             return ""
-        shape = shape_of_gguf(self.file)
+        shape = read_gguf(self.file).shape
         weights = weights_of_file(self.file.tensors, shape)
         made = estimate(shape, weights, context=context, batch=batch, kv_dtype="float16")
         least = made.bytes_decode / self.bandwidth

@@ -3,16 +3,20 @@
 Where a base depends on length it is fixed per request by its declared length, so that decoding
 with a cache equals one full forward; key() is what then keeps two requests' pages apart.
 Angles are taken in float64: at position 8,000 a float32 product is off by up to 5e-4 radian.
+
+Descriptions are plain data: torch is imported where angles are computed, so that a configuration
+is read without it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class Frequencies(Protocol):
@@ -113,7 +117,7 @@ class Dynamic:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
-        length = declared_lengths.to(torch.float64).clamp_min(self.trained_length)[:, None]
+        length = declared_lengths.double().clamp_min(self.trained_length)[:, None]
         stretch = self.factor * length / self.trained_length - (self.factor - 1)
         base = self.base * stretch ** (self.size / (self.size - 2))  # [T, 1]
         return base ** -_exponents(self.size, declared_lengths.device)
@@ -146,7 +150,7 @@ class Yarn:
         low, high = max(low, 0), min(high, self.size - 1)
         if low == high:
             high += 0.001  # the reference does the same: a ramp of no width divides by zero
-        pairs = torch.arange(self.size // 2, dtype=torch.float64, device=inverse.device)
+        pairs = _count(self.size // 2, inverse.device)
         slow_share = ((pairs - low) / (high - low)).clamp(0, 1)
         return (inverse / self.factor * slow_share + inverse * (1 - slow_share))[None]
 
@@ -190,7 +194,7 @@ class LongRope:
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         is_long = (declared_lengths > self.trained_length)[:, None]
         short, long = inverse.new_tensor(self.short_factors), inverse.new_tensor(self.long_factors)
-        return inverse / torch.where(is_long, long, short)
+        return inverse / long.where(is_long, short)
 
     def key(self, declared_length: int) -> int:
         return int(declared_length > self.trained_length)
@@ -229,13 +233,19 @@ def angles(
 
     Shapes: positions, declared_lengths [T] -> two of [T, C'/2] in dtype.
     """
-    turned = positions.to(torch.float64)[:, None] * frequencies.inverse(declared_lengths)
+    turned = positions.double()[:, None] * frequencies.inverse(declared_lengths)
     factor = frequencies.attention_factor
     return (turned.cos() * factor).to(dtype), (turned.sin() * factor).to(dtype)
 
 
 def _exponents(size: int, device: torch.device) -> Tensor:
-    return torch.arange(0, size, 2, dtype=torch.float64, device=device) / size
+    return 2 * _count((size + 1) // 2, device) / size
+
+
+def _count(number: int, device: torch.device) -> Tensor:
+    import torch
+
+    return torch.arange(number, dtype=torch.float64, device=device)
 
 
 def _inverse(size: int, base: float, device: torch.device) -> Tensor:

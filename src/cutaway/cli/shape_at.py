@@ -9,12 +9,10 @@ from typing import cast
 
 from cutaway.cli.at_hand import at_hand
 from cutaway.core import gguf
-from cutaway.core.config_shapes import shape_of
 from cutaway.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
-from cutaway.core.gguf_shapes import shape_of_gguf
 from cutaway.core.shapes import ModelShape
 from cutaway.core.weight_types import WeightBytes, weights_of_file
-from cutaway.models.overrides import overridden
+from cutaway.models.reading import read_config, read_gguf
 
 
 def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, WeightBytes | None]:
@@ -46,17 +44,17 @@ def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, Weig
                 f"override is {overrides[0]!r}, but {path} is a GGUF file and has no config.json."
             )
         file = gguf.read(path)
-        shape = shape_of_gguf(file)
+        shape = read_gguf(file).shape
         return shape, weights_of_file(file.tensors, shape)
     return _overridden(_object(path), overrides, file=str(path)), None
 
 
 def _overridden(config: Mapping[str, object], overrides: Sequence[str], *, file: str) -> ModelShape:
     """The shape with fields replaced, one after the other; each must make a difference."""
-    shape = shape_of(config, file=file)
-    for entry in overrides:
-        config = overridden(config, [entry])
-        before, shape = shape, shape_of(config, file=file)
+    shape = read_config(config, file=file).architecture.shape
+    for count, entry in enumerate(overrides, start=1):
+        given = overrides[:count]
+        before, shape = shape, read_config(config, file=file, overrides=given).architecture.shape
         if shape == before:
             raise ConfigError(f"override is {entry!r}, which changes no size of {file}.")
     return shape

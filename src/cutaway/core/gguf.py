@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import struct
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,19 @@ class GgufFile:
         """The stored bytes of one tensor, read-only and not copied."""
         tensor = self.tensors[name]
         return memoryview(self._mapped)[tensor.offset : tensor.offset + tensor.num_bytes]
+
+    def vector(self, name: str) -> tuple[float, ...]:
+        """A small tensor of plain numbers, as numbers.
+
+        Raises: ModelFormatError where it is stored in another type than F32 or F16.
+        """
+        tensor = self.tensors[name]
+        form = {"F32": "<f", "F16": "<e"}.get(tensor.type)
+        if form is None:
+            raise ModelFormatError(
+                f"is stored as {tensor.type}; it must be F32 or F16.", file=self.file, field=name
+            )
+        return tuple(value for (value,) in struct.iter_unpack(form, self.data(name)))
 
     def stored_metadata(self) -> bytes:
         """Keys and values as they lie in the file."""

@@ -127,6 +127,18 @@ class CacheGroup:
     readers: tuple[tuple[int, int], ...] = ()
 
 
+def grouped_cache_spec(num_groups: int, head_size: int, extent: Extent = FULL) -> CacheSpec:
+    """A key and a value per group and token."""
+    shape = (num_groups, head_size)
+    fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
+    return CacheSpec(fields, extent)
+
+
+def latent_cache_spec(rank: int, rotary_size: int) -> CacheSpec:
+    """A compressed row and a rotary key per token, for all heads together."""
+    return CacheSpec((CacheField("latent", (rank,)), CacheField("rotary", (rotary_size,))))
+
+
 def group_layers(specs: Sequence[CacheSpec]) -> tuple[CacheGroup, ...]:
     """Groups in the order in which their first layer appears; a layer with a source has none."""
     layers: dict[CacheSpec, list[int]] = {}

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cutaway.core.layout import FULL, CacheField, CacheSpec, Extent, Window
+from cutaway.core.layout import (
+    FULL,
+    CacheField,
+    CacheSpec,
+    Extent,
+    Window,
+    grouped_cache_spec,
+    latent_cache_spec,
+)
+
+_STATE_DTYPE = "float32"  # of states, whatever keys and values are kept in
+_KEPT = Window(2)  # a token's own page and that of the token before it
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,8 @@ class Grouped:
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
-        shape = (self.num_groups, self.head_size)
-        fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
-        return (CacheSpec(fields, self.extent),) if self.has_cache else ()
+        spec = grouped_cache_spec(self.num_groups, self.head_size, self.extent)
+        return (spec,) if self.has_cache else ()
 
     @property
     def state_values(self) -> int:
@@ -62,7 +72,8 @@ class Grouped:
         yield Matrix(width, rows)
 
     def vectors(self, width: int) -> int:
-        biases = (self.num_heads + 2 * self.num_groups) * self.head_size if self.has_bias else 0
+        own = (2 if self.has_value else 1) if self.has_cache else 0
+        biases = (self.num_heads + own * self.num_groups) * self.head_size if self.has_bias else 0
         biases += width if self.has_output_bias else 0
         norms = self.head_size * (1 + self.has_cache) if self.has_head_norms else 0
         return biases + norms + (self.num_heads if self.has_sinks else 0)
@@ -87,11 +98,11 @@ class Latent:
     rotary_size: int
     value_size: int
     extent: Extent = FULL
+    has_bias: bool = False  # on both compressing maps and the output
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
-        fields = (CacheField("latent", (self.rank,)), CacheField("rotary", (self.rotary_size,)))
-        return (CacheSpec(fields, self.extent),)
+        return (latent_cache_spec(self.rank, self.rotary_size),)
 
     @property
     def state_values(self) -> int:
@@ -109,7 +120,8 @@ class Latent:
         yield Matrix(width, self.num_heads * self.value_size)
 
     def vectors(self, width: int) -> int:
-        return self.query_rank + self.rank  # the norms of both compressed rows
+        norms = self.query_rank + self.rank  # of both compressed rows
+        return norms + (norms + self.rotary_size + width if self.has_bias else 0)
 
     @property
     def prefill_values(self) -> int:
@@ -132,18 +144,33 @@ class Delta:
     """
 
     num_key_heads: int
-    num_value_heads: int
-    key_size: int
-    value_size: int
-    kernel: int  # tokens that the convolution sees
+    num_value_heads: int  # H of the state: each key head serves several
+    key_size: int  # K
+    value_size: int  # V
+    kernel: int  # tokens that the convolution sees, the newest included
     extent: Extent = FULL
     cache_specs: tuple[CacheSpec, ...] = ()
 
     @property
     def channels(self) -> int:
         """Of the convolution: queries, keys and values."""
-        keys = self.num_key_heads * self.key_size
-        return 2 * keys + self.num_value_heads * self.value_size
+        return 2 * self.num_key_heads * self.key_size + self.num_value_heads * self.value_size
+
+    @property
+    def shared(self) -> int:
+        """Value heads that one key head serves."""
+        return self.num_value_heads // self.num_key_heads
+
+    @property
+    def state_spec(self) -> CacheSpec:
+        """The state of each head, and the inputs that the convolution still needs."""
+        state = (self.num_value_heads, self.key_size, self.value_size)
+        inputs = (self.kernel - 1, self.channels)
+        fields = tuple(
+            CacheField(name, shape, _STATE_DTYPE)
+            for name, shape in (("state", state), ("inputs", inputs))
+        )
+        return CacheSpec(fields, _KEPT, is_state=True)
 
     @property
     def state_values(self) -> int:

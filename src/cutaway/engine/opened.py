@@ -10,12 +10,9 @@ from typing import cast
 
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.gguf import GgufFile
-from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_class, gguf_word
 from cutaway.models.architecture import Architecture, FitsNames, Layout
-from cutaway.models.fields import Fields
-from cutaway.models.nested import TEXT_PARTS, text_name, text_values
-from cutaway.models.overrides import check_read, overridden
-from cutaway.models.positions import GGUF_FACTORS
+from cutaway.models.nested import text_name
+from cutaway.models.reading import read_config, read_gguf
 from cutaway.quantize import checkpoint_reader
 from cutaway.weights.absorbed import AbsorbedWeights, is_absorbed
 from cutaway.weights.find import Found
@@ -41,21 +38,10 @@ class Opened:
 
 def open_gguf(file: GgufFile) -> Opened:
     """Raises: UnsupportedModelError, ModelFormatError."""
-    word = file.text("general.architecture")
-    fields = Fields(file.metadata, file=file.file, prefix=f"{word}.")
-    has_experts = fields.has("expert_count") and fields.integer("expert_count", least=0) > 0
-    entry = gguf_word(word, has_experts=has_experts)
-    reader = architecture_class(entry, GGUF_ARCHITECTURES, file=file.file)
+    architecture = read_gguf(file)
     source: WeightSource = GgufWeights(file)
     if is_absorbed(file.tensors):
         source = AbsorbedWeights(GgufWeights(file))
-    factors = {
-        name: tuple(cast("list[float]", source.tensor(name).tolist()))
-        for name in GGUF_FACTORS
-        if name in file.tensors
-    }
-    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
-    architecture = cast(Architecture, reader.from_gguf(fields, shapes, factors))
     return Opened(architecture, source, "gguf")
 
 
@@ -68,21 +54,7 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
     folder = folder_of(found)
     config = found.path if is_random else folder / "config.json"
     values = _read_json(config)
-    words = values.get("architectures")
-    word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
-    if not isinstance(word, str):
-        raise ModelFormatError(
-            'names no architecture; it must be a list such as ["LlamaForCausalLM"].',
-            file=str(config),
-            field="architectures",
-        )
-    reader = architecture_class(word, ARCHITECTURES, file=str(config))
-    is_part = word in TEXT_PARTS
-    own = text_values(word, values, file=str(config)) if is_part else values
-    own = overridden(own, overrides)
-    fields = Fields(own, file=str(config))
-    architecture = cast(Architecture, reader.from_hf(fields))
-    check_read(fields, overrides)
+    architecture, own, is_part = read_config(values, file=str(config), overrides=overrides)
     if is_random:
         return Opened(architecture, _random(architecture), "hf", is_part)
     stored = SafetensorsWeights(folder, named=text_name if is_part else str)

@@ -1,49 +1,52 @@
-"""Architectures by the word that a checkpoint uses for them."""
+"""Architectures by the word that a checkpoint uses for them; free of torch."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 
 from cutaway.core.errors import UnsupportedModelError
 
-# the checkpoint's word (config.json "architectures"): module and class in this folder
+# the checkpoint's word (config.json "architectures"): the file in this folder that reads it
 ARCHITECTURES: Mapping[str, str] = {
-    "Gemma2ForCausalLM": "gemma2:Gemma2",
-    "Gemma3ForCausalLM": "gemma3:Gemma3",
-    "DeepseekV2ForCausalLM": "deepseek_v2:DeepseekV2",
-    "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
-    "Gemma3ForConditionalGeneration": "gemma3:Gemma3",  # see nested.py
-    "Gemma4ForCausalLM": "gemma4:Gemma4",
-    "Gemma4ForConditionalGeneration": "gemma4:Gemma4",
-    "GPT2LMHeadModel": "gpt2:GPT2",
-    "GptOssForCausalLM": "gpt_oss:GptOss",
-    "LlamaForCausalLM": "llama:Llama",
-    "MistralForCausalLM": "mistral:Mistral",
-    "Mistral3ForConditionalGeneration": "mistral:Mistral",
-    "MixtralForCausalLM": "mixtral:Mixtral",
-    "Qwen2ForCausalLM": "qwen2:Qwen2",
-    "Qwen3ForCausalLM": "qwen3:Qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe:Qwen3Moe",
-    "Qwen3NextForCausalLM": "qwen3_next:Qwen3Next",
-    "Qwen3_5ForCausalLM": "qwen3_5:Qwen35",
-    "Qwen3_5ForConditionalGeneration": "qwen3_5:Qwen35",
-    "Qwen3_5MoeForCausalLM": "qwen3_5:Qwen35",
-    "Qwen3_5MoeForConditionalGeneration": "qwen3_5:Qwen35",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "Gemma3ForConditionalGeneration": "gemma3",  # see nested.py
+    "Gemma4ForCausalLM": "gemma4",
+    "Gemma4ForConditionalGeneration": "gemma4",
+    "GPT2LMHeadModel": "gpt2",
+    "GptOssForCausalLM": "gpt_oss",
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Mistral3ForConditionalGeneration": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Qwen3NextForCausalLM": "qwen3_next",
+    "Qwen3_5ForCausalLM": "qwen3_5",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5",
+    "Qwen3_5MoeForCausalLM": "qwen3_5",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5",
+    "SmolLM3ForCausalLM": "smollm3",
 }
 
 # general.architecture of a GGUF file
 GGUF_ARCHITECTURES: Mapping[str, str] = {
-    "deepseek2": "deepseek2:Deepseek2",
-    "gemma2": "gemma2:Gemma2",
-    "gemma3": "gemma3:Gemma3",
-    "gpt-oss": "gpt_oss:GptOss",
-    "gpt2": "gpt2:GPT2",
-    "llama": "llama:Llama",
-    "llama with experts": "mixtral:Mixtral",  # see gguf_word
-    "qwen2": "qwen2:Qwen2",
-    "qwen3": "qwen3:Qwen3",
-    "qwen3moe": "qwen3_moe:Qwen3Moe",
+    "deepseek2": "deepseek2",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "gpt-oss": "gpt_oss",
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "llama with experts": "mixtral",  # see gguf_word
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+    "smollm3": "smollm3",
 }
 
 
@@ -53,15 +56,13 @@ def gguf_word(word: str, *, has_experts: bool) -> str:
     return with_experts if has_experts and with_experts in GGUF_ARCHITECTURES else word
 
 
-def architecture_class(word: str, table: Mapping[str, str], *, file: str) -> type:
-    """The class that reads such a checkpoint.
+def architecture_file(word: str, table: Mapping[str, str], *, file: str) -> ModuleType:
+    """The module whose from_hf or from_gguf reads such a checkpoint.
 
     Raises: UnsupportedModelError listing the known words, before any weight is read.
     """
-    entry = table.get(word)
-    if entry is None:
+    if word not in table:
         raise UnsupportedModelError(
             f"{file}: architecture {word!r} is not known; known are {', '.join(sorted(table))}."
         )
-    module, name = entry.split(":")
-    return getattr(importlib.import_module(f"cutaway.models.{module}"), name)
+    return importlib.import_module(f"cutaway.models.{table[word]}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cutaway.blocks.activations import ACTIVATIONS, GATES, Activation, Gate
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.models.fields import Fields
 
+# The names are those of blocks/activations.py.
 # gelu_new and gelu_pytorch_tanh are the tanh form, written out or by torch.
 _WORDS: Mapping[str, str] = {
     "silu": "silu",
@@ -19,17 +19,11 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def activation_of(config: Fields, field: str, default: str) -> Activation:
-    """The function that a field of config.json names. Raises: UnsupportedModelError."""
-    return ACTIVATIONS[_name(config, field, default)]
+def activation_name(config: Fields, field: str, default: str) -> str:
+    """The name of the activation that a field of config.json means.
 
-
-def gate_of(config: Fields, field: str, default: str) -> Gate:
-    """The product of gate and value that a field names. Raises: UnsupportedModelError."""
-    return GATES[_name(config, field, default)]
-
-
-def _name(config: Fields, field: str, default: str) -> str:
+    Raises: UnsupportedModelError for a word that is not known.
+    """
     word = config.text(field, default)
     if word not in _WORDS:
         raise UnsupportedModelError(

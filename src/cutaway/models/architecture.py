@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
+from cutaway.core.shapes import ModelShape
 from cutaway.core.weights import Target
+
+if TYPE_CHECKING:
+    from cutaway.blocks.transformer import Transformer
 
 Layout = Literal["hf", "gguf"]
 
 
 class Architecture(Protocol):
-    """One model's configuration, understood."""
+    """One model's configuration, understood. Free of torch until build()."""
 
     @property
     def facts(self) -> ModelFacts: ...
+
+    @property
+    def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
+        ...
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:

@@ -7,27 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from cutaway.blocks.activations import Gate
-from cutaway.blocks.block import Block
-from cutaway.blocks.mlp import GatedMLP
-from cutaway.blocks.moe import Experts, MixtureOfExperts
-from cutaway.blocks.norm import RMSNorm
-from cutaway.blocks.positions import Frequencies
-from cutaway.blocks.router import Groups, Router, Rule
-from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.facts import ModelFacts
+from cutaway.core.shapes import LayerShape, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import experts, names, positions
-from cutaway.models.activations import gate_of
+from cutaway.models.activations import activation_name
 from cutaway.models.architecture import Layout
-from cutaway.models.decoder import decoder
 from cutaway.models.experts import ExpertSizes
 from cutaway.models.fields import Fields
 from cutaway.models.latent import LatentSizes, latent_from_hf
 from cutaway.models.names import GGUF, HF, Targets, matrix
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
+
+if TYPE_CHECKING:
+    from cutaway.blocks.block import Block
+    from cutaway.blocks.mlp import GatedMLP
+    from cutaway.blocks.moe import MixtureOfExperts
+    from cutaway.blocks.positions import Frequencies
+    from cutaway.blocks.router import Rule
+    from cutaway.blocks.transformer import Transformer
+
+
+class GroupSizes(NamedTuple):
+    """Groups of experts, as blocks/router.py's Groups has them."""
+
+    num_groups: int
+    num_chosen: int
+    num_counted: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +59,7 @@ class Deepseek:
     num_shared: int
     num_dense: int
     num_predicting: int
-    gate: Gate
+    gate: str
     has_mlp_bias: bool
     has_correction: bool
     make_rule: Callable[[], Rule]
@@ -61,17 +70,52 @@ class Deepseek:
 
     @property
     def facts(self) -> ModelFacts:
-        specs = (self.attention.cache_spec,) * self.sizes.num_layers
         return facts_of(
-            self.sizes, self.architecture, targets=self.targets("hf"), cache_specs=specs
+            self.sizes,
+            self.architecture,
+            targets=self.targets("hf"),
+            cache_specs=self.shape.cache_specs,
+        )
+
+    @property
+    def shape(self) -> ModelShape:
+        sizes, sparse = self.sizes, self.experts
+        dense = Mlp(inner=sizes.inner, has_bias=self.has_mlp_bias)
+        mixed = replace(
+            sparse.shape,
+            inner=self.num_shared * sparse.inner,
+            has_bias=self.has_mlp_bias and self.num_shared > 0,
+            router_vectors=sparse.num_experts if self.has_correction else 0,
+        )
+        layers = [
+            LayerShape(
+                attention=self.attention.shape,
+                mlp=dense if layer < self.num_dense else mixed,
+                norms=2 * sizes.width,
+            )
+            for layer in range(sizes.num_layers)
+        ]
+        return ModelShape(
+            architecture=self.architecture,
+            vocab_size=sizes.vocab_size,
+            width=sizes.width,
+            is_tied=sizes.is_tied,
+            layers=tuple(layers),
+            norms=sizes.width,
         )
 
     def build(self) -> Transformer:
+        from cutaway.blocks.norm import RMSNorm
+        from cutaway.models.decoder import decoder
+
         sizes = self.sizes
         blocks = [self._block(layer) for layer in range(sizes.num_layers)]
         return decoder(sizes, blocks, norm=RMSNorm(sizes.width, sizes.epsilon))
 
     def _block(self, layer: int) -> Block:
+        from cutaway.blocks.block import Block
+        from cutaway.blocks.norm import RMSNorm
+
         sizes = self.sizes
         return Block(
             norms=(RMSNorm(sizes.width, sizes.epsilon), RMSNorm(sizes.width, sizes.epsilon)),
@@ -80,13 +124,21 @@ class Deepseek:
         )
 
     def _dense(self, inner: int) -> GatedMLP:
-        return GatedMLP(self.sizes.width, inner, gate=self.gate, has_bias=self.has_mlp_bias)
+        from cutaway.blocks.activations import GATES
+        from cutaway.blocks.mlp import GatedMLP
+
+        gate = GATES[self.gate]
+        return GatedMLP(self.sizes.width, inner, gate=gate, has_bias=self.has_mlp_bias)
 
     def _experts(self) -> MixtureOfExperts:
+        from cutaway.blocks.activations import GATES
+        from cutaway.blocks.moe import Experts, MixtureOfExperts
+        from cutaway.blocks.router import Router
+
         width, sizes = self.sizes.width, self.experts
         return MixtureOfExperts(
             Router(width, sizes.num_experts, self.make_rule()),
-            Experts(sizes.num_experts, width, sizes.inner, gate=self.gate),
+            Experts(sizes.num_experts, width, sizes.inner, gate=GATES[self.gate]),
             self._dense(self.num_shared * sizes.inner) if self.num_shared else None,
         )
 
@@ -184,14 +236,14 @@ def read_deepseek(
         num_shared=config.integer("n_shared_experts", 0, least=0),
         num_dense=config.integer("first_k_dense_replace", 0, least=0),
         num_predicting=config.integer("num_nextn_predict_layers", 0, least=0),
-        gate=gate_of(config, "hidden_act", "silu"),
+        gate=activation_name(config, "hidden_act", "silu"),
         has_mlp_bias=config.flag("mlp_bias", False),
         has_correction=has_correction,
         make_rule=lambda: make_rule(sparse),
     )
 
 
-def read_groups(config: Fields, *, num_counted: int) -> Groups:
+def read_groups(config: Fields, *, num_counted: int) -> GroupSizes:
     """Groups of experts by config.json, and how many of them a token may use; see groups_of."""
     sizes = ExpertSizes.read(config, "n_routed_experts", "num_experts_per_tok", 1)
     return groups_of(config, sizes, names=("n_group", "topk_group"), num_counted=num_counted)
@@ -199,7 +251,7 @@ def read_groups(config: Fields, *, num_counted: int) -> Groups:
 
 def groups_of(
     config: Fields, sizes: ExpertSizes, *, names: tuple[str, str], num_counted: int
-) -> Groups:
+) -> GroupSizes:
     """Groups of experts. names: of the fields that count them, and those that a token may use.
 
     num_counted: a group is worth the sum of so many of its best scores.
@@ -223,4 +275,4 @@ def groups_of(
             file=config.file,
             field=used,
         )
-    return Groups(num_groups, num_chosen, num_counted)
+    return GroupSizes(num_groups, num_chosen, num_counted)

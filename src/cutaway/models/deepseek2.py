@@ -1,14 +1,16 @@
-"""DeepSeek V2, V3 and R1 in GGUF, where all are called deepseek2 and fields tell them apart."""
+"""DeepSeek V2, V3 and R1 in GGUF, where all are called deepseek2 and fields tell them apart.
+
+Source: llama.cpp's converter, DeepseekV2Model.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from cutaway.blocks.activations import GATES
 from cutaway.blocks.positions import Frequencies, Yarn
-from cutaway.blocks.router import CorrectedSigmoid, GroupedSoftmaxThenTop, Rule, SoftmaxThenTop
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.models import positions
 from cutaway.models.deepseek import Deepseek, groups_of
@@ -17,46 +19,45 @@ from cutaway.models.fields import Fields
 from cutaway.models.latent import LatentSizes
 from cutaway.models.sizes import sizes_from_gguf
 
+if TYPE_CHECKING:
+    from cutaway.blocks.router import Rule
+
 _SOFTMAX, _SIGMOID = 1, 2  # expert_gating_func
 
 
-class Deepseek2:
-    """Reads a file with the word deepseek2. Source: llama.cpp's converter, DeepseekV2Model."""
-
-    @staticmethod
-    def from_gguf(
-        metadata: Fields,
-        shapes: Mapping[str, tuple[int, ...]],
-        factors: Mapping[str, tuple[float, ...]],
-    ) -> Deepseek:
-        """Read GGUF metadata, its fields without the prefix "deepseek2."."""
-        sizes = sizes_from_gguf(metadata, shapes)
-        frequencies = _frequencies(metadata, sizes.max_length, factors)
-        attention = _latent(metadata, sizes.width, frequencies)
-        has_correction = any(name.endswith("exp_probs_b.bias") for name in shapes)
-        sparse = ExpertSizes.read(
-            metadata,
-            "expert_count",
-            "expert_used_count",
-            metadata.integer("expert_feed_forward_length"),
-        )
-        rule = _rule(metadata, sparse, has_correction=has_correction)
-        return Deepseek(
-            architecture="deepseek_v3" if has_correction else "deepseek_v2",
-            # The file counts one group for absorbed attention.
-            sizes=replace(sizes, num_groups=sizes.num_heads, head_size=attention.head_size),
-            attention=attention,
-            frequencies=frequencies,
-            pairs="neighbours",
-            experts=sparse,
-            num_shared=metadata.integer("expert_shared_count", 0, least=0),
-            num_dense=metadata.integer("leading_dense_block_count", 0, least=0),
-            num_predicting=0,
-            gate=GATES["silu"],
-            has_mlp_bias=False,
-            has_correction=has_correction,
-            make_rule=rule,
-        )
+def from_gguf(
+    metadata: Fields,
+    shapes: Mapping[str, tuple[int, ...]],
+    factors: Mapping[str, tuple[float, ...]],
+) -> Deepseek:
+    """Read GGUF metadata, its fields without the prefix "deepseek2."."""
+    sizes = sizes_from_gguf(metadata, shapes)
+    frequencies = _frequencies(metadata, sizes.max_length, factors)
+    attention = _latent(metadata, sizes.width, frequencies)
+    has_correction = any(name.endswith("exp_probs_b.bias") for name in shapes)
+    sparse = ExpertSizes.read(
+        metadata,
+        "expert_count",
+        "expert_used_count",
+        metadata.integer("expert_feed_forward_length"),
+    )
+    rule = _rule(metadata, sparse, has_correction=has_correction)
+    return Deepseek(
+        architecture="deepseek_v3" if has_correction else "deepseek_v2",
+        # The file counts one group for absorbed attention.
+        sizes=replace(sizes, num_groups=sizes.num_heads, head_size=attention.head_size),
+        attention=attention,
+        frequencies=frequencies,
+        pairs="neighbours",
+        experts=sparse,
+        num_shared=metadata.integer("expert_shared_count", 0, least=0),
+        num_dense=metadata.integer("leading_dense_block_count", 0, least=0),
+        num_predicting=0,
+        gate="silu",
+        has_mlp_bias=False,
+        has_correction=has_correction,
+        make_rule=rule,
+    )
 
 
 def _latent(metadata: Fields, width: int, frequencies: Frequencies) -> LatentSizes:
@@ -122,18 +123,24 @@ def _rule(metadata: Fields, sizes: ExpertSizes, *, has_correction: bool) -> Call
         names=("expert_group_count", "expert_group_used_count"),
         num_counted=2 if has_correction else 1,
     )
-    if has_correction:
-        return lambda: CorrectedSigmoid(
-            sizes.num_experts,
-            num_chosen=sizes.num_chosen,
-            groups=groups,
-            is_renormalized=norm,
-            multiplier=scale,
-        )
-    if groups.num_groups == 1:
-        return lambda: SoftmaxThenTop(sizes.num_chosen, is_renormalized=norm, multiplier=scale)
-    if norm:
+    if norm and not has_correction and groups.num_groups > 1:
         raise UnsupportedModelError(
             f"{metadata.file}: expert_weights_norm is true; a DeepSeek V2 model has false."
         )
-    return lambda: GroupedSoftmaxThenTop(sizes.num_chosen, groups, scale)
+
+    def make_rule() -> Rule:
+        from cutaway.blocks import router
+
+        if has_correction:
+            return router.CorrectedSigmoid(
+                sizes.num_experts,
+                num_chosen=sizes.num_chosen,
+                groups=router.Groups(*groups),
+                is_renormalized=norm,
+                multiplier=scale,
+            )
+        if groups.num_groups == 1:
+            return router.SoftmaxThenTop(sizes.num_chosen, is_renormalized=norm, multiplier=scale)
+        return router.GroupedSoftmaxThenTop(sizes.num_chosen, router.Groups(*groups), scale)
+
+    return make_rule

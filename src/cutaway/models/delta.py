@@ -5,22 +5,66 @@ No architecture stands here: an architecture file joins the parts that it has.
 
 from __future__ import annotations
 
-from cutaway.blocks.attention.delta import DeltaSizes
-from cutaway.blocks.attention.grouped import GroupedAttention
-from cutaway.blocks.norm import OffsetRMSNorm
-from cutaway.blocks.positions import Frequencies
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
+from cutaway.core.layout import CacheSpec, grouped_cache_spec
+from cutaway.core.shapes import Delta, Grouped, LayerShape, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import names
 from cutaway.models.fields import Fields
 from cutaway.models.names import Names, Targets, matrix
 from cutaway.models.sizes import Sizes
 
+if TYPE_CHECKING:
+    from cutaway.blocks.attention.delta import Reader
+    from cutaway.blocks.attention.grouped import GroupedAttention
+    from cutaway.blocks.parts import Attention, FeedForward
+    from cutaway.blocks.positions import Frequencies
+    from cutaway.blocks.transformer import Transformer
+
 STATE_LAYER, FULL_LAYER = "linear_attention", "full_attention"
+
+
+def delta_shape(
+    architecture: str, sizes: Sizes, state: Delta, kinds: tuple[str, ...], mlp: Callable[[int], Mlp]
+) -> ModelShape:
+    """The shape of a model whose layers are of these kinds. mlp: by layer."""
+    full = Grouped(
+        num_heads=sizes.num_heads,
+        num_groups=sizes.num_groups,
+        head_size=sizes.head_size,
+        has_head_norms=True,
+        has_gate=True,
+    )
+    layers = [
+        LayerShape(
+            attention=state if kind == STATE_LAYER else full, mlp=mlp(layer), norms=2 * sizes.width
+        )
+        for layer, kind in enumerate(kinds)
+    ]
+    return ModelShape(
+        architecture=architecture,
+        vocab_size=sizes.vocab_size,
+        width=sizes.width,
+        is_tied=sizes.is_tied,
+        layers=tuple(layers),
+        norms=sizes.width,
+    )
+
+
+def delta_cache_specs(sizes: Sizes, state: Delta, kinds: tuple[str, ...]) -> list[CacheSpec]:
+    """What each layer keeps."""
+    full = grouped_cache_spec(sizes.num_groups, sizes.head_size)
+    return [full if kind == FULL_LAYER else state.state_spec for kind in kinds]
 
 
 def gated_attention(sizes: Sizes, frequencies: Frequencies | None) -> GroupedAttention:
     """What a layer without a state has: normed heads, of which gates say how much counts."""
+    from cutaway.blocks.attention.grouped import GroupedAttention
+    from cutaway.blocks.norm import OffsetRMSNorm
+
     size, epsilon = sizes.head_size, sizes.epsilon
     return GroupedAttention(
         sizes.width,
@@ -31,6 +75,39 @@ def gated_attention(sizes: Sizes, frequencies: Frequencies | None) -> GroupedAtt
         head_norms=(OffsetRMSNorm(size, epsilon), OffsetRMSNorm(size, epsilon)),
         has_gate=True,
     )
+
+
+def build_delta(
+    sizes: Sizes,
+    state: Delta,
+    kinds: tuple[str, ...],
+    frequencies: Frequencies | None,
+    *,
+    make_reader: Callable[[int, Delta], Reader],
+    make_mlp: Callable[[int], FeedForward],
+) -> Transformer:
+    """The model with unset weights. make_mlp: by layer."""
+    from cutaway.blocks.attention.delta import DeltaLayer
+    from cutaway.blocks.block import Block
+    from cutaway.blocks.norm import OffsetRMSNorm
+    from cutaway.models.decoder import decoder
+
+    width, epsilon = sizes.width, sizes.epsilon
+
+    def make_attention(kind: str) -> Attention:
+        if kind == FULL_LAYER:
+            return gated_attention(sizes, frequencies)
+        return DeltaLayer(width, state, reader=make_reader(width, state), epsilon=epsilon)
+
+    blocks = [
+        Block(
+            norms=(OffsetRMSNorm(width, epsilon), OffsetRMSNorm(width, epsilon)),
+            attention=make_attention(kind),
+            mlp=make_mlp(layer),
+        )
+        for layer, kind in enumerate(kinds)
+    ]
+    return decoder(sizes, blocks, norm=OffsetRMSNorm(width, epsilon))
 
 
 def gated_targets(sizes: Sizes, table: Names, layer: int) -> Targets:
@@ -45,11 +122,11 @@ def gated_targets(sizes: Sizes, table: Names, layer: int) -> Targets:
     }
 
 
-def state_targets(sizes: DeltaSizes, at: str, to: str) -> Targets:
+def state_targets(sizes: Delta, width: int, at: str, to: str) -> Targets:
     """What a layer with a state has behind its reader."""
     values, heads = sizes.num_value_heads * sizes.value_size, sizes.num_value_heads
     return {
-        **matrix(f"{at}out_proj", f"{to}output", 0, (sizes.width, values)),
+        **matrix(f"{at}out_proj", f"{to}output", 0, (width, values)),
         f"{at}conv1d.weight": Target(f"{to}convolution", (sizes.channels, 1, sizes.kernel)),
         f"{at}dt_bias": Target(f"{to}decay_bias", (heads,)),
         f"{at}A_log": Target(f"{to}decay_log", (heads,)),
@@ -81,10 +158,9 @@ def delta_kinds(config: Fields, num_layers: int) -> tuple[str, ...]:
     return kinds
 
 
-def delta_sizes(config: Fields, width: int) -> DeltaSizes:
+def delta_sizes(config: Fields) -> Delta:
     """Raises: ModelFormatError where key heads do not divide value heads."""
-    sizes = DeltaSizes(
-        width=width,
+    sizes = Delta(
         num_key_heads=config.integer("linear_num_key_heads", 16),
         num_value_heads=config.integer("linear_num_value_heads", 32),
         key_size=config.integer("linear_key_head_dim", 128),

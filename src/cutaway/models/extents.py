@@ -17,6 +17,12 @@ def window_width(config: Fields, name: str) -> int | None:
     return width or None
 
 
+def window_in_all(config: Fields, num_layers: int) -> tuple[Extent, ...]:
+    """Extents where one window, by sliding_window, is that of every layer, or none is."""
+    width = window_width(config, "sliding_window")
+    return (FULL if width is None else Window(width),) * num_layers
+
+
 def layer_kinds(
     config: Fields, num_layers: int, *, is_window: Callable[[int], bool]
 ) -> tuple[str, ...]:

@@ -5,27 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from cutaway.blocks.activations import Gate
-from cutaway.blocks.attention.grouped import GroupedAttention, grouped_cache_spec
-from cutaway.blocks.block import Block
-from cutaway.blocks.layer_inputs import LayerInput, LayerInputs
-from cutaway.blocks.mlp import GatedMLP
-from cutaway.blocks.moe import Experts, MixtureOfExperts
-from cutaway.blocks.norm import UnitRMSNorm, WideRMSNorm
-from cutaway.blocks.positions import Frequencies
-from cutaway.blocks.router import Router, WeighedSoftmax
-from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
-from cutaway.core.layout import CacheSpec, Extent
+from cutaway.core.layout import CacheSpec, Extent, grouped_cache_spec
+from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import experts, names, positions
-from cutaway.models.activations import gate_of
+from cutaway.models.activations import activation_name
 from cutaway.models.architecture import Layout
-from cutaway.models.decoder import decoder
 from cutaway.models.experts import ExpertSizes
 from cutaway.models.extents import (
     FULL_LAYER,
@@ -39,14 +28,53 @@ from cutaway.models.fields import Fields
 from cutaway.models.names import HF_SANDWICH, Targets, matrix
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
 
+if TYPE_CHECKING:
+    from cutaway.blocks.attention.grouped import GroupedAttention
+    from cutaway.blocks.block import Block
+    from cutaway.blocks.layer_inputs import LayerInputs
+    from cutaway.blocks.mlp import GatedMLP
+    from cutaway.blocks.moe import MixtureOfExperts
+    from cutaway.blocks.norm import WideRMSNorm
+    from cutaway.blocks.positions import Frequencies
+    from cutaway.blocks.transformer import Transformer
+
 _PERIOD = 6  # every sixth layer sees all
+
+
+def from_hf(config: Fields) -> Gemma4:
+    """Read a config.json, in the form of the hub (global_...) or with per_layer_config."""
+    refuse_bidirectional(config)
+    sizes = sizes_from_hf(config, is_tied=True, head_size=256)
+    kinds = layer_kinds(config, sizes.num_layers, is_window=lambda i: (i + 1) % _PERIOD != 0)
+    kinds = (*kinds[:-1], FULL_LAYER)  # as transformers does, whatever the file says
+    shares = config.flag("attention_k_eq_v", False)
+    layer = config.nested("per_layer_config").numbered(kinds.index(FULL_LAYER))
+    head_size = layer.integer("head_dim", config.integer("global_head_dim", 512))
+    groups = config.integer("num_global_key_value_heads", sizes.num_groups)
+    groups = layer.integer("num_key_value_heads", groups if shares else sizes.num_groups)
+    return Gemma4(
+        sizes=sizes,
+        kinds=kinds,
+        full_head_size=head_size,
+        full_num_groups=groups,
+        keys_are_values=shares,
+        frequencies=_frequencies(config, sizes, head_size),
+        window=window_width(config, "sliding_window"),
+        gate=activation_name(config, "hidden_activation", "gelu_pytorch_tanh"),
+        per_layer_input=_per_layer_input(config, sizes.vocab_size),
+        sources=_sources(config, kinds),
+        is_wide=config.flag("use_double_wide_mlp", False),
+        experts=_experts(config),
+        logits_cap=config.number_or_none("final_logit_softcapping"),
+        has_bias=config.flag("attention_bias", False),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma4:
     """Configuration of a Gemma 4 model's text part. Source: transformers' Gemma4TextModel.
 
-    told: numbers that each layer is told of a token beside the stream; 0 for none.
+    per_layer_input: numbers that each layer gets of a token beside the stream; 0 for none.
     sources: by layer, the earlier one whose keys and values it uses, or None.
     """
 
@@ -57,42 +85,13 @@ class Gemma4:
     keys_are_values: bool  # in full layers
     frequencies: Mapping[str, Frequencies | None]  # by kind
     window: int | None
-    gate: Gate
-    told: int
+    gate: str
+    per_layer_input: int
     sources: tuple[int | None, ...]
     is_wide: bool  # the feed-forward of layers with a source is twice as wide
     experts: ExpertSizes | None
     logits_cap: float | None = None
     has_bias: bool = False
-
-    @classmethod
-    def from_hf(cls, config: Fields) -> Gemma4:
-        """Read a config.json, in the form of the hub (global_...) or with per_layer_config."""
-        refuse_bidirectional(config)
-        sizes = sizes_from_hf(config, is_tied=True, head_size=256)
-        kinds = layer_kinds(config, sizes.num_layers, is_window=lambda i: (i + 1) % _PERIOD != 0)
-        kinds = (*kinds[:-1], FULL_LAYER)  # as transformers does, whatever the file says
-        shares = config.flag("attention_k_eq_v", False)
-        layer = config.nested("per_layer_config").numbered(kinds.index(FULL_LAYER))
-        head_size = layer.integer("head_dim", config.integer("global_head_dim", 512))
-        groups = config.integer("num_global_key_value_heads", sizes.num_groups)
-        groups = layer.integer("num_key_value_heads", groups if shares else sizes.num_groups)
-        return cls(
-            sizes=sizes,
-            kinds=kinds,
-            full_head_size=head_size,
-            full_num_groups=groups,
-            keys_are_values=shares,
-            frequencies=_frequencies(config, sizes, head_size),
-            window=window_width(config, "sliding_window"),
-            gate=gate_of(config, "hidden_activation", "gelu_pytorch_tanh"),
-            told=_told(config, sizes.vocab_size),
-            sources=_sources(config, kinds),
-            is_wide=config.flag("use_double_wide_mlp", False),
-            experts=_experts(config),
-            logits_cap=config.number_or_none("final_logit_softcapping"),
-            has_bias=config.flag("attention_bias", False),
-        )
 
     @property
     def extents(self) -> tuple[Extent, ...]:
@@ -122,7 +121,48 @@ class Gemma4:
             return CacheSpec((), extent, source=source)
         return grouped_cache_spec(sizes.num_groups, sizes.head_size, extent)
 
+    @property
+    def shape(self) -> ModelShape:
+        sizes, inner = self.sizes, self.per_layer_input
+        width, every = sizes.width, sizes.num_layers * inner
+        tables = (Matrix(sizes.vocab_size, every, kind="lookup"), Matrix(every, width))
+        return ModelShape(
+            architecture="gemma4",
+            vocab_size=sizes.vocab_size,
+            width=width,
+            is_tied=sizes.is_tied,
+            layers=tuple(self._layer_shape(layer) for layer in range(sizes.num_layers)),
+            norms=width + inner,
+            more=tables if inner else (),
+        )
+
+    def _layer_shape(self, layer: int) -> LayerShape:
+        sizes, inner, sparse = self.sizes_of(layer), self.per_layer_input, self.experts
+        width, mlp = sizes.width, Mlp(inner=sizes.inner)
+        if sparse is not None:
+            router = width + sparse.num_experts  # a norm's weights, and a factor per expert
+            mlp = replace(sparse.shape, inner=sizes.inner, router_vectors=router)
+        return LayerShape(
+            attention=Grouped(
+                num_heads=sizes.num_heads,
+                num_groups=sizes.num_groups,
+                head_size=sizes.head_size,
+                extent=self.extents[layer],
+                has_bias=self.has_bias,
+                has_output_bias=self.has_bias,
+                has_head_norms=True,
+                has_value=not self._shares(self.kinds[layer]),
+                has_cache=self.sources[layer] is None,
+            ),
+            mlp=mlp,
+            # four, one of the layer's input, three of experts, and what the output is times
+            norms=width * (4 + bool(inner) + 3 * (sparse is not None)) + 1,
+            more=(Matrix(inner, width), Matrix(width, inner)) if inner else (),
+        )
+
     def build(self) -> Transformer:
+        from cutaway.models.decoder import decoder
+
         sizes = self.sizes
         return decoder(
             sizes,
@@ -130,25 +170,37 @@ class Gemma4:
             norm=self._norm(),
             multiplier=math.sqrt(sizes.width),
             cap=self.logits_cap,
-            layer_inputs=self._layer_inputs() if self.told else None,
+            layer_inputs=self._layer_inputs() if self.per_layer_input else None,
         )
 
     def _layer_inputs(self) -> LayerInputs:
-        sizes, told = self.sizes, self.told
+        from cutaway.blocks.layer_inputs import LayerInputs
+        from cutaway.blocks.norm import WideRMSNorm
+
+        sizes, inner = self.sizes, self.per_layer_input
         return LayerInputs(
             sizes.vocab_size,
             sizes.width,
             num_layers=sizes.num_layers,
-            inner=told,
-            norm=WideRMSNorm(told, sizes.epsilon),
+            inner=inner,
+            norm=WideRMSNorm(inner, sizes.epsilon),
         )
 
     def _norm(self) -> WideRMSNorm:
+        from cutaway.blocks.norm import WideRMSNorm
+
         return WideRMSNorm(self.sizes.width, self.sizes.epsilon)
 
     def _block(self, layer: int) -> Block:
-        width, told = self.sizes.width, self.told
-        dense = GatedMLP(width, self.sizes_of(layer).inner, gate=self.gate)
+        from torch import nn
+
+        from cutaway.blocks.activations import GATES
+        from cutaway.blocks.block import Block
+        from cutaway.blocks.layer_inputs import LayerInput
+        from cutaway.blocks.mlp import GatedMLP
+
+        width, inner, gate = self.sizes.width, self.per_layer_input, GATES[self.gate]
+        dense = GatedMLP(width, self.sizes_of(layer).inner, gate=gate)
         has_experts = self.experts is not None
         return Block(
             # Beside experts the feed-forward has norms of its own for either branch.
@@ -156,13 +208,14 @@ class Gemma4:
             attention=self._attention(layer),
             mlp=dense if self.experts is None else self._mixture(dense, self.experts),
             after_norms=(self._norm(), self._norm()),
-            layer_input=LayerInput(width, told, gate=self.gate, norm=self._norm())
-            if told
-            else None,
+            layer_input=LayerInput(width, inner, gate=gate, norm=self._norm()) if inner else None,
             has_gain=True,
         )
 
     def _attention(self, layer: int) -> GroupedAttention:
+        from cutaway.blocks.attention.grouped import GroupedAttention
+        from cutaway.blocks.norm import UnitRMSNorm, WideRMSNorm
+
         sizes, kind, source = self.sizes_of(layer), self.kinds[layer], self.sources[layer]
         own = None if source is not None else WideRMSNorm(sizes.head_size, sizes.epsilon)
         return GroupedAttention(
@@ -183,11 +236,15 @@ class Gemma4:
         )
 
     def _mixture(self, dense: GatedMLP, sizes: ExpertSizes) -> MixtureOfExperts:
+        from cutaway.blocks.activations import GATES
+        from cutaway.blocks.moe import Experts, MixtureOfExperts
+        from cutaway.blocks.router import Router, WeighedSoftmax
+
         width, count = self.sizes.width, sizes.num_experts
         rule = WeighedSoftmax(count, num_chosen=sizes.num_chosen, multiplier=width**-0.5)
         return MixtureOfExperts(
             Router(width, count, rule, norm=self._norm()),
-            Experts(count, width, sizes.inner, gate=self.gate),
+            Experts(count, width, sizes.inner, gate=GATES[self.gate]),
             dense,
             norms=(self._norm(), self._norm(), self._norm(), self._norm()),
         )
@@ -198,8 +255,8 @@ class Gemma4:
     def targets(self, layout: Layout) -> Mapping[str, Target]:
         assert layout == "hf", "only Hugging Face's layout is read"
         targets = names.end_targets(self.sizes, HF_SANDWICH)
-        if self.told:
-            targets |= _input_targets(self.sizes, self.told)
+        if self.per_layer_input:
+            targets |= _input_targets(self.sizes, self.per_layer_input)
         for layer in range(self.sizes.num_layers):
             targets |= self._layer_targets(layer)
         return targets
@@ -218,8 +275,9 @@ class Gemma4:
             left_out = (*left_out, at + table["value"])
         targets = {n: t for n, t in targets.items() if not n.startswith(left_out)}
         targets[f"{at}layer_scalar"] = Target(f"{to}gain", (1,))
-        if self.told:
-            targets |= _layer_input_targets(at, f"{to}layer_input.", sizes.width, self.told)
+        if self.per_layer_input:
+            own = (at, f"{to}layer_input.")
+            targets |= _layer_input_targets(*own, sizes.width, self.per_layer_input)
         if self.experts is None:
             return targets
         return _beside_experts(targets, at, f"{to}mlp.", self.experts, sizes.width)
@@ -256,15 +314,15 @@ def _frequencies(
     }
 
 
-def _told(config: Fields, vocab_size: int) -> int:
-    told = config.integer("hidden_size_per_layer_input", 256, least=0)
+def _per_layer_input(config: Fields, vocab_size: int) -> int:
+    inner = config.integer("hidden_size_per_layer_input", 256, least=0)
     rows = config.integer("vocab_size_per_layer_input", vocab_size)
-    if told and rows != vocab_size:
+    if inner and rows != vocab_size:
         raise UnsupportedModelError(
             f"{config.file}: vocab_size_per_layer_input is {rows}; it must be vocab_size, "
             f"{vocab_size}, so that every token has its inputs."
         )
-    return told
+    return inner
 
 
 def _sources(config: Fields, kinds: tuple[str, ...]) -> tuple[int | None, ...]:
@@ -289,21 +347,21 @@ def _experts(config: Fields) -> ExpertSizes | None:
     return ExpertSizes.read(config, "num_experts", "top_k_experts", inner)
 
 
-def _input_targets(sizes: Sizes, told: int) -> Targets:
-    every = sizes.num_layers * told
+def _input_targets(sizes: Sizes, inner: int) -> Targets:
+    every = sizes.num_layers * inner
     table = Target("layer_inputs.table.weight", (sizes.vocab_size, every))
     stored, shape = "model.per_layer_model_projection", (every, sizes.width)
     return {
         "model.embed_tokens_per_layer.weight": table,
         **matrix(stored, "layer_inputs.projection", 0, shape),
-        "model.per_layer_projection_norm.weight": Target("layer_inputs.norm.weight", (told,)),
+        "model.per_layer_projection_norm.weight": Target("layer_inputs.norm.weight", (inner,)),
     }
 
 
-def _layer_input_targets(at: str, to: str, width: int, told: int) -> Targets:
+def _layer_input_targets(at: str, to: str, width: int, inner: int) -> Targets:
     return {
-        **matrix(f"{at}per_layer_input_gate", f"{to}gate_rows", 0, (told, width)),
-        **matrix(f"{at}per_layer_projection", f"{to}projection", 0, (width, told)),
+        **matrix(f"{at}per_layer_input_gate", f"{to}gate_rows", 0, (inner, width)),
+        **matrix(f"{at}per_layer_projection", f"{to}projection", 0, (width, inner)),
         f"{at}post_per_layer_input_norm.weight": Target(f"{to}norm.weight", (width,)),
     }
 

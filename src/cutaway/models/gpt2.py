@@ -4,23 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cutaway.blocks.activations import ACTIVATIONS, Activation
-from cutaway.blocks.attention.grouped import GroupedAttention, grouped_cache_spec
-from cutaway.blocks.block import Block
-from cutaway.blocks.embedding import LearnedPositions
-from cutaway.blocks.mlp import PlainMLP
-from cutaway.blocks.norm import LayerNorm
-from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.facts import ModelFacts
+from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import names
-from cutaway.models.activations import activation_of
+from cutaway.models.activations import activation_name
 from cutaway.models.architecture import Layout
-from cutaway.models.decoder import decoder
 from cutaway.models.fields import Fields
 from cutaway.models.sizes import Sizes, facts_of, sizes_from_gguf
+
+if TYPE_CHECKING:
+    from cutaway.blocks.block import Block
+    from cutaway.blocks.norm import LayerNorm
+    from cutaway.blocks.transformer import Transformer
+
+
+def from_hf(config: Fields) -> GPT2:
+    """Read a config.json."""
+    if config.flag("add_cross_attention", False):
+        raise UnsupportedModelError(
+            f"{config.file}: add_cross_attention is true; decoders alone are supported."
+        )
+    width, num_heads = config.integer("n_embd", 768), config.integer("n_head", 12)
+    sizes = Sizes(
+        vocab_size=config.integer("vocab_size", 50_257),
+        width=width,
+        inner=config.integer("n_inner", 4 * width),
+        num_layers=config.integer("n_layer", 12),
+        num_heads=num_heads,
+        num_groups=num_heads,
+        head_size=max(1, width // num_heads),
+        epsilon=config.number("layer_norm_epsilon", 1e-5),
+        max_length=config.integer("n_positions", 1024),
+        is_tied=config.flag("tie_word_embeddings", True),
+        end_token_ids=config.integers("eos_token_id"),
+    )
+    scale = sizes.head_size**-0.5 if config.flag("scale_attn_weights", True) else 1.0
+    falls = config.flag("scale_attn_by_inverse_layer_idx", False)
+    return GPT2(
+        sizes=sizes,
+        activation=activation_name(config, "activation_function", "gelu_new"),
+        softmax_scales=tuple(
+            scale / (layer + 1) if falls else scale for layer in range(sizes.num_layers)
+        ),
+    )
+
+
+def from_gguf(
+    metadata: Fields,
+    shapes: Mapping[str, tuple[int, ...]],
+    factors: Mapping[str, tuple[float, ...]],
+) -> GPT2:
+    """Read GGUF metadata, its fields without the prefix "gpt2."."""
+    sizes = sizes_from_gguf(metadata, shapes, epsilon="attention.layer_norm_epsilon")
+    return GPT2(
+        sizes=sizes,
+        activation="gelu_tanh",
+        softmax_scales=(sizes.head_size**-0.5,) * sizes.num_layers,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,54 +72,8 @@ class GPT2:
     """Configuration of a GPT-2 model."""
 
     sizes: Sizes
-    activation: Activation
+    activation: str
     softmax_scales: tuple[float, ...]  # of each layer
-
-    @classmethod
-    def from_hf(cls, config: Fields) -> GPT2:
-        """Read a config.json."""
-        if config.flag("add_cross_attention", False):
-            raise UnsupportedModelError(
-                f"{config.file}: add_cross_attention is true; decoders alone are supported."
-            )
-        width, num_heads = config.integer("n_embd", 768), config.integer("n_head", 12)
-        sizes = Sizes(
-            vocab_size=config.integer("vocab_size"),
-            width=width,
-            inner=config.integer("n_inner", 4 * width),
-            num_layers=config.integer("n_layer", 12),
-            num_heads=num_heads,
-            num_groups=num_heads,
-            head_size=width // num_heads,
-            epsilon=config.number("layer_norm_epsilon", 1e-5),
-            max_length=config.integer("n_positions", 1024),
-            is_tied=config.flag("tie_word_embeddings", True),
-            end_token_ids=config.integers("eos_token_id"),
-        )
-        scale = sizes.head_size**-0.5 if config.flag("scale_attn_weights", True) else 1.0
-        falls = config.flag("scale_attn_by_inverse_layer_idx", False)
-        return cls(
-            sizes=sizes,
-            activation=activation_of(config, "activation_function", "gelu_new"),
-            softmax_scales=tuple(
-                scale / (layer + 1) if falls else scale for layer in range(sizes.num_layers)
-            ),
-        )
-
-    @classmethod
-    def from_gguf(
-        cls,
-        metadata: Fields,
-        shapes: Mapping[str, tuple[int, ...]],
-        factors: Mapping[str, tuple[float, ...]],
-    ) -> GPT2:
-        """Read GGUF metadata, its fields without the prefix "gpt2."."""
-        sizes = sizes_from_gguf(metadata, shapes, epsilon="attention.layer_norm_epsilon")
-        return cls(
-            sizes=sizes,
-            activation=ACTIVATIONS["gelu_tanh"],
-            softmax_scales=(sizes.head_size**-0.5,) * sizes.num_layers,
-        )
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
@@ -83,11 +81,37 @@ class GPT2:
 
     @property
     def facts(self) -> ModelFacts:
-        spec = grouped_cache_spec(self.sizes.num_groups, self.sizes.head_size)
-        specs = (spec,) * self.sizes.num_layers
+        specs = self.shape.cache_specs
         return facts_of(self.sizes, "gpt2", targets=self.targets("hf"), cache_specs=specs)
 
+    @property
+    def shape(self) -> ModelShape:
+        sizes = self.sizes
+        layer = LayerShape(
+            attention=Grouped(
+                num_heads=sizes.num_heads,
+                num_groups=sizes.num_groups,
+                head_size=sizes.head_size,
+                has_bias=True,
+                has_output_bias=True,
+            ),
+            mlp=Mlp(inner=sizes.inner, is_gated=False, has_bias=True),
+            norms=4 * sizes.width,  # two, each with a bias
+        )
+        return ModelShape(
+            architecture="gpt2",
+            vocab_size=sizes.vocab_size,
+            width=sizes.width,
+            is_tied=sizes.is_tied,
+            layers=(layer,) * sizes.num_layers,
+            norms=2 * sizes.width,
+            more=(Matrix(sizes.max_length, sizes.width, kind="lookup"),),
+        )
+
     def build(self) -> Transformer:
+        from cutaway.blocks.embedding import LearnedPositions
+        from cutaway.models.decoder import decoder
+
         return decoder(
             self.sizes,
             [self._block(scale) for scale in self.softmax_scales],
@@ -96,9 +120,16 @@ class GPT2:
         )
 
     def _norm(self) -> LayerNorm:
+        from cutaway.blocks.norm import LayerNorm
+
         return LayerNorm(self.sizes.width, self.sizes.epsilon)
 
     def _block(self, softmax_scale: float) -> Block:
+        from cutaway.blocks.activations import ACTIVATIONS
+        from cutaway.blocks.attention.grouped import GroupedAttention
+        from cutaway.blocks.block import Block
+        from cutaway.blocks.mlp import PlainMLP
+
         sizes = self.sizes
         return Block(
             norms=(self._norm(), self._norm()),
@@ -113,7 +144,7 @@ class GPT2:
                 is_fused=True,
                 softmax_scale=softmax_scale,
             ),
-            mlp=PlainMLP(sizes.width, sizes.inner, activation=self.activation),
+            mlp=PlainMLP(sizes.width, sizes.inner, activation=ACTIVATIONS[self.activation]),
         )
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cutaway.blocks.attention.latent import LatentAttention, latent_cache_spec
 from cutaway.blocks.positions import Frequencies, Yarn
-from cutaway.core.layout import CacheSpec
+from cutaway.core.shapes import Latent
 from cutaway.core.weights import Target
 from cutaway.models import positions
 from cutaway.models.architecture import Layout
 from cutaway.models.fields import Fields
 from cutaway.models.names import Names, Targets, matrix
+
+if TYPE_CHECKING:
+    from cutaway.blocks.attention.latent import LatentAttention
 
 HF: Names = {
     "query": "self_attn.q_proj",
@@ -59,10 +62,21 @@ class LatentSizes:
         return self.plain_size + self.rotary_size
 
     @property
-    def cache_spec(self) -> CacheSpec:
-        return latent_cache_spec(self.rank, self.rotary_size)
+    def shape(self) -> Latent:
+        """The sizes as estimates take them."""
+        return Latent(
+            num_heads=self.num_heads,
+            query_rank=self.query_rank or 0,
+            rank=self.rank,
+            plain_size=self.plain_size,
+            rotary_size=self.rotary_size,
+            value_size=self.value_size,
+            has_bias=self.has_bias,
+        )
 
     def build(self, frequencies: Frequencies | None, *, pairs: str) -> LatentAttention:
+        from cutaway.blocks.attention.latent import LatentAttention
+
         return LatentAttention(
             self.width,
             num_heads=self.num_heads,

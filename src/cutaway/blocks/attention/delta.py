@@ -7,7 +7,6 @@ reads the page of the token before; a full page's state is the snapshot for pref
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,42 +16,11 @@ from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
-from cutaway.core.layout import CacheField, CacheSpec, Window
+from cutaway.core.layout import CacheSpec
+from cutaway.core.shapes import Delta
 from cutaway.core.step import ShapePlan, Step
 from cutaway.kernels.delta import delta_rule, short_convolution, unit_rows
 from cutaway.kernels.gate import silu_gate
-
-_KEPT = Window(2)  # a token's own page and that of the token before it
-_DTYPE = "float32"  # of states, whatever keys and values are kept in
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeltaSizes:
-    """Sizes of a gated delta layer."""
-
-    width: int  # D
-    num_key_heads: int
-    num_value_heads: int  # H of the state: each key head serves several
-    key_size: int  # K
-    value_size: int  # V
-    kernel: int  # tokens that the convolution sees, the newest included
-
-    @property
-    def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
-        return 2 * self.num_key_heads * self.key_size + self.num_value_heads * self.value_size
-
-    @property
-    def shared(self) -> int:
-        """Value heads that one key head serves."""
-        return self.num_value_heads // self.num_key_heads
-
-    @property
-    def cache_spec(self) -> CacheSpec:
-        state = (self.num_value_heads, self.key_size, self.value_size)
-        inputs = (self.kernel - 1, self.channels)
-        fields = (CacheField("state", state, _DTYPE), CacheField("inputs", inputs, _DTYPE))
-        return CacheSpec(fields, _KEPT, is_state=True)
 
 
 class Read(NamedTuple):
@@ -79,12 +47,12 @@ class ByHead(nn.Module):
     Source: Qwen3-Next.
     """
 
-    def __init__(self, sizes: DeltaSizes) -> None:
+    def __init__(self, width: int, sizes: Delta) -> None:
         super().__init__()
         self.sizes = sizes
         values = sizes.num_value_heads * sizes.value_size
-        self.joined = Linear(sizes.width, (sizes.channels + values,))  # queries to gates
-        self.rates = Linear(sizes.width, (2 * sizes.num_value_heads,))
+        self.joined = Linear(width, (sizes.channels + values,))  # queries to gates
+        self.rates = Linear(width, (2 * sizes.num_value_heads,))
 
     def forward(self, hidden: Tensor) -> Read:
         sizes = self.sizes
@@ -100,12 +68,12 @@ class ByHead(nn.Module):
 class ByKind(nn.Module):
     """All queries come first, then all keys, values and gates. Source: Qwen3.5."""
 
-    def __init__(self, sizes: DeltaSizes) -> None:
+    def __init__(self, width: int, sizes: Delta) -> None:
         super().__init__()
         self.sizes = sizes
         values = sizes.num_value_heads * sizes.value_size
-        self.joined = Linear(sizes.width, (sizes.channels, values))
-        self.rates = Linear(sizes.width, [sizes.num_value_heads] * 2)
+        self.joined = Linear(width, (sizes.channels, values))
+        self.rates = Linear(width, [sizes.num_value_heads] * 2)
 
     def forward(self, hidden: Tensor) -> Read:
         inputs, gate = self.joined(hidden).tensor_split([self.sizes.channels], dim=-1)
@@ -124,7 +92,7 @@ class DeltaLayer(nn.Module):
 
     frequencies: Frequencies | None = None
 
-    def __init__(self, sizes: DeltaSizes, *, reader: Reader, epsilon: float) -> None:
+    def __init__(self, width: int, sizes: Delta, *, reader: Reader, epsilon: float) -> None:
         super().__init__()
         self.sizes, self.reader = sizes, reader
         values = sizes.num_value_heads * sizes.value_size
@@ -132,11 +100,11 @@ class DeltaLayer(nn.Module):
         self.decay_bias = nn.Parameter(torch.ones(sizes.num_value_heads))
         self.decay_log = nn.Parameter(torch.zeros(sizes.num_value_heads))
         self.norm = RMSNorm(sizes.value_size, epsilon)
-        self.output = Linear(values, (sizes.width,))
+        self.output = Linear(values, (width,))
 
     @property
     def cache_spec(self) -> CacheSpec:
-        return self.sizes.cache_spec
+        return self.sizes.state_spec
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
         inputs, gate, *rates = self.reader(hidden)
@@ -217,7 +185,7 @@ class DeltaLayer(nn.Module):
         cache.fields["inputs"][page] = inputs.to(cache.fields["inputs"].dtype)
 
 
-def _gates(rows: Tensor, sizes: DeltaSizes) -> Tensor:
+def _gates(rows: Tensor, sizes: Delta) -> Tensor:
     return rows.reshape(len(rows), sizes.num_value_heads, sizes.value_size)
 
 

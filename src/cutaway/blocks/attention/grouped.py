@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.parts import Cosines, Norm, RecordedNorm
 from cutaway.blocks.positions import Frequencies
-from cutaway.core.layout import FULL, CacheField, CacheSpec, Extent, Window
+from cutaway.core.layout import FULL, CacheSpec, Extent, Window, grouped_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
 from cutaway.kernels.attention import (
@@ -23,14 +23,6 @@ from cutaway.kernels.attention import (
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
-
-
-def grouped_cache_spec(num_groups: int, head_size: int, extent: Extent = FULL) -> CacheSpec:
-    """A key and a value per group and token."""
-    shape = (num_groups, head_size)
-    fields = (CacheField("key", shape, is_columns=True), CacheField("value", shape))
-    return CacheSpec(fields, extent)
-
 
 # The other form of the sums over pages, for engine/variant.py.
 NAIVE = naive_paged_attention

@@ -16,7 +16,7 @@ from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
-from cutaway.core.layout import FULL, CacheField, CacheSpec
+from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
 from cutaway.kernels.rotary import rotate, rotate_neighbours
@@ -30,11 +30,6 @@ Rotate = Callable[[Tensor, Tensor, Tensor], Tensor]  # heads, cosines, sines
 PAIRS: Mapping[str, Rotate] = {"halves": rotate, "neighbours": rotate_neighbours}
 
 _EPSILON = 1e-6  # of both inner norms, whatever rms_norm_eps says: as in transformers
-
-
-def latent_cache_spec(rank: int, rotary_size: int) -> CacheSpec:
-    """A compressed row and a rotary key per token, for all heads together."""
-    return CacheSpec((CacheField("latent", (rank,)), CacheField("rotary", (rotary_size,))))
 
 
 class LatentAttention(nn.Module):
