@@ -281,6 +281,12 @@ class Simulation:
                     lost = before - Counter(allocator.owners())
                     victim = next(iter(lost), owner)
                     require(victim in rich or not rich & cached, "evicted from who has little")
+                    oldest = [s.owner for s in self.scheduler.running[:1]]
+                    is_last_way = oldest in ([], [owner])
+                    require(
+                        victim in rich or victim == owner or is_last_way,
+                        "a prefix within a share went although somebody could have waited",
+                    )
                 return page
 
             allocator.take = take
@@ -445,7 +451,7 @@ class Simulation:
         can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
         num_tokens = sum(s.count for s in steps)
         prompts = [s for s in steps if s.count > 1 and s.sequence.owner != heaviest]
-        left = self.cache.available
+        left = self.cache.available_to(first.owner)
         if len(running) == self.scenario.config.max_sequences:
             if not can_yield or prompts:
                 return

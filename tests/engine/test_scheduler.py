@@ -342,7 +342,7 @@ def test_a_blocked_sequence_is_asked_again_when_a_window_has_slid() -> None:
     assert shape(scheduler.schedule()) == [("a", 0, 60)]
     scheduler.add(make_sequence(30, answer=3, name="late"))
     (running,) = scheduler.running
-    scheduler._blocked = scheduler.waiting[0], scheduler.cache.num_returned  # as if asked now
+    scheduler._blocked = scheduler.waiting[0], scheduler.cache.news_for("")  # as if asked now
     running.token_ids.append(1)
     scheduler.complete(scheduled_of(running, 60), 60)
     assert [name for name, _, _ in shape(step(scheduler))] == ["a", "late"]
@@ -429,12 +429,19 @@ def test_prefixes_stay_where_they_were_while_another_floods_the_cache() -> None:
     scheduler = make_scheduler(pages=64, max_tokens=512, chunk=512)
     bob = make_sequence(100, answer=1, name="bob", owner="bob")
     run(scheduler, bob)
-    for number in range(12):
-        run(scheduler, make_sequence(120, answer=1, name=f"a{number}", owner="alice"))
+    flood = [make_sequence(120, answer=20, name=f"a{i}", owner="alice") for i in range(12)]
+    run(scheduler, *flood)
     assert scheduler.cache.stats.evictions > 64
     again = make_sequence(100, answer=1, name="bob", owner="bob")
     run(scheduler, again)
     assert again.num_cached_tokens == 96
+
+
+def test_whoever_runs_alone_may_take_all_that_is_cached() -> None:
+    scheduler = make_scheduler(pages=16)
+    run(scheduler, make_sequence(40, answer=1, name="bob", owner="bob"))
+    alice = make_sequence(90, answer=37, name="alice", owner="alice")
+    assert run(scheduler, alice) <= 39 and alice.num_output_tokens == 37
 
 
 def test_where_anybody_may_ask_connections_share_as_owners_do() -> None:

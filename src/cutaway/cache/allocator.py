@@ -60,6 +60,17 @@ class PageAllocator:
         """Pages that can be handed out now."""
         return len(self._free) + self._num_cached
 
+    def available_to(self, owner: str) -> int:
+        """Pages that an owner gets without taking cached ones from others within their shares."""
+        available = self.num_available
+        if len(self._cached) > (owner in self._cached):
+            share = self.num_usable // (len(self._held) + (owner not in self._held))
+            for other, pages in self._cached.items():
+                if other != owner:
+                    num_spare = max(0, self._held[other] - share)
+                    available -= max(0, len(pages) - num_spare)
+        return available
+
     def references(self, page: int) -> int:
         """How many sequences hold the page."""
         return self._references[page]
@@ -132,12 +143,14 @@ class PageAllocator:
     def _evictable(self, taker: str) -> str:
         """Whose oldest page goes: of those who hold more than a share, the one released first.
 
-        When all of theirs are in use, of all.
+        When all of theirs are in use, the taker's own; of all, when it has none.
         """
         if len(self._cached) == 1:
             return next(iter(self._cached))
         num_owners = len(self._held) + (taker not in self._held)
         rich = [o for o in self._cached if self._held[o] * num_owners > self.num_usable]
+        if not rich and taker in self._cached:
+            return taker
         return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
 
     def _uncache(self, page: int) -> None:

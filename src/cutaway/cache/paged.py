@@ -83,10 +83,14 @@ class PagedCache:
         """Pages per group that can be handed out now."""
         return tuple(allocator.num_available for allocator in self.allocators)
 
-    @property
-    def num_returned(self) -> int:
-        """Pages that came back since the start; while it stays, no more can be handed out."""
-        return sum(allocator.num_returned for allocator in self.allocators)
+    def available_to(self, owner: str) -> tuple[int, ...]:
+        """Pages per group that an owner gets while others keep what is cached of their shares."""
+        return tuple(allocator.available_to(owner) for allocator in self.allocators)
+
+    def news_for(self, owner: str) -> object:
+        """Equals what it was as long as an owner has no more pages to hope for than then."""
+        kept = [a.num_available - a.available_to(owner) for a in self.allocators]
+        return sum(a.num_returned for a in self.allocators), kept
 
     @property
     def stats(self) -> CacheStats:
@@ -112,29 +116,32 @@ class PagedCache:
         max_hit: int | None = None,
         owed: Sequence[int] | None = None,
         owner: str = "",
+        takes_all: bool = False,
     ) -> tuple[PageTables, int] | None:
         """Tables of a new sequence and how many of its tokens they hold already.
 
         At least one token is left to compute, and at most max_hit are taken from the index.
-        The pages count for owner.
+        The pages count for owner. takes_all: as for reserve.
         None when the pages to finish token_ids, beside those owed per group to others, are short.
         """
         num_hit = self._longest_hit(token_ids, keys, max_hit)
         tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys, owner)
         missing = self.missing(tables, len(token_ids))
         promised = owed or [0] * len(missing)
-        if any(m + o > a for m, o, a in zip(missing, promised, self.available, strict=True)):
+        left = self.available if takes_all else self.available_to(owner)
+        if any(m + o > a for m, o, a in zip(missing, promised, left, strict=True)):
             self.release(tables)
             return None
         self._query_tokens += len(token_ids)
         self._hit_tokens += tables.num_committed
         return tables, tables.num_committed
 
-    def room(self, tables: PageTables) -> int:
-        """Most tokens that the tables could be made to hold now."""
+    def room(self, tables: PageTables, *, takes_all: bool = False) -> int:
+        """Most tokens that the tables could be made to hold now. takes_all: as for reserve."""
+        left = self.available if takes_all else self.available_to(tables.owner)
         return min(
-            table.capacity + allocator.num_available * self.page_size
-            for table, allocator in zip(tables.groups, self.allocators, strict=True)
+            table.capacity + available * self.page_size
+            for table, available in zip(tables.groups, left, strict=True)
         )
 
     def most_pages(self, num_tokens: int) -> tuple[int, ...]:
@@ -159,14 +166,19 @@ class PagedCache:
             for table, allocator in zip(tables.groups, self.allocators, strict=True)
         )
 
-    def reserve(self, tables: PageTables, num_tokens: int) -> bool:
-        """Give the tables pages for num_tokens tokens in all; False, and nothing, when short."""
+    def reserve(self, tables: PageTables, num_tokens: int, *, takes_all: bool = False) -> bool:
+        """Give the tables pages for num_tokens tokens in all; False, and nothing, when short.
+
+        takes_all: cached pages of other owners too that are within their shares.
+        """
         needed = pages_for(num_tokens, self.page_size)
         before = [len(table.pages) for table in tables.groups]
+        if needed <= min(before):
+            return True
         # Asked first: a failure must not have evicted anything.
-        for length, allocator in zip(before, self.allocators, strict=True):
-            if needed - length > allocator.num_available:
-                return False
+        left = self.available if takes_all else self.available_to(tables.owner)
+        if any(needed - length > available for length, available in zip(before, left, strict=True)):
+            return False
         for table, allocator in zip(tables.groups, self.allocators, strict=True):
             while len(table.pages) < needed:
                 page = allocator.take(tables.owner)

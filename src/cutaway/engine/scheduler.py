@@ -118,9 +118,9 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._keys: dict[Sequence, PageKeys] = {}  # of every sequence that has not ended
-        # The first waiting one while pages are short, and how many had come back when it was
-        # asked: it is asked again when more have, wherever they came from.
-        self._blocked: tuple[Sequence, int] | None = None
+        # The first waiting one while pages are short, and what it was told when it was asked: it
+        # is asked again when pages have come back since, wherever from, or shares are others.
+        self._blocked: tuple[Sequence, object] | None = None
 
     @property
     def has_work(self) -> bool:
@@ -303,19 +303,24 @@ class Scheduler:
         """Give a running sequence what budget and pages allow; for its first token, preempt."""
         wanted = min(wanted, plan.budget)
         start = sequence.num_computed_tokens
+        takes_all = False
         # Without tables it was preempted for an older one in this very step.
         while wanted > 0 and sequence.tables is not None:
-            if self.cache.reserve(sequence.tables, start + wanted):
+            if self.cache.reserve(sequence.tables, start + wanted, takes_all=takes_all):
                 plan.grant(sequence, wanted)
                 return
-            room = self.cache.room(sequence.tables) - start
+            room = self.cache.room(sequence.tables, takes_all=takes_all) - start
             if 0 < room < wanted:
                 wanted = room
                 continue
             victim = self._shares.victim(self._running, sequence)
-            if victim is None:
+            is_oldest = sequence is self._running[0]
+            if is_oldest and not takes_all and (not victim or victim.owner != sequence.owner):
+                takes_all = True  # what others have cached goes before what they run
+            elif victim is None:
                 return  # it keeps its pages and waits for more
-            self._withdraw(plan, victim)
+            else:
+                self._withdraw(plan, victim)
 
     def _grant_drafts(self, plan: _Plan, sequence: Sequence) -> None:
         """Let the drafts join for which budget and pages are left over, and drop the others."""
@@ -339,7 +344,7 @@ class Scheduler:
             sequence = self._waiting.first(loads)
             if is_light and not self._shares.is_light(loads, sequence):
                 return
-            if self._blocked == (sequence, self.cache.num_returned):
+            if self._blocked == (sequence, self.cache.news_for(sequence.owner)):
                 return
             owed = owed or self._owed(self._running)
             has_slot = self.num_running < self.config.max_sequences
@@ -352,7 +357,8 @@ class Scheduler:
                     owed = self._owed(self._running)
                     admitted = self._tables_for(sequence, owed)
             if admitted is None:
-                self._blocked = (sequence, self.cache.num_returned) if has_slot else None
+                news = self.cache.news_for(sequence.owner)
+                self._blocked = (sequence, news) if has_slot else None
                 return
             if not self._start(plan, sequence, *admitted):
                 return
@@ -365,7 +371,8 @@ class Scheduler:
         owed: pages per group that running sequences still need.
         """
         needed = self.cache.most_pages(sequence.num_tokens)
-        left = [a - o - n for a, o, n in zip(self.cache.available, owed, needed, strict=True)]
+        available = self.cache.available_to(sequence.owner)
+        left = [a - o - n for a, o, n in zip(available, owed, needed, strict=True)]
         giving: list[Sequence] = []
         for victim in self._shares.yielding(self._running, sequence):
             assert victim.tables is not None, "a running sequence has tables"
@@ -385,12 +392,13 @@ class Scheduler:
             max_hit=max_hit,
             owed=owed,
             owner=sequence.owner,
+            takes_all=not self._running,  # whoever runs alone could not wait for anybody
         )
 
     def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
         wanted = min(sequence.num_tokens - num_hit, self.config.prefill_chunk, plan.budget)
-        count = min(wanted, self.cache.room(tables) - num_hit)
-        if not self.cache.reserve(tables, num_hit + count):
+        count = min(wanted, self.cache.room(tables, takes_all=not self._running) - num_hit)
+        if not self.cache.reserve(tables, num_hit + count, takes_all=not self._running):
             self.cache.release(tables)
             return False
         self._waiting.pop(sequence)
