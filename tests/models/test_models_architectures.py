@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import architectures
+import torch_bits
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
@@ -82,6 +83,18 @@ def test_logits_equal_transformers(pair: Pair) -> None:
     logits, expected = pair.ours.transformer(step).cpu(), pair.expected(whole)
     assert expected.std() > 0.05, "logits so alike would equal anything"
     assert (logits - expected).abs().max() < 1e-4
+
+
+def test_the_torch_form_is_made_of_operations_whose_bits_hang_on_no_place(pair: Pair) -> None:
+    if pair.ours.device.type != "cpu":
+        pytest.skip("other devices compute entries one by one, by torch's own forms")
+    few = [replace(each, params=replace(each.params, max_tokens=2)) for each in requests(prompts())]
+    with torch_bits.Watch() as watch:
+        run(engine(pair.ours), few)
+        whole = few[0].prompt_token_ids
+        pair.ours.transformer(Step.without_cache([list(whole)], device=pair.ours.device))
+    # Add what is new to ENTRIES or ROWS there, which tries it under each instruction set.
+    assert watch.untried == set()
 
 
 def test_32_greedy_tokens_equal_transformers_in_every_kind_of_run(pair: Pair) -> None:

@@ -6,11 +6,11 @@ from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from cutaway.core.step import Step
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
+from cutaway.kernels.elementwise import power, row_sum
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 
@@ -57,12 +57,12 @@ class Embedding(nn.Module):
 
         Shapes: vectors [n, D] -> [n, V] float32.
         """
-        directions = functional.normalize(vectors.float(), dim=-1)
+        directions = _directions(vectors.float())
         tiles: list[Tensor] = []
         for start in range(0, self.num_rows, rows_at_once):
             end = min(self.num_rows, start + rows_at_once)
             rows = self.table.rows(torch.arange(start, end, device=vectors.device)).float()
-            tiles.append(directions @ functional.normalize(rows, dim=-1).T)
+            tiles.append(directions @ _directions(rows).T)
         return torch.cat(tiles, dim=1)
 
     @property
@@ -110,8 +110,13 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         pairs = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
-        turned = positions[:, None] * self.base ** (-pairs / self.width)  # [T, D/2]
+        turned = positions[:, None] * power(self.base, -pairs / self.width)  # [T, D/2]
         return torch.cat((turned.sin(), turned.cos()), dim=-1)
+
+
+def _directions(rows: Tensor) -> Tensor:
+    """Rows of length one; a row of zeros stays. Shapes: [..., D]."""
+    return rows / row_sum(rows.square()).sqrt().clamp_min(1e-12)
 
 
 def rounded(multiplier: float, dtype: torch.dtype) -> float:

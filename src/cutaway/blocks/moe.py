@@ -17,6 +17,7 @@ from cutaway.blocks.mlp import GatedMLP
 from cutaway.blocks.parts import Norm
 from cutaway.blocks.router import Router
 from cutaway.core.step import Step
+from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.experts import Chosen, grouped_linear, sort_by_expert
 from cutaway.kernels.gate import silu_gate
 from cutaway.quantize.stack import DenseStack, Stack
@@ -141,5 +142,5 @@ class MixtureOfExperts(nn.Module):
             return update
         shared = self.shared_after_norm(self.shared(self.shared_norm(hidden), step, layer))
         if self.shared_gate is not None:
-            shared = shared * self.shared_gate(hidden).sigmoid()
+            shared = shared * sigmoid(self.shared_gate(hidden))
         return update + shared

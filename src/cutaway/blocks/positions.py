@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+from cutaway.kernels.elementwise import power
+
 
 class Frequencies(Protocol):
     """Angle per position of each pair of a head."""
@@ -119,8 +121,8 @@ class Dynamic:
     def inverse(self, declared_lengths: Tensor) -> Tensor:
         length = declared_lengths.double().clamp_min(self.trained_length)[:, None]
         stretch = self.factor * length / self.trained_length - (self.factor - 1)
-        base = self.base * stretch ** (self.size / (self.size - 2))  # [T, 1]
-        return base ** -_exponents(self.size, declared_lengths.device)
+        base = self.base * power(stretch, self.size / (self.size - 2))  # [T, 1]
+        return power(base, -_exponents(self.size, declared_lengths.device))
 
     def key(self, declared_length: int) -> int:
         return max(declared_length, self.trained_length)
@@ -249,4 +251,4 @@ def _count(number: int, device: torch.device) -> Tensor:
 
 
 def _inverse(size: int, base: float, device: torch.device) -> Tensor:
-    return base ** -_exponents(size, device)
+    return power(base, -_exponents(size, device))

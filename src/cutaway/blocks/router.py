@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.parts import Norm
+from cutaway.kernels.elementwise import row_sum, sigmoid
 from cutaway.kernels.experts import tiled_linear
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
@@ -81,7 +82,7 @@ class SoftmaxThenTop:
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         weights, expert_ids = scores.softmax(dim=-1).topk(self.num_chosen, dim=-1)
         if self.is_renormalized:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
+            weights = weights / row_sum(weights)
         return expert_ids, weights * self.multiplier
 
 
@@ -101,7 +102,7 @@ class WeighedSoftmax(nn.Module):
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         probabilities = (scores * self.multiplier).softmax(dim=-1)
         weights, expert_ids = probabilities.topk(self.num_chosen, dim=-1)
-        weights = weights / weights.sum(dim=-1, keepdim=True)
+        weights = weights / row_sum(weights)
         return expert_ids, weights * self.factors.to(weights.dtype)[expert_ids]
 
 
@@ -127,7 +128,7 @@ class Groups:
     def allowed(self, scores: Tensor) -> Tensor:
         """Whether an expert is in a chosen group. Shapes: [T, E] -> [T, E] bool."""
         grouped = scores.view(len(scores), self.num_groups, -1)  # [T, groups, E / groups]
-        worth = grouped.topk(self.num_counted, dim=-1).values.sum(dim=-1)
+        worth = row_sum(grouped.topk(self.num_counted, dim=-1).values)[..., 0]
         chosen = worth.topk(self.num_chosen, dim=-1).indices
         is_chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, chosen, True)
         return is_chosen[..., None].expand_as(grouped).reshape(scores.shape)
@@ -172,11 +173,11 @@ class CorrectedSigmoid(nn.Module):
         self.is_renormalized, self.multiplier = is_renormalized, multiplier
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        own = scores.sigmoid()
+        own = sigmoid(scores)
         corrected = own + self.correction.to(own.dtype)
         candidates = corrected.masked_fill(~self.groups.allowed(corrected), -torch.inf)
         expert_ids = candidates.topk(self.num_chosen, dim=-1).indices
         weights = own.gather(-1, expert_ids)
         if self.is_renormalized:
-            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)  # as the reference
+            weights = weights / (row_sum(weights) + 1e-20)  # as the reference
         return expert_ids, weights * self.multiplier

@@ -20,6 +20,7 @@ from cutaway.core.layout import CacheSpec
 from cutaway.core.shapes import Delta
 from cutaway.core.step import ShapePlan, Step
 from cutaway.kernels.delta import delta_rule, short_convolution, unit_rows
+from cutaway.kernels.elementwise import sigmoid, softplus
 from cutaway.kernels.gate import silu_gate
 
 
@@ -121,8 +122,8 @@ class DeltaLayer(nn.Module):
     def _rates(self, rate: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
         """How much a token corrects, and what share of the state stays. Shapes: [T, H] each."""
         wide = torch.promote_types(rate.dtype, torch.float32)
-        speed = nn.functional.softplus(speed.to(wide) + self.decay_bias.to(wide))
-        return rate.to(wide).sigmoid(), (-self.decay_log.to(wide).exp() * speed).exp()
+        speed = softplus(speed.to(wide) + self.decay_bias.to(wide))
+        return sigmoid(rate.to(wide)), (-self.decay_log.to(wide).exp() * speed).exp()
 
     def _run(
         self, row: int, inputs: Tensor, decay: Tensor, rate: Tensor, step: Step, layer: int

@@ -21,6 +21,7 @@ from cutaway.kernels.attention import (
     paged_attention,
 )
 from cutaway.kernels.capture import Tape
+from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
 
@@ -109,7 +110,7 @@ class GroupedAttention(nn.Module):
             mixed = self._alone(query, own, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
         if gate is not None:
-            mixed = mixed * step.tap("blocks.attention.gate", gate.sigmoid(), layer)
+            mixed = mixed * step.tap("blocks.attention.gate", sigmoid(gate), layer)
         return self.output(mixed.flatten(1))
 
     def _own(

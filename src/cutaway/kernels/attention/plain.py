@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.core.step import ShapePlan
+from cutaway.kernels.elementwise import row_sum
 
 SEGMENT = 256  # keys
 
@@ -274,7 +275,7 @@ def _reduce(scores: Tensor, value: Tensor) -> _Partial:
     # A masked row would give -inf - -inf: any finite reference does, since its weights are 0.
     reference = highest.masked_fill(highest == -torch.inf, 0.0)
     weights = torch.exp(scores - reference)
-    return highest, weights.sum(dim=-1, keepdim=True), weights @ value
+    return highest, row_sum(weights), weights @ value
 
 
 def _merge(left: _Partial, right: _Partial) -> _Partial:

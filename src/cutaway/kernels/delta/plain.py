@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from cutaway.kernels.elementwise import row_sum, silu
 
 
 def delta_rule(
@@ -45,10 +46,14 @@ def short_convolution(inputs: Tensor, weight: Tensor) -> Tensor:
     Shapes: inputs [T + width - 1, channels], the earlier tokens first; weight [channels, width]
             -> [T, channels].
     """
-    mixed = functional.conv1d(inputs.T[None], weight[:, None], groups=len(weight))
-    return functional.silu(mixed[0].T)
+    width = weight.shape[1]
+    count = len(inputs) - width + 1
+    mixed = inputs[:count] * weight[:, 0]  # oldest first: an order that is each token's own
+    for tap in range(1, width):
+        mixed = mixed + inputs[tap : tap + count] * weight[:, tap]
+    return silu(mixed)
 
 
 def unit_rows(x: Tensor, epsilon: float = 1e-6) -> Tensor:
     """Rows of length one. Source: the default epsilon is flash-linear-attention's."""
-    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + epsilon)
+    return x * torch.rsqrt(row_sum(x.square()) + epsilon)

@@ -1,6 +1,6 @@
-"""Activations of the feed-forward layer and products of an activated gate with a value.
+"""Products of an activated gate with a value, and activations that need no form of their own.
 
-All in plain PyTorch. Shapes: x, gate, up [..., F] -> [..., F].
+In plain PyTorch, upon kernels/elementwise. Shapes: x, gate, up [..., F] -> [..., F].
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+from cutaway.kernels.elementwise import gelu, gelu_tanh, sigmoid, silu
+
 
 def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """Return silu(gate) * up, SwiGLU. Source: Shazeer 2020, arXiv 2002.05202."""
-    return functional.silu(gate) * up
+    return silu(gate) * up
 
 
 def gelu_tanh_gate(gate: Tensor, up: Tensor) -> Tensor:
@@ -29,24 +31,6 @@ def relu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return relu(gate) * up
 
 
-def silu(x: Tensor) -> Tensor:
-    """Return x * sigmoid(x)."""
-    return functional.silu(x)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
-
-    Source: Hendrycks and Gimpel 2016, arXiv 1606.08415; GPT-2 and Gemma use this form.
-    """
-    return functional.gelu(x, approximate="tanh")
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Return x / 2 * (1 + erf(x / sqrt(2)))."""
-    return functional.gelu(x)
-
-
 def relu(x: Tensor) -> Tensor:
     """Return x where it is above 0, else 0."""
     return functional.relu(x)
@@ -58,4 +42,4 @@ def clamped_gate(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Ten
     Source: gpt-oss (Hugging Face GptOssExperts).
     """
     gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
-    return gate * (gate * alpha).sigmoid() * (up + 1)
+    return gate * sigmoid(gate * alpha) * (up + 1)

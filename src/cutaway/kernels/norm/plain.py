@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from cutaway.kernels.elementwise import row_sum
+
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """Divide each row by its root mean square, then multiply by weight.
@@ -54,5 +56,5 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -
 
 def _over_root_mean_square(x: Tensor, epsilon: float) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    mean_square = wide.square().mean(dim=-1, keepdim=True)
+    mean_square = row_sum(wide.square()) / x.shape[-1]
     return wide * torch.rsqrt(mean_square + epsilon)
