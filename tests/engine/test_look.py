@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.engine.look import Look
-from cutaway.engine.pace import Cost, Pace
+from cutaway.engine.pace import Cost, Pace, timed
 from cutaway.kernels import capture
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
@@ -206,35 +207,49 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     assert cost.flops - wanted.flops == own == lens.flops(look.subject, query)
     rate = max(run.num_tokens / (run.step.ended - run.step.began) for run in runs)
     tokens = own / (2 * engine.model.facts.num_parameters)
-    assert cost.seconds - wanted.seconds == pytest.approx(tokens / rate)
+    assert cost.own_seconds == pytest.approx(tokens / rate) and cost.own_flops == own
+    assert cost.seconds == wanted.seconds
     look.take(lens.wants(look.subject, query))
     assert look.foreseen(lens, query).num_tokens == 0, "what is there costs its products alone"
     assert look.foreseen(view_of("tokens"), Query()) == Cost(0, 0, 0)
 
 
-def test_the_pace_of_looks_is_learned_from_the_time_within_their_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    look = [0.0, 3.0, 10.0, 13.0, 20.0, 22.0]  # in a step, outside, in a step, outside
-    clock = iter(look * 3)
+def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 10.0, 13.0, 20.0, 22.0])  # in a step, outside, in a step, outside
     monkeypatch.setattr("cutaway.engine.pace.perf_counter", lambda: next(clock))
+
+    def steps() -> Generator[None, None, str]:
+        yield
+        yield
+        return "found"
+
+    def whole() -> Generator[None, None, tuple[str, float]]:
+        return (yield from timed(steps()))
+
+    walk = whole()
+    assert next(walk) is None and next(walk) is None
+    with pytest.raises(StopIteration) as ended:
+        next(walk)
+    assert ended.value.value == ("found", 8.0)
+
+
+def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:
     pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0)
     told = [pace.seconds(cost)]
     for _ in range(3):
-        assert len([*pace.watched(cost, iter([None, None]))]) == 2
+        pace.replayed(cost, 8.0)
         told.append(pace.seconds(cost))
     assert told == [2.0, 2.0, 2.0, 8.0]  # two may be slow because somebody else is at work
-
-
-def test_the_pace_of_looks_is_not_learned_from_what_is_too_short_or_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter(range(1000))
-    monkeypatch.setattr("cutaway.engine.pace.perf_counter", lambda: float(next(clock)))
-    pace, cost = Pace(), Cost(1, 1, 1, seconds=1.0)
     for _ in range(10):
-        assert [*pace.watched(replace(cost, seconds=0.001), iter([None]))] == [None]
-        left = pace.watched(cost, (None for _ in range(9)))
-        next(left)
-        del left
-    assert pace.seconds(cost) == 1.0
+        pace.replayed(replace(cost, seconds=0.001), 1.0)
+    assert pace.seconds(cost) == 8.0
+
+
+def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
+    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0, own_flops=100, own_seconds=0.5)
+    assert pace.seconds(cost, "lens") == 2.5, "at the rate of steps, until one was seen"
+    pace.showed(cost, "lens", 3.0)
+    assert pace.seconds(replace(cost, own_flops=200), "lens") == pytest.approx(2.0 + 6.0)
+    assert pace.seconds(cost, "tokens") == 2.5, "of each view alone"
+    pace.showed(Cost(0, 0, 0), "tokens", 0.04)
+    assert pace.seconds(Cost(0, 0, 0), "tokens") == pytest.approx(0.04)

@@ -172,7 +172,7 @@ def test_chunks_that_give_other_bits_are_not_believed(
     engine = subjects.engine_of()
     answer = subjects.answered(engine, list(b"whales"), max_tokens=4)
     both = ("invariant", "shape-faithful")
-    monkeypatch.setattr("cutaway.engine.gathering.Gathering._levels", lambda _: both)
+    monkeypatch.setattr("cutaway.engine.gathering.levels_of", lambda *_: both)
     levels: list[str] = []
     replay = engine.replay
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.step import Step
+from cutaway.core.turns import breathe
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.elementwise import power, row_sum
@@ -52,14 +53,16 @@ class Embedding(nn.Module):
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)
 
-    def cosines(self, vectors: Tensor, *, rows_at_once: int = 4096) -> Tensor:
-        """Cosines of some vectors with every row of the table, so many rows at a time.
+    def cosines(self, vectors: Tensor, *, numbers_at_once: int = 2**20) -> Tensor:
+        """Cosines of some vectors with every row of the table, so many of its numbers at a time.
 
         Shapes: vectors [n, D] -> [n, V] float32.
         """
         directions = _directions(vectors.float())
         tiles: list[Tensor] = []
+        rows_at_once = max(64, numbers_at_once // vectors.shape[-1])
         for start in range(0, self.num_rows, rows_at_once):
+            breathe()
             end = min(self.num_rows, start + rows_at_once)
             rows = self.table.rows(torch.arange(start, end, device=vectors.device)).float()
             tiles.append(directions @ _directions(rows).T)

@@ -58,7 +58,7 @@ LIMITS: Mapping[str, Limit] = {
     "timeout": Limit("float", None, 0, 604_800, least_open=True, meaning="seconds it may take"),
     # Views: what there is decides further, and is told by the view.
     "place": Limit("int", None, 0, 2**31 - 1, meaning="counted from 0"),
-    "top": Limit("int", None, 1, 2**31 - 1, meaning="how many of a ranking"),
+    "top": Limit("int", None, 1, 1_000, meaning="how many of a ranking"),
     "view_bytes": Limit("int", None, 1, 256 * 2**20, meaning="of inner values that it may take"),
     "view_flops": Limit("int", None, 1, 20 * 10**12, meaning="that running again may take"),
     # Comparisons: tried in moments without other work, and given up when nobody waits.
@@ -75,6 +75,7 @@ LIMITS: Mapping[str, Limit] = {
 }
 
 MAX_LEARN_BYTES = 10_000  # of a text that a vocabulary is learned from
+MAX_VIEW_TEXT = 10_000  # bytes of a text that a view works on: words, a sum of words, a name
 MAX_CHANGE = 1_000  # characters of a change: a number, a word or a short text
 MAX_LOGIT_BIAS = 1024  # entries of one request
 MAX_STOP_STRINGS = 16

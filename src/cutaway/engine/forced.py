@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from cutaway.core.turns import breathe
 from cutaway.engine.engine import Engine
 from cutaway.engine.replay import SinkOf
 from cutaway.trace.records import AnswerRecord, TokenRecord
@@ -33,6 +34,7 @@ def forced(
     record = forced_record(like, prompt=prompt, output=output)
     replay = engine.replay(record, level="invariant", sink_of=sink_of, intervenes=intervenes)
     for run, logits in replay.steps():
+        breathe()
         for drawn in run.drawn:
             yield drawn.index, logits[drawn.row]
 

@@ -16,7 +16,7 @@ from cutaway.core.errors import CutawayError
 from cutaway.core.facts import ModelFacts
 from cutaway.engine.engine import Engine
 from cutaway.engine.inner import num_bytes
-from cutaway.engine.passes import Pass
+from cutaway.engine.passes import Pass, levels_of
 from cutaway.engine.replay_plan import Level
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
@@ -90,7 +90,7 @@ class Gathering:
                 taken = Taken(self._wanted[index], _RECORD, {}, {}, {token: kept})
                 shown[index] = self._shown(index, taken)
 
-        first, *others = self._levels()
+        first, *others = levels_of(self._engine, self._answer)
         taking = self._taking(group, passing, first)
         yield from taking.run(see)
         for level in others if not taking.proof.is_exact else ():
@@ -111,13 +111,6 @@ class Gathering:
             chunk=self._chunk,
             passing=passing.keys(),
         )
-
-    def _levels(self) -> tuple[Level, ...]:
-        ledger = self._engine.ledger
-        assert ledger is not None, "an answer comes from the ledger"
-        steps = (ledger.step(number) for number in self._answer.steps)
-        is_native = all(step is not None and step.kernel == "native" for step in steps)
-        return ("invariant", "shape-faithful") if is_native else ("shape-faithful",)
 
     def _shown(self, index: int, taken: Taken) -> Shown | CutawayError:
         ask = self._asks[index]

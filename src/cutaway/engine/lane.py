@@ -10,27 +10,25 @@ import json
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass
 
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
 from cutaway.core.limits import shown
+from cutaway.core.turns import breathe, in_turns
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
-from cutaway.engine.pace import Pace
+from cutaway.engine.look import PIECE_TOKENS, Look
+from cutaway.engine.pace import Pace, timed
 from cutaway.engine.saved import saving_of
-from cutaway.engine.service import Asked, Tried
+from cutaway.engine.service import Asked, Kept, Tried
 from cutaway.engine.trials import Hear, Trials
 from cutaway.trace.file import written
 from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
 from cutaway.views.frame import SCHEMA, framed, plain
-from cutaway.views.query import Query, query_of
-from cutaway.views.view import View
+from cutaway.views.query import query_of
 
 MOST_WAITING = 64  # a page asks for a handful at a time
-FILE_CHUNK = 32  # tokens of a step for a file: running answers wait for one such step
-
 Tell = Callable[[bytes | CutawayError], None]
 
 
@@ -100,26 +98,34 @@ class Lane:
     def _steps(self, asked: Asked, tell: Tell) -> Generator[None]:
         look = self._look_of(asked)
         if asked.file is not None:
-            saving = saving_of(look, asked.file, chunk=FILE_CHUNK)
-            yield from saving.steps()
-            tell(written(saving.trace()))
+            kept = asked.file
+            tell((yield from in_turns(lambda: _file_of(look, kept))))
             return
         view, query = view_of(asked.view), query_of(asked.places)
         view.check(look.subject, query)
-        cost = look.foreseen(view, query)
+        cost = yield from in_turns(lambda: look.foreseen(view, query))
         if asked.is_cost:
-            seconds = self._pace.seconds(cost)
-            told = {"view": view.name, **asdict(cost), "seconds": seconds, "schema": SCHEMA}
+            seconds = self._pace.seconds(cost, view.name)
+            told = {
+                "view": view.name,
+                "num_tokens": cost.num_tokens,
+                "flops": cost.flops,
+                "num_bytes": cost.num_bytes,
+                "seconds": seconds,
+                "schema": SCHEMA,
+            }
             tell(json.dumps(told).encode())
             return
-        yield from self._pace.watched(cost, self._shown(look, view, query, asked, tell))
+        _, spent = yield from timed(look.taking(view.wants(look.subject, query)))
+        self._pace.replayed(cost, spent)
 
-    def _shown(
-        self, look: Look, view: View, query: Query, asked: Asked, tell: Tell
-    ) -> Iterator[None]:
-        yield from look.taking(view.wants(look.subject, query))
-        shown = view.show(look.subject, query)
-        tell(plain(shown) if asked.is_json else framed(shown))
+        def show() -> bytes:
+            picture = view.show(look.subject, query)
+            return plain(picture) if asked.is_json else framed(picture)
+
+        frame, spent = yield from timed(in_turns(show))
+        self._pace.showed(cost, view.name, spent)
+        tell(frame)
 
     def _look_of(self, asked: Asked) -> Look:
         if self._look is not None and self._look[0].is_of_same(asked):
@@ -132,3 +138,10 @@ class Lane:
         look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
         self._look = (asked, look)
         return look
+
+
+def _file_of(look: Look, kept: Kept) -> bytes:
+    saving = saving_of(look, kept, chunk=PIECE_TOKENS)
+    for _ in saving.steps():
+        breathe()
+    return written(saving.trace())

@@ -6,7 +6,7 @@ before it is spent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -19,7 +19,8 @@ from cutaway.engine.forced import forced
 from cutaway.engine.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.engine.inner import num_bytes, num_runs
 from cutaway.engine.pace import Cost, best_rate, served_seconds
-from cutaway.engine.passes import Pass
+from cutaway.engine.passes import Pass, levels_of
+from cutaway.engine.replay_plan import Level
 from cutaway.engine.verify import row_of, rows_of
 from cutaway.sampling.candidates import Row
 from cutaway.text.messages import Message
@@ -28,6 +29,8 @@ from cutaway.views.query import Query
 from cutaway.views.subject import Build, Subject
 from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
+
+PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
 
 
 class Look:
@@ -73,7 +76,7 @@ class Look:
         # Its own products are counted as tokens of the model, at the rate of the best step.
         rate = best_rate(self._engine.replay_plan(self._answer).runs)
         seconds = own / (2 * facts.num_parameters) / rate if rate else 0.0
-        return replace(cost, flops=cost.flops + own, seconds=cost.seconds + seconds)
+        return replace(cost, flops=cost.flops + own, own_flops=own, own_seconds=seconds)
 
     def take(self, wanted: Wanted) -> Taken:
         """Inner values, from a replay unless they are here already.
@@ -88,7 +91,7 @@ class Look:
         assert found is not None, "it was taken"
         return found
 
-    def taking(self, wanted: Wanted) -> Iterator[None]:
+    def taking(self, wanted: Wanted) -> Generator[None]:
         """Take inner values step by step, for whoever has other things to do between two steps.
 
         Raises: ReplayError as take does, before the first step.
@@ -148,10 +151,21 @@ class Look:
 
     def _replaying(self, group: Sequence[Wanted]) -> Iterator[None]:
         """Run the answer as far as any of the group wants, and keep what each wants of it."""
-        taking = Pass(self._engine, self._answer, group)
+        first, *others = self._levels()
+        taking = Pass(self._engine, self._answer, group, level=first, chunk=PIECE_TOKENS)
         yield from taking.run()
+        for level in others if not taking.proof.is_exact else ():
+            taking = Pass(self._engine, self._answer, group, level=level)
+            yield from taking.run()
         for taken in taking.takes():
             self._keep(taken)
+
+    def _levels(self) -> tuple[Level, ...]:
+        """In short steps where that gives the same bits, if those of serving were long."""
+        runs = self._engine.replay_plan(self._answer).runs
+        if max(run.num_tokens for run in runs) <= PIECE_TOKENS:
+            return ("shape-faithful",)
+        return levels_of(self._engine, self._answer)
 
     def _keep(self, taken: Taken) -> None:
         """The latest first; the oldest go where all would be too much."""

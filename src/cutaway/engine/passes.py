@@ -17,6 +17,17 @@ from cutaway.views.taken import Proof, Taken, Wanted
 SeeRow = Callable[[int, Tensor], None]
 
 
+def levels_of(engine: Engine, answer: AnswerRecord) -> tuple[Level, ...]:
+    """How an answer may be run again: first in steps of any size, where its kernels sum in an
+    order that depends on neither rows nor company, and in those of serving if a checksum differs.
+    """
+    ledger = engine.ledger
+    assert ledger is not None, "an answer comes from the ledger"
+    steps = (ledger.step(number) for number in answer.steps)
+    is_native = all(step is not None and step.kernel == "native" for step in steps)
+    return ("invariant", "shape-faithful") if is_native else ("shape-faithful",)
+
+
 def _nobody(index: int, row: Tensor) -> None:
     del index, row
 

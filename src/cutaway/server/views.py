@@ -11,8 +11,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from cutaway.core.errors import ReplayError, TraceFileError
-from cutaway.core.limits import LIMITS
+from cutaway.core.errors import ReplayError, RequestError, TraceFileError
+from cutaway.core.limits import LIMITS, MAX_VIEW_TEXT
 from cutaway.engine.service import Asked, Kept
 from cutaway.server.body import read
 from cutaway.server.context import Context
@@ -148,6 +148,11 @@ def _kept(body: FileBody, trace_id: str, call: Call) -> Asked:
 
 def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
     body = read(data, ViewBody)
+    num_bytes = len((body.text or "").encode("utf-8", "surrogatepass"))
+    if num_bytes > MAX_VIEW_TEXT:
+        raise RequestError(
+            f"text has {num_bytes} bytes; it must have at most {MAX_VIEW_TEXT}.", param="text"
+        )
     places: dict[str, Any] = body.model_dump(
         exclude={"view", "choice", "only_cost", "max_bytes", "max_flops"}, exclude_none=True
     )

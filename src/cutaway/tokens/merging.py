@@ -7,6 +7,8 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Protocol
 
+from cutaway.core.turns import breathe
+
 Pair = tuple[int, int]
 
 NO_MERGE = 1 << 62  # above every rank
@@ -80,6 +82,8 @@ def merge(token_ids: Sequence[int], table: MergeTable) -> list[int]:
         rank, at = heappop(heap)
         if ranks[at] != rank:
             continue
+        if not at & 255:
+            breathe()  # of a long piece now and then
         gone = right_of[at]
         after = right_of[gone]
         parts[at], parts[gone] = merged_ids[rank], _GONE

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cutaway.core.turns import breathe
+
 # Pieces whose ids are remembered: some 13 MB when full. A longer piece seldom comes twice.
 CACHED_PIECES = 1 << 16
 LONGEST_CACHED_PIECE = 64
@@ -17,6 +19,7 @@ class PieceCache(dict[str, tuple[int, ...]]):
         self._encode_piece = encode_piece
 
     def __missing__(self, piece: str) -> tuple[int, ...]:
+        breathe()
         token_ids = self._encode_piece(piece)
         if len(piece) <= LONGEST_CACHED_PIECE:
             if len(self) >= CACHED_PIECES:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cutaway.core.arithmetic import STAGES, ModelWork, Work
+from cutaway.core.turns import breathe
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord, Part, StepRecord
 
@@ -80,6 +81,7 @@ class StepCost:
 
 def works_of(step: StepRecord, model: ModelWork) -> list[tuple[Work, ...]]:
     """What each part of a step takes, by STAGES."""
+    breathe()
     num_tokens = sum(part.count for part in step.parts)
     all_rows = sum(part.num_rows for part in step.parts)
     return [

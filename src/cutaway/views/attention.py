@@ -24,6 +24,11 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return head.wants(subject, query)
 
 
+def flops(subject: Subject, query: Query) -> int:
+    """Of the view of all heads; one alone is next to nothing beside them."""
+    return head_grid.flops(subject, query) if query.head is None else 0
+
+
 def probe(subject: Subject, query: Query, taken: Taken) -> Head | HeadGrid:
     kind = head_grid if query.head is None else head
     return kind.probe(subject, query, taken)
@@ -36,4 +41,5 @@ VIEW = View(
     probe,
     takes=("position", "layer", "head", "top"),
     wants=wants,
+    flops=flops,
 )

@@ -14,6 +14,7 @@ from cutaway.blocks.block import Block
 from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.core.errors import RequestError
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
@@ -21,6 +22,8 @@ from cutaway.views.subject import Subject
 from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
+UNITS_AT_ONCE = 256  # whose directions are unpacked between two breaths
+MOST_NUMBERS = 2**19  # logits held at once, about 20 ms of work
 NUM_PUSHED = 5  # tokens told of each unit
 NEAR_ZERO = 0.01  # of the largest product
 _CURVE = torch.linspace(-4, 4, 33)
@@ -153,7 +156,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
         told = row(_PRODUCT, layer)[0]
     difference = float((told - found.product).abs().max() / told.abs().max().clamp_min(1e-30))
     squares = told.double().square().sort(descending=True).values.cumsum(0)
-    every = found.columns(torch.arange(len(told), device=told.device)).to(told.dtype)
+    every = _every_column(found, told)
     added = told.abs() * every.square().sum(dim=-1).sqrt()
     units = added.topk(min(query.top, len(told))).indices
     pushed = _pushed(subject, told[units].sign()[:, None] * every[units])
@@ -180,6 +183,15 @@ def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
         half=int((squares < squares[-1] / 2).sum()) + 1,
         difference=difference,
     )
+
+
+def _every_column(found: _Layer, told: Tensor) -> Tensor:
+    """What each unit adds for one of it. Shapes: [F, D]."""
+    units, parts = torch.arange(len(told), device=told.device), list[Tensor]()
+    for some in cast("tuple[Tensor, ...]", units.split(UNITS_AT_ONCE)):
+        breathe()
+        parts.append(found.columns(some).to(told.dtype))
+    return torch.cat(parts)
 
 
 def flops(subject: Subject, query: Query) -> int:
@@ -227,8 +239,13 @@ def _pushed(subject: Subject, directions: Tensor) -> Tensor:
     """Tokens that directions of the stream raise most. Shapes: [M, D] -> [M, tokens]."""
     unembedding = subject.transformer.unembedding
     normed = unembedding.norm(directions.to(_dtype_of(subject)))
-    logits = unembedding.table.multiply(normed).float()
-    return logits.topk(NUM_PUSHED, dim=-1).indices
+    parts: list[Tensor] = []
+    size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
+    for some in cast("tuple[Tensor, ...]", normed.split(size)):
+        breathe()
+        logits = unembedding.table.multiply(some).float()
+        parts.append(logits.topk(NUM_PUSHED, dim=-1).indices)
+    return torch.cat(parts)
 
 
 def _dtype_of(subject: Subject) -> torch.dtype:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.errors import GrammarError
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import Drawing, Span, cut, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
@@ -157,6 +158,7 @@ def _masks(subject: Subject, token: int) -> tuple[list[int], Bits | None, str | 
     state, counts, wanted = subject.grammar(), list[int](), None
     for index, each in enumerate(subject.answer.tokens if state is not None else ()):
         assert state is not None, "nothing is looked at without a grammar"
+        breathe()
         try:
             packed = np.frombuffer(state.masks([])[0], np.uint8)
         except GrammarError as error:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cutaway.blocks.attention.opened import Opened
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import Drawing, Span, strip
 from cutaway.views.heads import (
     GATE,
@@ -163,12 +164,20 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
+def flops(subject: Subject, query: Query) -> int:
+    """Of each query's products with every key and value before it, in every layer."""
+    (start, end), facts = _queries(subject, query), subject.facts
+    heads = len(_layers(subject, query)) * facts.num_heads
+    return 4 * heads * (end - start) * end * facts.head_size
+
+
 def probe(subject: Subject, query: Query, taken: Taken) -> HeadGrid:
     layers, (start, end) = _layers(subject, query), _queries(subject, query)
     successors = _successors(subject.answer.token_ids, start, end)
     rows: list[dict[str, Tensor]] = []
     groups: list[int] = []
     for layer in layers:
+        breathe()
         seen = met(subject, taken, layer, start=start, end=end, keys=end)
         groups.append(seen.keys.shape[1])
         sums: dict[str, Tensor] = {}

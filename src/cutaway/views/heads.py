@@ -12,6 +12,7 @@ from cutaway.blocks.attention.opened import Openable, Opened, attention_weights
 from cutaway.blocks.block import Block
 from cutaway.core.errors import RequestError
 from cutaway.core.layout import Extent, Window
+from cutaway.core.turns import breathe
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
 from cutaway.views.taken import Taken
@@ -19,7 +20,7 @@ from cutaway.views.taken import Taken
 QUERY = "blocks.attention.query"
 MIXED = "blocks.attention.mixed"
 GATE = "blocks.attention.gate"  # of layers that have one
-MOST_CELLS = 2**22  # weights held at once: 16 MiB for each stage of them
+MOST_CELLS = 2**18  # weights held at once, about 10 ms of work
 
 
 def block_of(subject: Subject, layer: int) -> Block:
@@ -70,6 +71,7 @@ class Met:
 
     def opened(self, start: int, end: int, *, head: int | None = None) -> Opened:
         """Weights of the queries of some positions, with the stages before them."""
+        breathe()
         positions = torch.arange(start, end, device=self.query.device)
         rows = self.query[start - self.start : end - self.start]
         return attention_weights(self.attention, rows, self.keys, positions=positions, head=head)

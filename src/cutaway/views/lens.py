@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, columns, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
@@ -19,7 +20,7 @@ from cutaway.views.view import View
 EVERY = 4  # layers from one to the next; each layer costs as much as all logits of a step
 NUM_POSITIONS = 4  # as many columns stand side by side
 NUM_WITH_LAYER = 24  # where one layer is asked for, positions are the rows
-MOST_NUMBERS = 2**24  # logits held at once
+MOST_NUMBERS = 2**19  # logits held at once, about 20 ms of work
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,12 @@ def _choices(subject: Subject, positions: range, last: Tensor) -> tuple[Tensor, 
     """What came after each position, and whether it was drawn from that position's row."""
     answer = subject.answer
     is_drawn = tuple(position >= answer.num_prompt_tokens - 1 for position in positions)
-    said = _logits(subject, last).argmax(-1)
+    size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
+    parts: list[Tensor] = []
+    for first in range(0, len(last), size):
+        breathe()
+        parts.append(_logits(subject, last[first : first + size]).argmax(-1))
+    said = torch.cat(parts)
     for at, position in enumerate(positions):
         if is_drawn[at]:
             said[at] = answer.token_ids[position + 1]
@@ -235,6 +241,7 @@ def _read(
     parts: list[tuple[Tensor, ...]] = []
     size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
     for first in range(0, len(streams), size):
+        breathe()
         wanted = choices[first : first + size]
         logits = _logits(subject, streams[first : first + size])
         shares = logits.softmax(-1)

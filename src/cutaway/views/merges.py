@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cutaway.core.turns import breathe
 from cutaway.tokens.tokenizer import Merge, Piece, Tokenizer
 from cutaway.views.drawing import WIDTH, Drawing, Span, columns, cut
 from cutaway.views.query import Query
@@ -174,6 +175,7 @@ def _start(steps: tuple[Merge, ...], tokens: tuple[bytes, ...]) -> tuple[bytes, 
 
 
 def _step(merge: Merge) -> Step:
+    breathe()
     return Step(
         rank=merge.rank,
         left=visible(merge.left),

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import Drawing
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32 | np.int64 | np.uint8]]
@@ -33,6 +34,7 @@ def split(payload: Payload) -> tuple[dict[str, object], dict[str, Array]]:
 
 
 def _walk(value: object, path: str, arrays: dict[str, Array] | None) -> object:
+    breathe()
     if isinstance(value, np.ndarray):
         array = cast(Array, value)
         if arrays is None:

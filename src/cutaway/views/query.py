@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from types import UnionType
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import shortened, shown
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def query_of(values: Mapping[str, object]) -> Query:
     for name, value in values.items():
         if name not in names:
             raise RequestError(
-                f"{shown(name)} is no field of a view: {', '.join(names)}.", param=name
+                f"{shortened(name)} is no field of a view: {', '.join(names)}.", param=name
             )
         types, kind = _KINDS.get(name, (int, "a whole number"))
         if value is not None and (not isinstance(value, types) or isinstance(value, bool)):

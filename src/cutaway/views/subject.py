@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
+from cutaway.core.turns import breathe
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.grammar import GrammarState
 from cutaway.stream.text import TextStream
@@ -89,6 +90,7 @@ class Subject:
         ids = tuple(self.tokenizer.encode(self.asked, is_start=False))
         last = len(prompt) - len(ids)
         for start in range(last, -1, -1) if ids else ():
+            breathe()
             if prompt[start] == ids[0] and prompt[start : start + len(ids)] == ids:
                 return range(start, start + len(ids))
         return range(len(prompt))
@@ -103,7 +105,11 @@ class Subject:
 
     def texts(self) -> list[str]:
         """Every token of prompt and answer."""
-        return [self.text(token_id) for token_id in self.answer.token_ids]
+        found: list[str] = []
+        for token_id in self.answer.token_ids:
+            breathe()
+            found.append(self.text(token_id))
+        return found
 
 
 _GLYPHS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u21e5", "\r": "\u240d"}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from cutaway.core.turns import breathe
 from cutaway.views.drawing import Drawing, Span
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
@@ -123,6 +124,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Tokens:
         0 if control else _num_letters(each, wanted)
         for each, control in zip(data, is_control, strict=True)
     )
+    breathe()
     return Tokens(
         texts=tuple(map(subject.text, every[told])),
         token_ids=every[told],
@@ -149,6 +151,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def _num_letters(data: bytes, wanted: frozenset[str] | None) -> int:
+    breathe()
     text = data.decode(errors="ignore").lower()
     return sum(c.isalpha() if wanted is None else c in wanted for c in text)
 

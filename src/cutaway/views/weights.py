@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
+from cutaway.core.turns import breathe
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.quantize.scheme import Weight
@@ -24,6 +26,9 @@ from cutaway.views.view import View
 
 BINS, SPREAD = 48, 4.0  # the histogram spans so many deviations to either side of the mean
 SIDE = 32  # of the thumbnail
+NUMBERS_AT_ONCE = 2**20  # unpacked between two breaths
+Parts = Callable[[], Iterator[Tensor]]  # rows of a matrix, as often as they are wanted
+
 _SHADES = " \u2591\u2592\u2593\u2588"
 
 
@@ -101,36 +106,46 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Weights:
     del taken
     named = _named(subject.transformer)
     name, others = _chosen(named, query)
-    matrix, stored, num_bytes, num_numbers = _opened(named[name], query)
-    values = matrix.detach().float()
-    values = values.view(1, -1) if values.dim() < 2 else values.flatten(0, -2)
-    mean, deviation = float(values.double().mean()), float(values.double().std(correction=0))
-    reach = max(SPREAD * deviation, 1e-30)
-    edges = torch.linspace(mean - reach, mean + reach, BINS + 1)
-    inside = values[(values >= edges[0]) & (values <= edges[-1])].cpu()
-    counts = inside.histogram(edges).hist
-    thumbnail = _thumbnail(values)
+    parts, stored, num_bytes, num_numbers = _opened(named[name], query)
+    found = _figures(parts)
+    reach = max(SPREAD * found.deviation, 1e-30)
+    edges = torch.linspace(found.mean - reach, found.mean + reach, BINS + 1)
+    counts, num_inside = torch.zeros(BINS), 0
+    for part in parts():
+        inside = part[(part >= edges[0]) & (part <= edges[-1])].cpu()
+        counts += inside.histogram(edges).hist
+        num_inside += len(inside)
+    thumbnail = _thumbnail(parts)
     scale = max(float(thumbnail.max()), 1e-30) / 255
     return Weights(
         name=name,
-        rows=values.shape[0],
-        columns=values.shape[1],
+        rows=found.rows,
+        columns=found.columns,
         stored=stored,
         num_bytes=num_bytes,
         num_numbers=num_numbers,
         bits_per_number=8 * num_bytes / num_numbers,
-        mean=mean,
-        deviation=deviation,
-        least=float(values.min()),
-        most=float(values.max()),
-        zeros=float((values == 0).double().mean()),
-        outside=1 - len(inside) / values.numel(),
+        mean=found.mean,
+        deviation=found.deviation,
+        least=found.least,
+        most=found.most,
+        zeros=found.zeros,
+        outside=1 - num_inside / (found.rows * found.columns),
         edges=edges.numpy(),
         counts=counts.long().numpy(),
         thumbnail=(thumbnail / scale).round().to(torch.uint8).cpu().numpy(),
         thumbnail_scale=scale,
         others=others,
     )
+
+
+def flops(subject: Subject, query: Query) -> int:
+    """Of three walks over the matrix, by its bytes."""
+    named = _named(subject.transformer)
+    stored = named[_chosen(named, query)[0]]
+    if isinstance(stored, nn.Parameter):
+        return 4 * stored.nbytes
+    return 4 * stored.num_bytes // (1 if isinstance(stored, Weight) else stored.num_matrices)
 
 
 def _named(model: nn.Module) -> dict[str, Weight | Stack | nn.Parameter]:
@@ -169,36 +184,96 @@ def _chosen(
     return meant[0], tuple(meant[1:])
 
 
-def _opened(stored: Weight | Stack | nn.Parameter, query: Query) -> tuple[Tensor, str, int, int]:
-    """Its numbers, how they are kept, and bytes and count of all of it."""
+def _opened(stored: Weight | Stack | nn.Parameter, query: Query) -> tuple[Parts, str, int, int]:
+    """Its rows in parts, how they are kept, and bytes and count of all of it."""
     if isinstance(stored, nn.Parameter):
-        return stored, _dtype(stored), stored.nbytes, stored.numel()
+        return _parts_of(stored.detach()), _dtype(stored), stored.nbytes, stored.numel()
     if isinstance(stored, Weight):
-        matrix = stored.dense()
         kept = type(stored).__name__
         if isinstance(stored, Packed):
             kept = f"packed {stored.packed.kind.name.lower()}"
-        elif isinstance(stored, DenseWeight):
+            shape = (stored.packed.num_rows, stored.packed.num_columns)
+            parts = _rows_of(stored, *shape)
+            return parts, kept, stored.num_bytes, shape[0] * shape[1]
+        if isinstance(stored, DenseWeight):
             kept = _dtype(stored.weight)
-        return matrix, kept, stored.num_bytes, matrix.numel()
+        matrix = stored.dense().detach()
+        return _parts_of(matrix), kept, stored.num_bytes, matrix.numel()
     experts, expert = stored.num_matrices, query.expert or 0
     if expert >= experts:
         raise RequestError(
             f"expert is {expert}; it must be from 0 to {experts - 1}.", param="expert"
         )
-    matrix = stored.matrix(expert, torch.float32)
+    matrix = stored.matrix(expert, torch.float32).detach()
     kept = f"{type(stored).__name__}, expert {expert} of {experts}"
-    return matrix, kept, stored.num_bytes, experts * matrix.numel()
+    return _parts_of(matrix), kept, stored.num_bytes, experts * matrix.numel()
+
+
+def _parts_of(matrix: Tensor) -> Parts:
+    """Some rows at a time of what lies there unpacked; a vector is one row."""
+    rows = matrix.view(1, -1) if matrix.dim() < 2 else matrix.flatten(0, -2)
+
+    def parts() -> Iterator[Tensor]:
+        for part in _split(rows, rows.shape[1]):
+            breathe()
+            yield part.float()
+
+    return parts
+
+
+def _rows_of(stored: Weight, num_rows: int, num_columns: int) -> Parts:
+    """Some rows at a time, unpacked when they come."""
+
+    def parts() -> Iterator[Tensor]:
+        for ids in _split(torch.arange(num_rows), num_columns):
+            breathe()
+            yield stored.rows(ids).detach().float()
+
+    return parts
+
+
+def _split(rows: Tensor, num_columns: int) -> tuple[Tensor, ...]:
+    return cast("tuple[Tensor, ...]", rows.split(max(1, NUMBERS_AT_ONCE // num_columns)))
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Of all numbers of a matrix."""
+
+    rows: int
+    columns: int
+    mean: float
+    deviation: float
+    least: float
+    most: float
+    zeros: float
+
+
+def _figures(parts: Parts) -> _Figures:
+    """From two walks: the deviation is taken from the mean, which the first one gives."""
+    sizes, total, zeros = list[tuple[int, int]](), 0.0, 0
+    least, most = math.inf, -math.inf
+    for part in parts():
+        sizes.append((part.shape[0], part.shape[1]))
+        total += float(part.double().sum())
+        zeros += int((part == 0).sum())
+        least, most = min(least, float(part.min())), max(most, float(part.max()))
+    rows, columns = sum(size[0] for size in sizes), sizes[0][1]
+    count = rows * columns
+    mean = total / count
+    squares = sum(float((part.double() - mean).square().sum()) for part in parts())
+    return _Figures(rows, columns, mean, math.sqrt(squares / count), least, most, zeros / count)
 
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _thumbnail(values: Tensor) -> Tensor:
+def _thumbnail(parts: Parts) -> Tensor:
     """Mean sizes by tile. Shapes: [N, K] -> [32, 32], or fewer where there are fewer."""
-    sizes = (min(SIDE, values.shape[0]), min(SIDE, values.shape[1]))
-    return nn.functional.adaptive_avg_pool2d(values.abs()[None], sizes)[0]
+    pool = nn.functional.adaptive_avg_pool1d  # by columns, then by rows: tiles are rectangles
+    across = torch.cat([pool(part.abs(), min(SIDE, part.shape[1])) for part in parts()])
+    return pool(across.T, min(SIDE, len(across))).T
 
 
 VIEW = View(
@@ -208,4 +283,5 @@ VIEW = View(
     probe,
     takes=("layer", "expert", "text"),
     is_content=False,
+    flops=flops,
 )

@@ -1,0 +1,100 @@
+"""Long work in pieces: it takes a breath between two of them, and others go on meanwhile.
+
+A view, a vocabulary or a file is plain code, deep in loops; it says breathe() where it could stop.
+Run by in_turns it stops there, in a thread that is its own, until its next turn: only one of the
+two threads runs at any moment, so nothing of it needs a lock. Anywhere else breathe() is nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from time import perf_counter
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+PIECE_SECONDS = 0.005  # a turn lasts so long at least: two turns cost about 0.05 ms
+
+
+def breathe() -> None:
+    """Stop here if others should have a turn. To be called about every millisecond of work."""
+    turns = getattr(_here, "turns", None)
+    if turns is not None:
+        turns.breathe()
+
+
+def in_turns(work: Callable[[], T]) -> Generator[None, None, T]:
+    """What work gives, in as many steps as it takes; closing the generator ends it at a breath.
+
+    Raises: what work raises.
+    """
+    turns = _Turns(work)
+    try:
+        while turns.go():
+            yield
+    finally:
+        turns.leave()
+    return turns.result()
+
+
+class _LeftError(BaseException):
+    """Nobody waits for the work any more; no handler of it may take this for a fault."""
+
+
+class _Turns(Generic[T]):
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._ours, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
+        self._began = 0.0
+        self._has_ended = self._is_left = False
+        self._found: list[T] = []
+        self._fault: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def go(self) -> bool:
+        """One turn. Whether there are more."""
+        self._began = perf_counter()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="cutaway-turns", daemon=True)
+            self._thread.start()
+        else:
+            self._ours.release()
+        self._theirs.acquire()
+        return not self._has_ended
+
+    def leave(self) -> None:
+        """End the work, wherever it stands."""
+        if self._thread is not None and not self._has_ended:
+            self._is_left = True
+            self.go()
+        if self._thread is not None:
+            self._thread.join()
+
+    def result(self) -> T:
+        if self._fault is not None:
+            raise self._fault
+        return self._found[0]
+
+    def breathe(self) -> None:
+        """Called by the work."""
+        if self._is_left or perf_counter() - self._began < PIECE_SECONDS:
+            return  # who is left ends in one go
+        self._theirs.release()
+        self._ours.acquire()
+        if self._is_left:
+            raise _LeftError
+
+    def _run(self) -> None:
+        _here.turns = self
+        try:
+            self._found.append(self._work())
+        except _LeftError:
+            pass
+        except BaseException as fault:
+            self._fault = fault
+        self._has_ended = True
+        self._theirs.release()
+
+
+_here = threading.local()
