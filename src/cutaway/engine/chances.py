@@ -12,7 +12,7 @@ from cutaway.engine.comparison import Divergence
 from cutaway.engine.forced import forced_record
 from cutaway.engine.side import Side, Steps
 from cutaway.engine.sides import Pair, Source
-from cutaway.engine.verify import rows_of
+from cutaway.engine.verify import bytes_of_rows, rows_of
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.effects import shares
 
@@ -45,6 +45,12 @@ def _rows(source: Source, side: Side) -> list[Row]:
     record.request = replace(record.request, params=side.params)
     record.seed = source.answer.seed if side.params.seed is None else side.params.seed
     state = side.engine.grammar_state(side.params)
+    vocab_size = side.engine.model.facts.vocab_size
+    num_bytes = bytes_of_rows(
+        len(source.token_ids), vocab_size=vocab_size, has_grammar=state is not None
+    )
+    words = f"what decided each token of a side: {num_bytes / 2**20:,.1f} MiB"
+    source.allowance.take(num_bytes, words)
     return rows_of(record, end_ids=side.engine.model.end_ids(side.params), state=state)
 
 

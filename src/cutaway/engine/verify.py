@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from itertools import islice
+from typing import cast, overload
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
+from cutaway.core.turns import breathe
 from cutaway.engine.kept import as_bytes, kept_numbers
 from cutaway.engine.replay import Replay
 from cutaway.engine.replay_plan import Level
@@ -23,6 +25,8 @@ from cutaway.sampling.candidates import Row
 from cutaway.sampling.grammar import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.records import AnswerRecord
+
+_ROW_BYTES = 700  # of a Row with its prefix, as measured
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,30 @@ class Present:
     pool: Pool
 
 
+class Prefix(Sequence[int]):
+    """The first so many of some token ids. Takes no copy: of n rows, copies were n^2 ids."""
+
+    def __init__(self, token_ids: Sequence[int], length: int) -> None:
+        self._token_ids, self._length = token_ids, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return self._token_ids[: self._length][index]
+        return self._token_ids[range(self._length)[index]]
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self._token_ids, self._length)
+
+
 def verify(
     replay: Replay,
     *,
@@ -94,6 +122,12 @@ def verify(
     return _compare(answer, drawn, replay, present)
 
 
+def bytes_of_rows(num_tokens: int, *, vocab_size: int, has_grammar: bool) -> int:
+    """Memory that rows_of takes at most: a row of each token, with a bit for each id that it may
+    be where a grammar says so."""
+    return num_tokens * (_ROW_BYTES + (vocab_size // 8 if has_grammar else 0))
+
+
 def rows_of(
     answer: AnswerRecord, *, end_ids: frozenset[int], state: GrammarState | None
 ) -> list[Row]:
@@ -101,10 +135,13 @@ def rows_of(
     rows: list[Row] = []
     output = [token.token_id for token in answer.tokens]
     for index, token_id in enumerate(output):
+        breathe()
         allowed = None if state is None else state.masks([])[0]
         is_over = state is not None and allowed is not None and state.only_ends(allowed)
         rows.append(
-            row_of(answer, output[:index], end_ids=end_ids, allowed=allowed, must_end=is_over)
+            row_of(
+                answer, Prefix(output, index), end_ids=end_ids, allowed=allowed, must_end=is_over
+            )
         )
         if state is not None:
             state.completes(token_id)
