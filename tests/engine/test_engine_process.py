@@ -379,3 +379,48 @@ def has_ended(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state in "ZX"
+
+
+def test_a_slow_reader_is_held_at_its_own_answer(
+    loop: asyncio.Runner, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the same tokens as a quick one; meanwhile the engine makes no more than a few."""
+    monkeypatch.setattr(module, "MOST_UNREAD", 8)
+
+    async def body() -> None:
+        async with running(model) as service:
+            slow = request("slow", max_tokens=230)
+            expected = await token_ids(service, request("quick", max_tokens=230))
+            said: list[int] = []
+            async with aclosing(service.follow(slow)) as deltas:
+                async for delta in deltas:
+                    said += delta.token_ids
+                    if len(said) % 50 == 1:
+                        inbox = service._open["slow"]
+                        while not inbox.is_held and len(said) + inbox.qsize() < 230:
+                            await asyncio.sleep(0)
+                        # Others are answered meanwhile, and the engine then stands still.
+                        await token_ids(service, request(f"other-{len(said)}"))
+                        assert inbox.qsize() < 100
+            assert said == expected
+            stats = await service.stats()
+            assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+
+    loop.run(body())
+
+
+def test_a_slow_reader_that_leaves_while_it_is_held_leaves_nothing(
+    loop: asyncio.Runner, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_UNREAD", 4)
+
+    async def body() -> None:
+        async with running(model) as service:
+            async with aclosing(service.follow(request("slow", max_tokens=230))) as deltas:
+                await anext(deltas)
+                while not service._open["slow"].is_held:
+                    await asyncio.sleep(0)
+            stats = await service.stats()
+            assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+
+    loop.run(body())

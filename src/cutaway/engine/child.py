@@ -32,6 +32,7 @@ from cutaway.engine.messages import (
     Counted,
     Frames,
     Heard,
+    Hold,
     Leave,
     Listen,
     Load,
@@ -52,6 +53,7 @@ from cutaway.engine.messages import (
     command,
     written,
 )
+from cutaway.engine.outbox import Outbox
 from cutaway.engine.service import Batch
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _STDERR = 2
+_LAST_SECONDS = 5.0  # for the last words to be read
 
 
 class Child:
@@ -74,7 +77,7 @@ class Child:
         self._lane: Lane | None = None
         self._feeds: Feeds | None = None
         self._is_pinged = False  # whether a ping waits for the main thread
-        self._saying = threading.Lock()  # the reading thread answers pings beside it
+        self._outbox = Outbox(link)
 
     def run(self) -> None:
         """Load, then work until the other side is gone. Raises: what a step raises."""
@@ -83,6 +86,7 @@ class Child:
             engine = self._load(self._loads.get())
         except CutawayError as error:
             self._say(Unloadable(error))
+            self._outbox.close(_LAST_SECONDS)
             return
         from cutaway.engine import loop
 
@@ -162,6 +166,8 @@ class Child:
                 self._feeds.open(number, listened, lambda heard: self._say(_heard(number, heard)))
             case Try(number, tried):
                 self._lane.compare(number, tried, lambda told: self._say(_heard(number, told)))
+            case Hold(request_id, is_held):
+                self._engine.hold(request_id, is_held=is_held)
             case More(number):
                 self._feeds.more(number)
             case Leave(number):
@@ -176,8 +182,7 @@ class Child:
 
     def _say(self, said: Report) -> None:
         data = written(said)
-        with self._saying:
-            self._link.sendall(data)
+        self._outbox.put(data)
 
 
 def _seen(number: int, found: bytes | CutawayError) -> Seen | Unseen:

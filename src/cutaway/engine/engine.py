@@ -149,6 +149,15 @@ class Engine:
             answer = self._answers[sequence]
             self._ended.append(self._closed(answer, answer.delta(reason="abort", error=error)))
 
+    def hold(self, request_id: str, *, is_held: bool) -> None:
+        """Make no more of a request until told otherwise: its reader is slow. Nobody waits for it.
+
+        May be said of one that has ended.
+        """
+        for sequence in self._answers:
+            if sequence.request.request_id == request_id:
+                self.scheduler.hold(sequence, is_held=is_held)
+
     def replay(
         self,
         answer: AnswerRecord,

@@ -44,6 +44,13 @@ class Abort(msgspec.Struct, tag=True, array_like=True):
     choice: int | None = None
 
 
+class Hold(msgspec.Struct, tag=True, array_like=True):
+    """Make no more of an answer than its reader takes, or go on with it."""
+
+    request_id: str
+    is_held: bool
+
+
 class Count(msgspec.Struct, tag=True, array_like=True):
     """Say what the engine holds. number: comes back with the answer."""
 
@@ -94,7 +101,9 @@ class Ping(msgspec.Struct, tag=True, array_like=True):
     """Say how far work has come. Answered at once, even in the middle of a step."""
 
 
-Command: TypeAlias = Load | Add | Abort | Count | See | Survey | Listen | Try | More | Leave | Ping
+Command: TypeAlias = (
+    Load | Add | Abort | Hold | Count | See | Survey | Listen | Try | More | Leave | Ping
+)
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True):

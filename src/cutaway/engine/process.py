@@ -25,6 +25,7 @@ from cutaway.engine.messages import (
     Count,
     Counted,
     Heard,
+    Hold,
     Leave,
     Listen,
     Load,
@@ -47,11 +48,32 @@ from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCar
 from cutaway.engine.spawn import EngineProcess
 from cutaway.engine.traffic import Traffic
 
-_Inbox = asyncio.Queue[Delta | CutawayError]
+MOST_UNREAD = 64  # news of a request, over which it is held: seconds of reading
+
 _Events = asyncio.Queue[Batch | CutawayError]
 
 
 _HUNG = "the engine does not move. It is started again unless it does. Try again in a minute."
+
+
+class _Inbox(asyncio.Queue[Delta | CutawayError]):
+    """What was said of a request and not taken yet; what is full is told once, until drained."""
+
+    is_held = False
+
+    def is_full(self) -> bool:
+        """Whether its reader is so slow that the engine should make no more, from now on."""
+        if self.is_held or self.qsize() < MOST_UNREAD:
+            return False
+        self.is_held = True
+        return True
+
+    def is_drained(self) -> bool:
+        """Whether the engine may go on, from now on."""
+        if not self.is_held or self.qsize() > MOST_UNREAD // 4:
+            return False
+        self.is_held = False
+        return True
 
 
 def _note(text: str) -> None:
@@ -148,6 +170,8 @@ class ProcessService:
                 life.say(Add(request))
                 while num_open:
                     news = await inbox.get()
+                    if inbox.is_drained():
+                        life.say(Hold(request.request_id, is_held=False))
                     if isinstance(news, CutawayError):
                         num_open = 0
                         raise news
@@ -387,8 +411,11 @@ class ProcessService:
                 self._num_fruitless = 0
                 for delta in deltas:
                     inbox = self._open.get(delta.request_id)
-                    if inbox is not None:  # nobody may listen any more
-                        inbox.put_nowait(delta)
+                    if inbox is None:
+                        continue  # nobody listens any more
+                    inbox.put_nowait(delta)
+                    if inbox.is_full() and self._life is not None:
+                        self._life.say(Hold(delta.request_id, is_held=True))
             case Refused(request_id, error):
                 inbox = self._open.get(request_id)
                 if inbox is not None:

@@ -121,10 +121,12 @@ class Scheduler:
         # The first waiting one while pages are short, and what it was told when it was asked: it
         # is asked again when pages have come back since, wherever from, or shares are others.
         self._blocked: tuple[Sequence, object] | None = None
+        self._held: set[Sequence] = set()  # they neither run nor wait, and hold no pages
 
     @property
     def has_work(self) -> bool:
-        return bool(self._keys)
+        """Whether there is a sequence that may move."""
+        return len(self._held) < len(self._keys)
 
     @property
     def num_waiting(self) -> int:
@@ -173,13 +175,32 @@ class Scheduler:
         """
         self._num_steps += 1
         steps = self._plan_step()
-        if not steps and self._keys:
+        if not steps and self.has_work:
             # A shortage of pages cannot lead here, an allocation that failed can: start afresh.
             while self._running:
                 self._preempt(self._running[-1])
             steps = self._plan_step()
-        assert steps or not self._keys, "a step with work moves the oldest sequence"
+        assert steps or not self.has_work, "a step with work moves the oldest sequence"
         return steps
+
+    def hold(self, sequence: Sequence, *, is_held: bool) -> None:
+        """Give a sequence no more steps, or let it go on; may be said of one that has ended.
+
+        To be said between two steps. It is preempted at once, so that nobody waits for it: its full
+        pages stay findable, and where nobody needed them it finds them again when its turn comes,
+        before all that wait.
+        """
+        if sequence not in self._keys or (sequence in self._held) == is_held:
+            return
+        self._blocked = None
+        if not is_held:
+            self._held.remove(sequence)
+            self._waiting.add_preempted(sequence)
+            return
+        if sequence.tables is not None:
+            self._preempt(sequence)
+        self._waiting.remove(sequence)
+        self._held.add(sequence)
 
     def complete(self, scheduled: Scheduled, num_valid: int) -> None:
         """Make the first num_valid computed tokens final and roll back the rest.
@@ -206,6 +227,9 @@ class Scheduler:
         """End a sequence, wherever it stands; its full pages stay findable."""
         del self._keys[sequence]
         self._blocked = None
+        if sequence in self._held:
+            self._held.remove(sequence)
+            return
         if sequence.tables is None:
             self._waiting.remove(sequence)
             return

@@ -23,6 +23,7 @@ from cutaway.server.door import Call
 # Tells of a delta whether its choice is complete, whatever else the model would say.
 Watch = Callable[[Delta], bool]
 
+MAX_UNREAD = 64  # news of several prompts that are with nobody yet
 MAX_AT_ONCE = 16  # prompts of one HTTP request that are with the engine; the others wait here
 
 
@@ -207,17 +208,18 @@ def _late(request: Request) -> DeadlineError:
 async def _merged(
     sources: Sequence[AsyncGenerator[Delta]],
 ) -> AsyncGenerator[tuple[int, Delta]]:
-    inbox: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue()
+    # Bounded: who reads slowly is waited for, and the engine then makes no more.
+    inbox: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue(MAX_UNREAD)
     places = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def pump(prompt: int, source: AsyncGenerator[Delta]) -> None:
         try:
             async with places, aclosing(source) as deltas:
                 async for delta in deltas:
-                    inbox.put_nowait((prompt, delta))
-            inbox.put_nowait(None)
+                    await inbox.put((prompt, delta))
+            await inbox.put(None)
         except Exception as error:  # whatever it is, nobody may wait for ever
-            inbox.put_nowait(error)
+            await inbox.put(error)
 
     tasks = [asyncio.create_task(pump(*item)) for item in enumerate(sources)]
     num_open = len(tasks)
