@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import pytest
 from live_server import Live, live, post
 from server_app import chat, completion
 
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
 from cutaway.kernels import capture
 from cutaway.server.config import MAX_HEADER_BYTES, ServerConfig
+from cutaway.server.connection import Numbers
 from cutaway.server.run import listening
 
 # Longer than what a busy machine takes to leave in the midst of it.
@@ -297,3 +300,35 @@ def test_many_streams_run_at_once(folder: Path) -> None:
 
     said, most = run(folder, body)
     assert all(each.startswith(b"HTTP/1.1 200 ") for each in said) and most > 8
+
+
+def test_connections_have_the_least_numbers_that_are_free() -> None:
+    numbers = Numbers()
+    assert [numbers.take() for _ in range(3)] == [1, 2, 3]
+    numbers.give(3)
+    numbers.give(1)
+    assert [numbers.take() for _ in range(3)] == [1, 3, 4]
+
+
+def test_where_anybody_may_ask_each_connection_has_its_share(folder: Path) -> None:
+    async def body() -> list[str]:
+        async with live(folder) as server:
+            seen: list[str] = []
+            honest = server.context.service.follow
+
+            def follow(request: Request) -> AsyncGenerator[Delta]:
+                seen.append(request.sharer)
+                assert request.owner == "" and request.cache_salt == b""
+                return honest(request)
+
+            server.context.service.follow = follow  # type: ignore[method-assign]
+            for _ in range(2):
+                reader, writer = await server.connect()
+                for _ in range(2):
+                    writer.write(post(TEXT, dict(completion(max_tokens=1))))
+                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                    await reader.readexactly(int(head.split(b"content-length: ")[1].split()[0]))
+            return seen
+
+    seen = asyncio.run(body())
+    assert seen == [f"connection {number}" for number in (1, 1, 2, 2)]

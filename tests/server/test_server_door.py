@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -313,28 +314,64 @@ def scope_of(path: str) -> dict[str, Any]:
 def test_requests_past_the_most_that_may_be_open_are_refused_at_once(folder: Path) -> None:
     async def body() -> tuple[int, dict[str, str], int]:
         async with serving(folder, max_open_requests=1) as (app, context):
-            held = asyncio.Event()
-
-            async def receive() -> dict[str, Any]:
-                await held.wait()
-                return {"type": "http.disconnect"}
-
-            async def send(message: Any) -> None:
-                raise AssertionError("a client that left is told nothing")
-
-            first = asyncio.create_task(app(scope_of("/tokenize"), receive, send))
-            while app.num_open == 0:
+            context.worker._turns._num_free = 0  # no thread reads what has come
+            sent = b'{"prompt": "hello"}'
+            first = asyncio.create_task(status(app, "POST", "/tokenize", [HOST, KIND], sent))
+            while not context.worker._turns._waiting:
                 await asyncio.sleep(0)
             code, told = await status(app, "GET", "/v1/models", [HOST])
             alive, _ = await status(app, "GET", "/health", [HOST])
-            held.set()
-            await first
-            assert app.num_open == 0
+            context.worker._turns._pass_on()
+            assert (await first)[0] == 200
+            assert app.num_open == app._places.total == 0
             assert b'reason="open_requests"' in context.metrics.text(None)
             return code, told, alive
 
     code, told, alive = asyncio.run(body())
     assert code == 503 and told["retry-after"] == "1" and alive == 200
+
+
+def slow_scope(number: int, key: str | None) -> dict[str, Any]:
+    """The head of a request whose body does not come."""
+    scope = {**scope_of("/tokenize"), "state": {"connection": f"connection {number}"}}
+    if key is not None:
+        scope["headers"] = [*scope["headers"], (b"authorization", b"Bearer " + key.encode())]
+    return scope
+
+
+@pytest.mark.parametrize("keys", [KEYS, None])
+def test_slow_bodies_however_many_leave_room_for_others(folder: Path, keys: Keys | None) -> None:
+    async def body() -> tuple[Counter[int], int]:
+        async with serving(folder, keys=keys, max_open_requests=20) as (app, _):
+            statuses: Counter[int] = Counter()
+
+            async def receive() -> dict[str, Any]:
+                return await asyncio.get_running_loop().create_future()
+
+            async def send(message: Any) -> None:
+                statuses[message.get("status", 0)] += 1
+
+            def slow(number: int) -> asyncio.Task[None]:
+                scope = slow_scope(number, KEY if keys else None)
+                return asyncio.create_task(app(scope, receive, send))
+
+            tasks = [slow(number) for number in range(30)]
+            await asyncio.sleep(0.1)
+            key = [(b"authorization", b"Bearer " + OTHER.encode())] if keys else []
+            code, _ = await status(
+                app, "POST", "/tokenize", [HOST, KIND, *key], b'{"prompt": "hello"}'
+            )
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert app.num_open == app._places.total == 0 and not app._bodies
+            return statuses, code
+
+    statuses, code = asyncio.run(body())
+    assert code == 200
+    del statuses[0]  # bodies of answers
+    # One key has 4/5 of the places; where connections are owners, the oldest make room.
+    assert statuses == ({503: 14} if keys else {408: 11})
 
 
 def test_keys_are_compared_in_constant_time() -> None:

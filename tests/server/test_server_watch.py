@@ -194,9 +194,9 @@ def test_parsing_and_templates_run_in_worker_threads(asked: Callable[..., Any]) 
 
 def test_too_much_to_read_is_refused(asked: Callable[..., Any]) -> None:
     async def ask(http: httpx2.AsyncClient, context: Context) -> Any:
-        context.worker._num_open = 10**6
+        context.worker._open.total += 10**6
         refused = await http.post("/tokenize", json={"prompt": "x"})
-        context.worker._num_open = 0
+        context.worker._open.total -= 10**6
         return refused
 
     refused = asked(ask)

@@ -8,17 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 
 from cutaway.core.errors import OverloadedError
 from cutaway.core.request import Request
+from cutaway.core.shared_bound import SharedBound
 from cutaway.engine.bounds import TrafficConfig
 
-# An owner gets more while it holds less than so many times what is free: alone 4/5 of a bound, so
-# that others find room. Choudhury and Hahne 1998 share the buffers of switches this way.
-SHARE = 4
 DRAIN_RETRY_SECONDS = 30  # another server, or the next process here, should answer by then
 MOST_RETRY_SECONDS = 60
 
@@ -35,8 +32,8 @@ class Traffic:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         waiting = config.max_waiting or 4 * max_sequences
-        self._answers = _Bound(max_sequences + waiting)
-        self._tokens = _Bound(config.max_waiting_tokens or 8 * cache_tokens)
+        self._answers = SharedBound(max_sequences + waiting)
+        self._tokens = SharedBound(config.max_waiting_tokens or 8 * cache_tokens)
         self._clock = clock
         self._arrivals: dict[Place, float] = {}  # of those that wait, the oldest first
         self._usual_wait = 1.0
@@ -60,7 +57,7 @@ class Traffic:
                 "later.",
                 retry_after=DRAIN_RETRY_SECONDS,
             )
-        owner, num_tokens = request.owner, len(request.prompt_token_ids)
+        owner, num_tokens = request.sharer, len(request.prompt_token_ids)
         num_answers = request.params.n
         if not self._answers.has_room(owner, num_answers):
             raise self._overload(f"{self._answers.most} answers at once")
@@ -136,27 +133,3 @@ class Place:
     def begin(self) -> None:
         """There is news of it; may be said again."""
         self._traffic.begin(self)
-
-
-class _Bound:
-    """An amount that owners share."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.total = 0
-        self._held: Counter[str] = Counter()
-
-    def has_room(self, owner: str, amount: int) -> bool:
-        """Whether an owner may hold so much more; whoever comes when it is empty may."""
-        left = self.most - self.total
-        return not self.total or (amount <= left and self._held[owner] < SHARE * left)
-
-    def take(self, owner: str, amount: int) -> None:
-        self._held[owner] += amount
-        self.total += amount
-
-    def give(self, owner: str, amount: int) -> None:
-        self.total -= amount
-        self._held[owner] -= amount
-        if not self._held[owner]:
-            del self._held[owner]  # owners come and go

@@ -7,6 +7,7 @@ and then, or fill memory with one endless header.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,8 +23,32 @@ def protocol(*, header_seconds: float) -> type[asyncio.Protocol]:
 
     class Timed(Connection):
         seconds = header_seconds
+        numbers = Numbers()
 
     return Timed
+
+
+class Numbers:
+    """Numbers of connections, the least that is free first.
+
+    So there are never more than connections at once, and one after another has the same: where
+    anybody may ask, these are the owners.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._most = 0
+
+    def take(self) -> int:
+        """A number for one connection."""
+        if self._free:
+            return heapq.heappop(self._free)
+        self._most += 1
+        return self._most
+
+    def give(self, number: int) -> None:
+        """The connection is closed."""
+        heapq.heappush(self._free, number)
 
 
 class Connection(HttpToolsProtocol):
@@ -34,17 +59,22 @@ class Connection(HttpToolsProtocol):
     """
 
     seconds = 10.0
+    numbers = Numbers()
+    _number = 0
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come; its first head is due."""
         super().connection_made(transport)
+        self._number = self.numbers.take()
+        self.app_state = {**self.app_state, "connection": f"connection {self._number}"}
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._stop_waiting()
+        self.numbers.give(self._number)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -266,6 +266,7 @@ def request_of(
         params=params,
         cache_salt=call.owner.cache_salt,
         owner=call.owner.name,
+        connection=call.connection,
         deadline=context.deadline(timeout),
     )
     check_request(request, context.service.model.vocab_size, context.service.model.max_length)

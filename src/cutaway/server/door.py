@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from cutaway.core.limits import shown
+from cutaway.core.shared_bound import SharedBound
 from cutaway.server import log
 from cutaway.server.auth import Keys
 from cutaway.server.config import (
@@ -25,7 +26,7 @@ from cutaway.server.config import (
 )
 from cutaway.server.errors import HttpError, encoded, fault_of, headers_of
 from cutaway.server.metrics import Metrics
-from cutaway.server.owner import ANYBODY, Owner
+from cutaway.server.owner import ANYBODY, SHARER, Owner
 from cutaway.server.page import is_page
 
 Scope = MutableMapping[str, Any]
@@ -51,13 +52,20 @@ class Call:
     send: Send
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     owner: Owner = ANYBODY
+    connection: str = ""  # the one it came by, where the server's own code took it in
     headers: Headers = field(default_factory=list[tuple[bytes, bytes]])  # of the answer
     status: int | None = None
     grammar_field: str | None = None  # where the body asks for a form of the answer
     operation: str = "chat"  # what is asked for, as OpenTelemetry calls it
     trace_parent: str | None = None  # the span of whoever asks, as W3C writes it
+    has_place: bool = False  # one of those that owners share
     counts: dict[str, int] = field(default_factory=dict[str, int])  # tokens, for the log
     began: float = field(default_factory=perf_counter)
+
+    @property
+    def sharer(self) -> str:
+        """Whose share it takes: the owner's, or where anybody may ask, its connection's."""
+        return self.owner.name or self.connection
 
     async def pass_on(self, message: Message) -> None:
         """Send a message of the answer, its headers completed."""
@@ -92,6 +100,10 @@ class Door:
         self._metrics = metrics
         self._closed = closed
         self._num_open = 0
+        self._places = SharedBound(config.max_open_requests)
+        # Bodies on their way, the one that began first in front: when all places are taken it
+        # makes room, so that nobody is kept out by who sends slowly.
+        self._bodies: dict[Call, asyncio.Timeout] = {}
         named = {host_in_url(config.host), *config.allowed_hosts}
         has_any = config.is_public and not config.allowed_hosts
         self._hosts = None if has_any else frozenset({*LOOPBACK_NAMES, *named})
@@ -109,8 +121,8 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        call = Call(send)
-        scope.setdefault("state", {})["call"] = call
+        state = scope.setdefault("state", {})
+        call = state["call"] = Call(send, connection=state.get("connection", ""))
         self._num_open += 1
         try:
             await self._answer(scope, receive, call)
@@ -122,6 +134,7 @@ class Door:
             await _refuse(call, scope, fault_of(error))
         finally:
             self._num_open -= 1
+            self._leave(call)
             self._note(scope, call)
 
     async def _answer(self, scope: Scope, receive: Receive, call: Call) -> None:
@@ -136,9 +149,9 @@ class Door:
         if not is_open:
             self._check_key(headers, call)
             call.trace_parent = _trace_parent(headers)
-            self._check_room(scope["method"])
+            self._enter(call, scope["method"])
             _check_form(scope["method"], headers)
-        body = await self._body(headers, receive)
+        body = await self._body(call, headers, receive)
         await self._app(scope, _replayed(body, receive), call.pass_on)
 
     def _check_host(self, host: str | None) -> None:
@@ -185,22 +198,38 @@ class Door:
             )
         call.owner = owner
 
-    def _check_room(self, method: str) -> None:
-        if self._num_open > self._config.max_open_requests:
+    def _enter(self, call: Call, method: str) -> None:
+        """Take one of the places for requests. Raises: HttpError when there is none."""
+        SHARER.set(call.sharer)
+        places = self._places
+        if places.left < 1 and self._bodies:
+            slowest, timeout = next(iter(self._bodies.items()))
+            timeout.reschedule(0)
+            self._leave(slowest)
+        if not places.has_room(call.sharer):
             self._metrics.rejected("open_requests")
             raise HttpError(
                 status=503,
-                message=f"{self._num_open - 1} requests are open; at most "
-                f"{self._config.max_open_requests} may be. Try again in a second.",
+                message=f"{places.total} requests are open; at most {places.most} may be, and of "
+                "one owner no more than leaves room for others. Try again in a second.",
                 code="overloaded",
                 retry_after=1,
             )
+        places.take(call.sharer)
+        call.has_place = True
         fault = self._closed() if method == "POST" else None
         if fault is not None:
             self._metrics.rejected(fault.code or "closed")
             raise fault
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    def _leave(self, call: Call) -> None:
+        """Give its place back, once."""
+        self._bodies.pop(call, None)
+        if call.has_place:
+            call.has_place = False
+            self._places.give(call.sharer)
+
+    async def _body(self, call: Call, headers: Headers, receive: Receive) -> bytes:
         """The whole body, within its size and its time."""
         config = self._config
         length = _only(headers, b"content-length")
@@ -208,7 +237,8 @@ class Door:
             raise _too_large(config.max_body_bytes)
         body = bytearray()
         try:
-            async with asyncio.timeout(config.body_seconds):
+            async with asyncio.timeout(config.body_seconds) as whole:
+                self._bodies[call] = whole
                 while True:
                     async with asyncio.timeout(config.body_idle_seconds):
                         message = await receive()
@@ -226,6 +256,8 @@ class Door:
                 f"parts and {config.body_seconds:g} s in all.",
                 code="request_timeout",
             ) from None
+        finally:
+            self._bodies.pop(call, None)
 
     def _note(self, scope: Scope, call: Call) -> None:
         seconds = perf_counter() - call.began

@@ -144,6 +144,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
                 params=params,
                 cache_salt=call.owner.cache_salt,
                 owner=call.owner.name,
+                connection=call.connection,
                 deadline=deadline,
             )
             for index, (_, token_ids) in enumerate(prompts)

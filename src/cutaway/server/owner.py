@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -14,3 +15,11 @@ class Owner:
 
 
 ANYBODY = Owner("", b"")  # where no key is asked for, all are one
+
+# Set for each request at the door: whose share of threads, places and the engine it takes.
+SHARER: ContextVar[str] = ContextVar("sharer", default="")
+
+
+def who_asks() -> str:
+    """Whose share the request takes that is being answered: an owner's, or a connection's."""
+    return SHARER.get()
