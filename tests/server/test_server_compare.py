@@ -24,6 +24,9 @@ from subjects import answered as recorded
 TIMES = ("first_text", "per_token", "seconds", "rate", "money")
 
 
+_LONG = "9" * 5000  # more digits than int() takes
+
+
 async def compared(http: httpx2.AsyncClient, trace: str, **body: Any) -> httpx2.Response:
     return await http.post(f"/cutaway/v1/traces/{trace}/compare", json={"runs": 1, **body})
 
@@ -89,6 +92,16 @@ def test_what_cannot_be_compared_is_one_clear_error(folder: Path) -> None:
         ({"change": "seed=1", "max_flops": 1}, 400, "allowed are 1"),
         ({"change": "seed=1", "choice": 1}, 404, "no record of answer"),
         ({"change": "seed=1", "colour": 1}, 400, "colour"),
+        # Numbers in text, as nobody means them.
+        *(({"change": f"token@{step}=5"}, 400, "by its step") for step in ("²", "٣", "1_0", _LONG)),
+        ({"change": f"token@0={_LONG}"}, 400, "token is"),
+        ({"change": "page_size=1"}, 400, "page_size is 1"),
+        ({"change": f"page_size={_LONG}"}, 400, "page_size is"),
+        ({"change": f"seed={_LONG}"}, 400, "seed is"),
+        ({"change": "top_k=²"}, 400, "top_k is"),
+        ({"change": f"ablate={_LONG}"}, 400, "ablate is"),
+        ({"change": f"ablate=0.{_LONG}"}, 400, "ablate is"),
+        ({"change": f"patch=0@1:{_LONG}"}, 400, "patch is"),
     ]
 
     async def body() -> None:
@@ -101,6 +114,7 @@ def test_what_cannot_be_compared_is_one_clear_error(folder: Path) -> None:
                     assert words in response.json()["error"]["message"]
             missing = await compared(http, "chatcmpl-none", change="seed=1")
             assert missing.status_code == 404
+            assert (await http.get("/ready")).status_code == 200
 
     asyncio.run(body())
 

@@ -14,6 +14,7 @@ from cutaway.cli.reading import stdin_text
 from cutaway.cli.terminal import is_seen, note, print_data, print_json
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
+from cutaway.core.whole import whole_number
 
 
 @with_settings(MODEL, only=("model", "accept_license"))
@@ -74,8 +75,9 @@ def parse_ids(text: str) -> list[int]:
 
 
 def _id(item: object) -> int:
-    if isinstance(item, str) and item.isascii() and item.isdigit() and len(item) < 20:
-        return int(item)
+    written = whole_number(item) if isinstance(item, str) else None
+    if written is not None:
+        return written
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 10**19:
         return item
     raise RequestError(

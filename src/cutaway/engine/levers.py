@@ -11,9 +11,9 @@ from difflib import get_close_matches
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
+from cutaway.core.whole import whole_number
 
 MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
-_MOST_DIGITS = 18  # of a place: no answer is as long, and no model has as many layers
 
 # What each lever's value is, in the order of the help.
 DRAWS: Mapping[str, str] = {
@@ -87,10 +87,7 @@ class Change:
 
     def whole(self, *, least: int, most: int) -> int:
         """The value as a whole number. Raises: RequestError with the range."""
-        try:
-            number = int(self.value)
-        except ValueError:
-            number = None
+        number = whole_number(self.value.strip())
         if number is None or not least <= number <= most:
             raise self.refusal(f"it must be a whole number from {least} to {most}")
         return number
@@ -114,11 +111,6 @@ def check_served(change: Change) -> None:
         )
 
 
-def is_number(text: str) -> bool:
-    """Whether it counts something from 0: int() takes no sign for a digit that isdigit() does."""
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-
-
 def change_of(text: str) -> Change:
     """Read FIELD=VALUE. Raises: RequestError naming the levers there are."""
     field, equals, value = text.partition("=")
@@ -132,10 +124,11 @@ def change_of(text: str) -> Change:
         near = get_close_matches(name, LEVERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(LEVERS)}."
         raise RequestError(f"{shown(name)} is nothing to change; {hint}", param="change")
-    if (name == "token") != bool(at) or (at and not is_number(place)):
+    step = whole_number(place)
+    if (name == "token") != bool(at) or (at and step is None):
         raise RequestError(
             f"change is {shown(text)}; a token is changed by its step, as in token@5=ID, and "
             "nothing else has one.",
             param="change",
         )
-    return Change(name, value, int(place) if at else None)
+    return Change(name, value, step)

@@ -92,7 +92,7 @@ def _random(architecture: Architecture) -> RandomWeights:
 def _read_json(path: Path) -> Mapping[str, object]:
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"is not JSON: {error}.", file=str(path), field="file") from None
     if not isinstance(values, dict):
         raise ModelFormatError("must be a JSON object.", file=str(path), field="file")

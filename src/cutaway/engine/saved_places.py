@@ -15,6 +15,7 @@ import numpy as np
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
+from cutaway.core.whole import whole_number
 from cutaway.trace.file import SavedPlace, SavedView, Values
 from cutaway.trace.tensors import Array
 from cutaway.views.query import Query, query_of
@@ -54,16 +55,17 @@ def places_of(text: str | None, *, count: int, param: str) -> tuple[int, ...] | 
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(part) > 20:
+        start, end = whole_number(first), whole_number(last if dash else first)
+        if start is None or end is None:
             raise RequestError(
                 f"{param} has {shown(part)}; it must be all, none, or as in 0,7,20-30.",
                 param=param,
             )
-        if int(last or first) >= count:
+        if end >= count:
             raise RequestError(
                 f"{param} has {part.strip()}; it must be from 0 to {count - 1}.", param=param
             )
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(start, end + 1))
     return tuple(sorted(found))
 
 

@@ -33,7 +33,7 @@ def folder_template(folder: Path) -> str | None:
         return None
     try:
         values: object = json.loads(config.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"is not JSON: {error}.", file=str(config), field="file") from None
     if not isinstance(values, dict):
         raise ModelFormatError("must be a JSON object.", file=str(config), field="file")

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from cutaway.core.whole import whole_number
+
 _READ_BYTES = 1 << 28  # far beyond what a core's own caches hold
 
 
@@ -28,7 +30,8 @@ def chosen_threads() -> int:
     """Threads to compute with: those available, or fewer where OMP_NUM_THREADS says so."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     available = available_threads()
-    return min(int(asked), available) if asked.isdecimal() and int(asked) > 0 else available
+    number = whole_number(asked)
+    return min(number, available) if number else available
 
 
 def instruction_sets() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import cast
 
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.limits import shown
+from cutaway.core.whole import whole_number
 
 
 class Fields:
@@ -116,7 +117,7 @@ class Fields:
 
     def numbered(self, index: int) -> Fields:
         """The mapping inside whose name is a number, with leading zeros or without; else empty."""
-        names = (name for name in self._values if name.isdecimal() and int(name) == index)
+        names = (name for name in self._values if whole_number(name) == index)
         return self.nested(next(names, str(index)))
 
     def _found(self, name: str) -> object:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cutaway.core.limits import shown
 from cutaway.core.shared_bound import SharedBound
+from cutaway.core.whole import whole_number
 from cutaway.server import log
 from cutaway.server.auth import Keys
 from cutaway.server.config import (
@@ -233,7 +234,8 @@ class Door:
         """The whole body, within its size and its time."""
         config = self._config
         length = _only(headers, b"content-length")
-        if length is not None and length.isdigit() and int(length) > config.max_body_bytes:
+        size = None if length is None else whole_number(length)
+        if size is not None and size > config.max_body_bytes:
             raise _too_large(config.max_body_bytes)
         body = bytearray()
         try:

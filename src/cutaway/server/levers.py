@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from cutaway.core.errors import ReplayError, RequestError
 from cutaway.core.limits import LIMITS, MAX_CHANGE
+from cutaway.engine.levers import change_of, check_served
 from cutaway.engine.service import Batch, Tried
 from cutaway.server.body import read
 from cutaway.server.context import Context
@@ -76,6 +77,7 @@ def _tried(data: bytes, trace_id: str, call: Call) -> tuple[Tried, bool]:
             f"change has {len(body.change)} characters; it must have at most {MAX_CHANGE}.",
             param="change",
         )
+    check_served(change_of(body.change))  # here, where it costs nobody else a moment
     tried = Tried(
         request_id=trace_id,
         choice=body.choice or 0,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cutaway.core.whole import whole_number
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.json_node import JsonNode
 
@@ -90,9 +91,10 @@ def _members(node: JsonNode) -> Iterator[tuple[str, JsonNode]]:
 
 
 def _number_of(key: str, node: JsonNode) -> int:
-    if not key.isdecimal() or not key.isascii():
+    number = whole_number(key)
+    if number is None:
         raise node.fault("listed under a token id")
-    return int(key)
+    return number
 
 
 def _read(path: Path) -> JsonNode:

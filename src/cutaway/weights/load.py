@@ -18,7 +18,7 @@ from cutaway.core.weights import Target
 from cutaway.weights.source import WeightSource
 
 _MOST_SHOWN = 60  # names, or runs of names, in one message
-_LAYER_NUMBER = re.compile(r"^(\D*)(\d+)(.*)$", re.DOTALL)
+_LAYER_NUMBER = re.compile(r"^([^0-9]*)([0-9]{1,19})(.*)$", re.DOTALL)
 
 Progress = Callable[[int, int], None]  # done, total
 

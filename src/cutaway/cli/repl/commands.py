@@ -18,6 +18,7 @@ from cutaway.cli.repl.memory import Fact
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import check
 from cutaway.core.request import SamplingParams
+from cutaway.core.whole import whole_number
 
 OUTSIDE = "[outside the model]"
 
@@ -239,11 +240,12 @@ def _memory_lines(conversation: Conversation, memory: Memory) -> list[str]:
 
 
 def _forget(which: str, memory: Memory) -> str:
-    if which != "all" and not which.isdigit():
+    number = whole_number(which)
+    if which != "all" and number is None:
         raise RequestError(
             f"forget is given {which!r}; it needs a number of /memory list, or all.", param="memory"
         )
-    count = memory.forget(None if which == "all" else int(which))
+    count = memory.forget(number)
     return f"{OUTSIDE} forgot {count} facts"
 
 

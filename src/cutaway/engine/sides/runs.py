@@ -7,6 +7,7 @@ from typing import Any
 
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import LIMITS
+from cutaway.core.whole import whole_number
 from cutaway.engine.build import device_of, numbers_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.levers import MOST_COPIES, MOST_TOKENS, Change
@@ -17,10 +18,9 @@ from cutaway.engine.sides.pair import Pair, Source
 
 def change_draw(source: Source, change: Change, base: Side) -> Pair:
     limit = LIMITS[change.lever]
-    try:
-        value = int(change.value) if limit.kind == "int" else float(change.value)
-    except ValueError:
-        raise change.refusal(f"it must be {limit.describe()}") from None
+    value = _number(change.value.strip(), is_whole=limit.kind == "int")
+    if value is None:
+        raise change.refusal(f"it must be {limit.describe()}")
     params = replace(base.params, **{change.lever: value})
     return Pair(base, replace(base, params=params), of="draw")
 
@@ -56,15 +56,25 @@ def change_engine(source: Source, change: Change, base: Side) -> Pair:
     value: object = change.value
     if change.lever in ("prefill_chunk", "page_size"):
         value = change.whole(least=1, most=MOST_TOKENS)
-    try:
+    try:  # some settings are checked by what they are for
         config = replace(engine.config, **{change.lever: value})
+        if change.lever == "kv_dtype":
+            model = replace(model, cache_dtype=_cache_dtype(source, config))
+        other = replace(base, engine=beside(source, model, config))
     except ConfigError as error:
         raise RequestError(str(error), param="change") from None
     if change.lever == "kv_dtype":
-        model = replace(model, cache_dtype=_cache_dtype(source, config))
-        other = beside(source, model, config)
-        return Pair(base, replace(base, engine=other), forced=source.token_ids)
-    return Pair(base, replace(base, engine=beside(source, model, config)), of=None)
+        return Pair(base, other, forced=source.token_ids)
+    return Pair(base, other, of=None)
+
+
+def _number(text: str, *, is_whole: bool) -> float | None:
+    if is_whole:
+        return whole_number(text, is_signed=True)
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _cache_dtype(source: Source, config: EngineConfig) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
-from cutaway.engine.levers import Change, is_number
+from cutaway.engine.levers import Change
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.side import Side
 from cutaway.engine.sides.pair import Pair, Source
@@ -45,7 +45,7 @@ def _token(source: Source, change: Change, base: Side) -> Pair:
         )
     source.check_prompt_can_hold_answer(change)
     model = source.engine.model
-    if is_number(change.value):
+    if change.value.isascii() and change.value.isdigit():
         most = model.facts.vocab_size - 1
         ids = [replace(change, lever="token").whole(least=0, most=most)]
     else:
