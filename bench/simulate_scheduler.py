@@ -543,7 +543,8 @@ class Simulation:
             for slot in table.slots(scheduled.start, scheduled.count):
                 memory[slot] = NAN
         size = self.scenario.page_size
-        spoilt = self.scheduler.fail(scheduled.sequence)
+        spoilt = self.scheduler.spoil(scheduled.sequence)
+        self.scheduler.finish(scheduled.sequence)
         for memory, pages in zip(self.memory, spoilt, strict=True):
             for page in pages:
                 memory[page * size : (page + 1) * size] = [0] * size

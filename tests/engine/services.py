@@ -32,12 +32,13 @@ import time
 from cutaway.core.pulse import PULSE
 from cutaway.engine import snapshot
 from cutaway.engine.engine import Engine
+from cutaway.engine.running import Running
 from cutaway.kernels import capture
 
 snapshot_of, num_operations = snapshot.snapshot_of, capture.num_operations
 pings, NUM_PINGS = [], 9
-HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG = 11, 12, 13, 14, 15, 16
-add, step = Engine.add, Engine.step
+HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG, STAY = 11, 12, 13, 14, 15, 16, 17
+add, step, take = Engine.add, Engine.step, Running.take
 
 def is_asked(engine, fault):
     return any(fault in s.request.prompt_token_ids for s in engine.scheduler.running)
@@ -74,16 +75,21 @@ def broken_step(self):
             time.sleep(0.01)
     while is_asked(self, HANG):
         pass
-    if is_asked(self, RAISE):
-        raise RuntimeError("a fault that nobody foresaw")
+    if is_asked(self, STAY):
+        raise RuntimeError("a fault of a whole step")
     if is_asked(self, END):
         os._exit(3)
     return deltas
 
-Engine.add, Engine.step = broken_add, broken_step
+def broken_take(self, emitted):
+    if RAISE in self.sequence.request.prompt_token_ids:
+        raise RuntimeError("a fault that nobody foresaw")
+    return take(self, emitted)
+
+Engine.add, Engine.step, Running.take = broken_add, broken_step, broken_take
 snapshot.snapshot_of, capture.num_operations = broken_snapshot, counted_operations
 """
-HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG = 11, 12, 13, 14, 15, 16
+HANG, RAISE, RAISE_WHEN_ADDED, END, STARVE, LONG, STAY = 11, 12, 13, 14, 15, 16, 17
 
 
 def make_model(folder: Path, **changes: Any) -> str:

@@ -15,9 +15,12 @@ from cutaway.core.errors import (
     ConfigError,
     ContextLengthError,
     EngineClosedError,
+    ReplayError,
     RequestError,
     TemplateError,
 )
+from cutaway.core.output import Delta
+from cutaway.engine.llm import Generation
 from cutaway.engine.service import Asked, Batch, Tried
 
 TEMPLATE = (
@@ -209,3 +212,69 @@ async def _close_over_looks(folder: Path) -> None:
 
 def test_closing_ends_looks_and_comparisons_that_wait(folder: Path) -> None:
     asyncio.run(_close_over_looks(folder))
+
+
+def test_another_event_loop_goes_on_where_one_ended_with_a_request_in_flight(folder: Path) -> None:
+    llm = AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096)
+    engine = llm._llm.engine
+    is_done, may_tell, step = threading.Event(), threading.Event(), engine.step
+
+    def held_back() -> list[Delta]:
+        deltas = step()
+        is_done.set()
+        may_tell.wait()
+        return deltas
+
+    async def leave() -> None:
+        stream = llm.stream("abc", SamplingParams(max_tokens=200, ignore_eos=True))
+        task = asyncio.ensure_future(anext(stream))
+        await asyncio.to_thread(is_done.wait)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def again() -> Generation:
+        async with llm:
+            return await llm.generate("abc", GREEDY)
+
+    engine.step = held_back  # its news are told when nobody's event loop runs any more
+    asyncio.run(leave())
+    engine.step = step
+    may_tell.set()
+    assert asyncio.run(again()).token_ids
+    assert engine.cache_stats.used == 0
+
+
+def test_what_a_question_raises_is_raised_by_ask(folder: Path) -> None:
+    async def body() -> None:
+        async with AsyncLLM(f"random:{folder}/config.json", dtype="float32") as llm:
+            beside = asyncio.create_task(llm.generate("abc", GREEDY))
+            for kind in (ZeroDivisionError, MemoryError, ReplayError):
+                with pytest.raises(kind):
+                    await llm.ask(lambda _, kind=kind: _raise(kind()))
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await llm.ask(lambda _: _raise(StopIteration()))
+            assert (await beside).token_ids == (await llm.generate("abc", GREEDY)).token_ids
+
+    asyncio.run(body())
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_closing_tells_everybody_although_one_cannot_be_told(folder: Path) -> None:
+    async def body() -> None:
+        llm = AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096)
+        gate = threading.Event()
+        tasks = [asyncio.create_task(llm.ask(lambda _: gate.wait()))]
+        tasks += [asyncio.create_task(llm.generate(text, GREEDY)) for text in ("one", "two")]
+        await asyncio.sleep(0)
+        llm._submit(lambda: llm._open.update(deaf=lambda _: _raise(RuntimeError())))
+        llm._submit(lambda: _raise(RuntimeError()))
+        tasks.append(asyncio.create_task(llm.close()))
+        await asyncio.sleep(0)
+        gate.set()
+        async with asyncio.timeout(120):
+            _, *waited, _ = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in waited] == [EngineClosedError] * 2
+
+    asyncio.run(body())

@@ -15,7 +15,7 @@ from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import messages
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.messages import Add, Counted, Frames, News, Progress, Refused, written
+from cutaway.engine.messages import Add, Counted, Failed, Frames, News, Progress, written
 from cutaway.engine.service import EngineStats
 
 MADE = {
@@ -40,8 +40,8 @@ def body(message: messages.Command | messages.Report) -> bytes:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_arrives_with_its_class_words_and_attributes(kind: type[CutawayError]) -> None:
     sent = MADE.get(kind) or kind("went wrong.")
-    got = messages.report(body(Refused("r", sent)))
-    assert isinstance(got, Refused)
+    got = messages.report(body(Failed("r", sent)))
+    assert isinstance(got, Failed)
     assert type(got.error) is kind
     assert str(got.error) == str(sent)
     assert vars(got.error) == vars(sent)
@@ -51,8 +51,8 @@ def test_a_class_from_elsewhere_arrives_as_its_nearest_public_one() -> None:
     class OwnError(errors.RequestError):
         pass
 
-    got = messages.report(body(Refused("r", OwnError("no.", param="n"))))
-    assert isinstance(got, Refused)
+    got = messages.report(body(Failed("r", OwnError("no.", param="n"))))
+    assert isinstance(got, Failed)
     assert type(got.error) is errors.RequestError and got.error.param == "n"
 
 

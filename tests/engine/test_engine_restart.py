@@ -22,6 +22,7 @@ from services import (
     RAISE,
     RAISE_WHEN_ADDED,
     STARVE,
+    STAY,
     assert_no_more_than,
     heard,
     held,
@@ -266,9 +267,9 @@ def test_a_long_step_that_moves_is_waited_for(model: str) -> None:
 
 
 @pytest.mark.usefixtures("faults")
-@pytest.mark.parametrize("fault", [RAISE, END], ids=["raises", "ends"])
-def test_a_fault_in_a_step_is_visible_and_the_engine_comes_back(
-    model: str, fault: int, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("fault", "code"), [(STAY, 1), (END, 3)], ids=["raises", "ends"])
+def test_a_fault_that_is_nobodys_own_is_visible_and_the_engine_comes_back(
+    model: str, fault: int, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def body() -> None:
         async with running(model) as service:
@@ -281,8 +282,33 @@ def test_a_fault_in_a_step_is_visible_and_the_engine_comes_back(
 
     asyncio.run(body())
     said = capfd.readouterr().err
-    assert f"(exit code {1 if fault == RAISE else 3})" in said
-    assert ("a fault that nobody foresaw" in said) == (fault == RAISE)
+    assert f"(exit code {code})" in said
+    assert ("broken_step" in said) == (fault == STAY)
+
+
+@pytest.mark.usefixtures("faults")
+def test_a_fault_in_the_work_for_one_answer_ends_it_alone(
+    model: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def body() -> None:
+        async with running(model) as service:
+            before = await golden(service)
+            asked = [request(f"n{number}", (7, number), max_tokens=40) for number in range(3)]
+            alone = [await token_ids(service, each) for each in asked]
+            beside = [asyncio.create_task(token_ids(service, each)) for each in asked]
+            with pytest.raises(CutawayError, match="a fault of Cutaway itself"):
+                deltas = await heard(service, request("fault", (5, RAISE)))
+                assert deltas[-1].error is not None
+                raise deltas[-1].error
+            assert await asyncio.gather(*beside) == alone
+            stats = await service.stats()
+            assert (stats.restarts, stats.running, stats.pages_used) == (0, 0, 0)
+            assert await golden(service) == before
+
+    asyncio.run(body())
+    said = capfd.readouterr().err
+    assert "RuntimeError" in said and "broken_take" in said
+    assert "nobody foresaw" not in said, "a message may hold what a user wrote"
 
 
 @pytest.mark.usefixtures("faults")

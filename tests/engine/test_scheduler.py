@@ -607,7 +607,8 @@ def test_a_failed_sequence_leaves_nothing_to_find() -> None:
     assert bad.tables is not None
     pages = set(bad.tables.groups[0].pages)
     scheduler.schedule()
-    assert set(scheduler.fail(bad)[0]) == pages
+    assert set(scheduler.spoil(bad)[0]) == pages
+    scheduler.finish(bad)
     again = make_sequence(20, name="bad")
     scheduler.add(again)
     assert again.num_cached_tokens == 0
@@ -664,7 +665,7 @@ def test_our_own_faults_are_assertions() -> None:
     with pytest.raises(AssertionError, match="added once"):
         scheduler.add(sequence)
     with pytest.raises(AssertionError, match="only a running sequence"):
-        scheduler.fail(sequence)
+        scheduler.spoil(sequence)
     (scheduled,) = scheduler.schedule()
     with pytest.raises(AssertionError, match="no more is valid"):
         scheduler.complete(scheduled, 9)

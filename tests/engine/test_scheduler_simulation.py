@@ -162,7 +162,7 @@ def the_preempted_stay_in_the_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_preempted_keep_their_count(patch: pytest.MonkeyPatch) -> None:
-    honest = Scheduler._preempt
+    honest = Scheduler.preempt
 
     def preempt(self: Scheduler, sequence: scheduling.Sequence) -> None:
         computed = sequence.num_computed_tokens
@@ -176,7 +176,7 @@ def the_preempted_keep_their_count(patch: pytest.MonkeyPatch) -> None:
             sequence.num_computed_tokens = min(computed, sequence.num_tokens - 1)
         return done
 
-    patch.setattr(Scheduler, "_preempt", preempt)
+    patch.setattr(Scheduler, "preempt", preempt)
     patch.setattr(Scheduler, "_start", start)
 
 

@@ -126,11 +126,17 @@ class PagedCache:
         """
         num_hit = self._longest_hit(token_ids, keys, max_hit)
         tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys, owner)
-        missing = self.missing(tables, len(token_ids))
-        promised = owed or [0] * len(missing)
-        left = self.available if takes_all else self.available_to(owner)
-        if any(m + o > a for m, o, a in zip(missing, promised, left, strict=True)):
-            self.release(tables)
+        is_short = True
+        try:
+            missing = self.missing(tables, len(token_ids))
+            promised = owed or [0] * len(missing)
+            left = self.available if takes_all else self.available_to(owner)
+            rooms = zip(missing, promised, left, strict=True)
+            is_short = any(m + o > a for m, o, a in rooms)
+        finally:
+            if is_short:
+                self.release(tables)
+        if is_short:
             return None
         self._query_tokens += len(token_ids)
         self._hit_tokens += tables.num_committed
@@ -217,11 +223,12 @@ class PagedCache:
                 allocator.release(page)
 
     def release(self, tables: PageTables) -> None:
-        """Give every page back and empty the tables."""
+        """Give every page back and empty the tables; once more where that was left halfway."""
         for table, allocator in zip(tables.groups, self.allocators, strict=True):
-            for page in table.held:
-                allocator.release(page)
-            table.pages.clear()
+            while table.pages:  # the last token's first: a prefix is evicted from its end
+                if table.pages[-1] != SCRATCH_PAGE:
+                    allocator.release(table.pages[-1])
+                table.pages.pop()
             table.num_unseen = 0
         tables.num_committed = 0
 

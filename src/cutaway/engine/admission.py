@@ -72,10 +72,20 @@ class Admission:
         self._compiling.discard(sequence)
         return self._followers.pop(sequence, None) is not None
 
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is waited for by this sequence any more: no grammar, and no other's prompt."""
+        self._compiling.discard(sequence)
+        for followers in self._followers.values():
+            if sequence in followers:
+                followers.remove(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """Its prompt is computed, or never will be: whoever waited for it may run."""
-        for follower in self._followers.pop(sequence, ()):
-            self._scheduler.add(follower)
+        followers = self._followers.get(sequence)
+        while followers:
+            self._scheduler.add(followers[0])
+            del followers[0]
+        self._followers.pop(sequence, None)
 
     def compiled(self, *, seconds: float) -> list[tuple[list[Sequence], Future[CompiledGrammar]]]:
         """All choices of requests whose grammar is ready, or at fault, and that grammar.

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.faults import again, note, refuse
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import loop
@@ -24,6 +26,9 @@ T = TypeVar("T")
 # Called on the engine's thread with news of one request, or with what ended it.
 _Deliver = Callable[[Delta | BaseException], None]
 _Hear = Callable[[Batch | CutawayError], None]
+
+# Of an event loop that was closed while something was made for it: nobody waits there.
+_CLOSED_LOOP = suppress(RuntimeError)
 
 
 class AsyncLLM:
@@ -64,61 +69,71 @@ class AsyncLLM:
         Raises: RequestError when the prompt or a parameter does not fit.
         """
         request = self._llm.request(prompt, params, control=control)
-        async for delta in self.follow(request):
-            yield delta
+        async with aclosing(self.follow(request)) as deltas:
+            async for delta in deltas:
+                yield delta
 
     async def stream_chat(
         self, messages: Messages, params: SamplingParams | None = None, **template: Any
     ) -> AsyncIterator[Delta]:
         """Answer a conversation, as stream does."""
         request = self._llm.request(self._llm.encode_chat(messages, **template), params)
-        async for delta in self.follow(request):
-            yield delta
+        async with aclosing(self.follow(request)) as deltas:
+            async for delta in deltas:
+                yield delta
 
     async def generate(
         self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
     ) -> Generation:
         """Continue a prompt and return the whole answer."""
         request = self._llm.request(prompt, params, control=control)
-        deltas = [delta async for delta in self.follow(request)]
-        return generation_of(request, deltas)
+        async with aclosing(self.follow(request)) as deltas:
+            return generation_of(request, [delta async for delta in deltas])
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
-        """What a function finds of the engine, called between two steps."""
-        ours = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = ours.create_future()
+        """What a function finds of the engine, called between two steps.
 
-        def put(found: T) -> None:
-            if not answer.done():  # whoever asked may have left
-                answer.set_result(found)
+        Raises: what the function raises.
+        """
 
-        def ask() -> None:
-            ours.call_soon_threadsafe(put, question(self._llm.engine))
+        def ask(put: Callable[[T | Exception], None]) -> None:
+            try:
+                found = question(self._llm.engine)
+            except Exception as fault:
+                put(fault)
+            else:
+                put(found)
 
-        self._submit(ask)
-        return await answer
+        return await self._once(lambda _, put: ask(put))
 
     async def view(self, asked: Asked) -> bytes:
         """What a view of an answer gives, as views/frame.py writes it, in a moment without work.
 
         Raises: ReplayError, RequestError.
         """
-        ours = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = ours.create_future()
+        return await self._once(lambda name, tell: self._lane.add(name, asked, tell))
 
-        def put(found: bytes | CutawayError) -> None:
+    async def _once(self, begin: Callable[[object, Callable[[T | Exception], None]], None]) -> T:
+        """The one thing that is told of what begins on the engine's thread."""
+        ours = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = ours.create_future()
+
+        def put(found: T | Exception) -> None:
             if answer.done():  # whoever asked may have left
                 return
-            if isinstance(found, bytes):
-                answer.set_result(found)
-            else:
+            if isinstance(found, StopIteration):
+                answer.set_exception(RuntimeError("StopIteration was raised"))  # as in coroutines
+            elif isinstance(found, Exception):
                 answer.set_exception(found)
+            else:
+                answer.set_result(found)
 
-        def tell(found: bytes | CutawayError) -> None:
-            ours.call_soon_threadsafe(put, found)
+        def tell(found: T | Exception) -> None:
+            with _CLOSED_LOOP:
+                ours.call_soon_threadsafe(put, found)
 
         name = object()
-        self._submit(lambda: self._begin(name, tell, lambda: self._lane.add(name, asked, tell)))
+        self._submit(lambda: self._begin(name, tell, lambda: begin(name, tell)))
         try:
             return await answer
         finally:
@@ -154,7 +169,8 @@ class AsyncLLM:
         name = object()
 
         def tell(told: Batch | CutawayError) -> None:
-            ours.call_soon_threadsafe(inbox.put_nowait, told)
+            with _CLOSED_LOOP:
+                ours.call_soon_threadsafe(inbox.put_nowait, told)
 
         self._submit(lambda: self._begin(name, tell, lambda: begin(name, tell)))
         try:
@@ -209,27 +225,39 @@ class AsyncLLM:
         finally:
             with self._lock:
                 self._is_closed = True
-            while not self._commands.empty():  # requests that came too late are told as well
-                command = self._commands.get()
-                if command is not None:
-                    command()
-            for request_id, deliver in list(self._open.items()):
-                deliver(ended)
-                self._forget(request_id)
-            for tell in self._waiting.values():
-                tell(EngineClosedError("the engine was closed before it had come to this."))
+            self._end_all(ended)
+
+    def _end_all(self, why: BaseException) -> None:
+        """Tell everybody who waits; whom that fails, fails alone."""
+        while not self._commands.empty():  # requests that came too late are told as well
+            command = self._commands.get()
+            if command is not None:
+                _alone(command)
+        for request_id, deliver in list(self._open.items()):
+            _alone(partial(deliver, why))
+            _alone(partial(self._forget, request_id))
+        for tell in list(self._waiting.values()):
+            words = "the engine was closed before it had come to this."
+            _alone(partial(tell, EngineClosedError(words)))
 
     def _tell(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             deliver = self._open.get(delta.request_id)
-            if deliver is not None:
+            if deliver is None:
+                continue
+            try:
                 deliver(delta)
+            except Exception:  # its event loop is closed: nobody listens any more
+                self._forget(delta.request_id)
 
     def _begin(
         self, name: object, tell: Callable[[CutawayError], None], begin: Callable[[], None]
     ) -> None:
         self._waiting[name] = tell
-        begin()
+        try:
+            begin()
+        except Exception as fault:
+            refuse(tell, fault, "this cannot be begun")
 
     def _leave(self, name: object) -> None:
         self._waiting.pop(name, None)
@@ -239,11 +267,19 @@ class AsyncLLM:
     def _start(self, request: Request, deliver: _Deliver) -> None:
         error = loop.take_in(self._llm.engine, request)
         if error is not None:
-            deliver(error)
+            with _CLOSED_LOOP:
+                deliver(error)
             return
         self._open[request.request_id] = deliver
 
     def _forget(self, request_id: str) -> None:
         """Nobody listens any more: what still runs is aborted."""
         self._open.pop(request_id, None)
-        self._llm.engine.abort(request_id)
+        again(partial(self._llm.engine.abort, request_id))
+
+
+def _alone(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as fault:
+        note("somebody could not be told that the engine ends.", fault)

@@ -12,13 +12,14 @@ import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
 
 from cutaway.core import garbage
 from cutaway.core.errors import CutawayError
+from cutaway.core.faults import again, error_of, note, refuse
 from cutaway.core.lines import MAX_LINES, Lines, LineStream
 from cutaway.core.output import Delta
 from cutaway.core.pulse import PULSE
@@ -30,6 +31,7 @@ from cutaway.engine.messages import (
     Command,
     Count,
     Counted,
+    Failed,
     Frames,
     Heard,
     Hold,
@@ -41,15 +43,13 @@ from cutaway.engine.messages import (
     News,
     Ping,
     Progress,
-    Refused,
     Report,
     See,
     Seen,
     Survey,
     Try,
-    Unheard,
     Unloadable,
-    Unseen,
+    asker_of,
     command,
     written,
 )
@@ -111,19 +111,31 @@ class Child:
         try:
             while data := self._link.recv(_CHUNK):
                 for body in frames.feed(data):
-                    self._pass_on(command(body))
+                    self._pass_on(body)
         except OSError:
             pass  # as good as the end
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as fault:
+            note("the link raised; the engine ends.", fault)
             _end(1, self._lines)
         _end(0, self._lines)
 
-    def _pass_on(self, told: Command) -> None:
+    def _pass_on(self, body: bytes) -> None:
+        try:
+            told = command(body)
+        except Exception as fault:
+            error = error_of(fault, "this cannot be read")
+            note("a command could not be read; it ends alone.", fault)
+            asker = asker_of(body)
+            if asker is not None:
+                self._commands.put(lambda: self._say(Failed(asker, error)))
+            return
         if isinstance(told, Load):
             self._loads.put(told)
         elif isinstance(told, Ping):
-            self._answer_ping()
+            try:
+                self._answer_ping()
+            except Exception as fault:
+                note("a ping was not answered; another comes.", fault)
         else:
             self._commands.put(lambda: self._obey(told))
 
@@ -144,24 +156,42 @@ class Child:
             PULSE.beat()
 
     def _obey(self, told: Command) -> None:
+        """What raises here ends what was asked, and nothing else."""
+        try:
+            self._do(told)
+        except Exception as fault:
+            refuse(partial(self._refuse, told), fault, "this cannot be done")
+
+    def _refuse(self, told: Command, error: CutawayError) -> None:
+        """Tell whoever waits for a command, if anybody does, why nothing comes of it."""
+        match told:
+            case Add(request):
+                self._say(Failed(request.request_id, error))
+            case Count(number) | See(number) | Survey(number) | Listen(number) | Try(number):
+                self._say(Failed(number, error))
+            case Load() | Abort() | More() | Leave() | Hold() | Ping():
+                pass
+
+    def _do(self, told: Command) -> None:
         from cutaway.engine import loop
         from cutaway.engine.card import stats_of
         from cutaway.engine.snapshot import snapshot_of
 
         assert self._engine and self._lane and self._feeds, "commands come after the model"
+        engine = self._engine
         match told:
             case Add(request):
-                error = loop.take_in(self._engine, request)
+                error = loop.take_in(engine, request)
                 if error is not None:
-                    self._say(Refused(request.request_id, error))
+                    self._say(Failed(request.request_id, error))
             case Abort(request_id, choice):
-                self._engine.abort(request_id, choice=choice)
+                again(lambda: engine.abort(request_id, choice=choice))
             case Count(number):
-                self._say(Counted(number, stats_of(self._engine)))
+                self._say(Counted(number, stats_of(engine)))
             case See(number, asked):
                 self._lane.add(number, asked, lambda found: self._say(_seen(number, found)))
             case Survey(number, owner):
-                self._say(Seen(number, snapshot_of(self._engine, owner)))
+                self._say(Seen(number, snapshot_of(engine, owner)))
             case Listen(number, listened):
                 self._feeds.open(number, listened, lambda heard: self._say(_heard(number, heard)))
             case Try(number, tried):
@@ -177,20 +207,39 @@ class Child:
                 pass  # passed on before
 
     def _tell(self, deltas: list[Delta]) -> None:
-        if deltas:
+        if not deltas:
+            return
+        try:
             self._say(News(deltas))
+        except Exception as fault:
+            note("news of a step could not be told at once; they are told one by one.", fault)
+            for delta in deltas:
+                self._tell_alone(delta)
+
+    def _tell_alone(self, delta: Delta) -> None:
+        """News that cannot be told end the answer, since its words would be missing."""
+        try:
+            self._say(News([delta]))
+        except Exception as fault:
+            note("news of an answer could not be told; it ends alone.", fault)
+            error = error_of(fault, "this answer ends here")
+            if delta.finish_reason is None and self._engine is not None:
+                self._engine.abort(delta.request_id, choice=delta.choice, error=error)
+            else:
+                last = Delta(delta.request_id, delta.choice, finish_reason="error", error=error)
+                self._say(News([last]))
 
     def _say(self, said: Report) -> None:
         data = written(said)
         self._outbox.put(data)
 
 
-def _seen(number: int, found: bytes | CutawayError) -> Seen | Unseen:
-    return Seen(number, found) if isinstance(found, bytes) else Unseen(number, found)
+def _seen(number: int, found: bytes | CutawayError) -> Seen | Failed:
+    return Seen(number, found) if isinstance(found, bytes) else Failed(number, found)
 
 
-def _heard(number: int, heard: Batch | CutawayError) -> Heard | Unheard:
-    return Heard(number, heard) if isinstance(heard, Batch) else Unheard(number, heard)
+def _heard(number: int, heard: Batch | CutawayError) -> Heard | Failed:
+    return Heard(number, heard) if isinstance(heard, Batch) else Failed(number, heard)
 
 
 def main() -> None:
@@ -205,8 +254,8 @@ def main() -> None:
     sys.stderr = sys.stdout = LineStream(lines, _STDERR)
     try:
         Child(socket.socket(fileno=int(sys.argv[1])), lines).run()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as fault:
+        note("the engine ends, for this raised.", fault)
         _end(1, lines)
     _end(0, lines)
 

@@ -6,17 +6,24 @@ Start reading at step(). Each stage is called from here and knows nothing of the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
+from functools import partial
 from time import perf_counter
+from typing import Concatenate, NamedTuple, ParamSpec
+
+import torch
 
 from cutaway.cache.paged import CacheStats, PagedCache
 from cutaway.cache.pool import Pool
-from cutaway.core.errors import CutawayError, DeadlineError, GrammarError, NumericsError
+from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
+from cutaway.core.faults import again, error_of, note
 from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.admission import Admission
-from cutaway.engine.batch import build_batch
+from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
 from cutaway.engine.drafters import Drafter
@@ -40,12 +47,33 @@ from cutaway.trace.records import AnswerRecord
 
 # How long a step without other work waits for a grammar: no longer than a new request may wait.
 _COMPILE_WAIT = 0.005
+_ENDS = "this answer ends here"
+
+P = ParamSpec("P")
+
+
+class Computed(NamedTuple):
+    """What a step gave.
+
+    drawn:   for each scheduled sequence.
+    began, computed: when it was begun, and when its forward was handed to the device.
+    """
+
+    batch: Batch
+    drawn: list[list[Sampled]]
+    began: float
+    computed: float
+
+
+class EngineLostError(Exception):
+    """What others would read next cannot be made safe: this engine must end."""
 
 
 class Engine:
     """Runs any number of requests at once over one model.
 
-    Not thread-safe: one caller adds, steps and aborts.
+    Not thread-safe: one caller adds, steps and aborts. A fault of our own ends the sequence whose
+    work raised it, and nobody else; docs/faults.md has the table.
     """
 
     def __init__(
@@ -93,10 +121,12 @@ class Engine:
         )
         self._fingerprints = {} if self.ledger is None else fingerprints(model.transformer)
         can_roll_back = all(group.spec.can_roll_back for group in groups)
+        self._can_roll_back = can_roll_back
         self._drafter = drafter if can_roll_back else None
         self._answers: dict[Sequence, Running] = {}
+        self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
         self._admission = Admission(model, self.scheduler, max_length=self.max_length)
-        self._ended: list[Delta] = []  # aborted between steps
+        self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
         self.num_steps = 0
         self.num_drafted = 0
@@ -104,7 +134,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or bool(self._ended) or bool(self._admission)
+        return self.scheduler.has_work or bool(self._news) or bool(self._admission)
 
     @property
     def cache_stats(self) -> CacheStats:
@@ -122,11 +152,16 @@ class Engine:
         sequences = self._admission.open(request)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
-        self._admission.add(sequences)
+        try:
+            self._admission.add(sequences)
+        except BaseException:
+            for sequence in sequences:  # whole or not at all
+                self._admission.discard(sequence)
+                self.scheduler.finish(sequence)
+            raise
         self._answers.update(answers)
-        if self.recorder is not None:
-            for sequence in sequences:
-                self.recorder.opened(sequence, arrived=arrived)
+        for sequence in sequences:
+            self._record(Recorder.opened, sequence, arrived=arrived)
         self._next_end = min(self._next_end, answers[sequences[0]].ends)
 
     def abort(
@@ -142,12 +177,14 @@ class Engine:
             if s.request.request_id == request_id and choice in (None, s.choice)
         ]
         for sequence in ended:
-            has_followers = self._admission.discard(sequence)
-            assert choice is None or not has_followers, "others wait for the prompt of this choice"
-        self.scheduler.abort(request_id, choice=choice)
-        for sequence in ended:
-            answer = self._answers[sequence]
-            self._ended.append(self._closed(answer, answer.delta(reason="abort", error=error)))
+            try:
+                has_followers = self._admission.discard(sequence)
+                assert choice is None or not has_followers, "others wait for this choice's prompt"
+                self.scheduler.finish(sequence)
+                answer = self._answers[sequence]
+                self._close(answer, answer.delta(reason="abort", error=error))
+            except Exception as fault:
+                self._break(sequence, fault)
 
     def hold(self, request_id: str, *, is_held: bool) -> None:
         """Make no more of a request until told otherwise: its reader is slow. Nobody waits for it.
@@ -226,36 +263,30 @@ class Engine:
         return self._admission.grammar_state(params)
 
     def step(self) -> list[Delta]:
-        """Compute one step and say what is new. Empty when there is no work."""
+        """Compute one step and say what is new. Empty when there is no work.
+
+        Raises: what is no sequence's fault. Nothing is lost by it: the next step goes on.
+        """
         self._end_the_late(perf_counter())
-        deltas, self._ended = self._ended, []
-        deltas += self._take_compiled(may_wait=not deltas and not self.scheduler.has_work)
-        now = perf_counter()  # a step's time is all of it, drafting and scheduling too
+        self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
+        began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
-        scheduled = self.scheduler.schedule()
-        if not scheduled:
-            return deltas
-        for item in scheduled:
-            answer = self._answers[item.sequence]
-            answer.started = answer.started or now
-        batch = build_batch(
-            scheduled, self.runner.pool.layers, device=self.model.device, sink=self.sink
-        )
-        if self.recorder is not None:
-            self.recorder.planned(self.num_steps, batch)
-        logits = self.runner.run(batch)
-        computed = perf_counter()
-        score_prompts(batch, logits, self._answers)
-        drawn_for = draw(self.sampler, batch, logits, self._answers)
-        for item, drawn in zip(scheduled, drawn_for, strict=True):
-            delta = self._advance(item, drawn)
-            if delta is not None:
-                deltas.append(delta)
-        if self.recorder is not None:
+        for batch, drawn_for, start, computed in self._computed(self._schedule(), began):
+            self._record(Recorder.planned, self.num_steps, batch)
+            for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
+                try:
+                    self._advance(item, drawn)
+                except EngineLostError:
+                    raise
+                except Exception as fault:
+                    self._break(item.sequence, fault)
             kernel = self.runner.kernel
-            self.recorder.done(self.num_steps, kernel=kernel, began=now, computed=computed)
-        self.num_steps += 1
-        return deltas
+            self._record(
+                Recorder.done, self.num_steps, kernel=kernel, began=start, computed=computed
+            )
+            self.num_steps += 1
+        news, self._news = self._news, []
+        return news
 
     def _end_the_late(self, now: float) -> None:
         """End the requests whose deadline is over, wherever they stand."""
@@ -270,18 +301,80 @@ class Engine:
             self.abort(request.request_id, error=error)
         self._next_end = min((a.ends for a in self._answers.values()), default=math.inf)
 
-    def _advance(self, item: Scheduled, drawn: list[Sampled]) -> Delta | None:
+    def _schedule(self) -> list[Scheduled]:
+        """What the step computes. A sequence in whose turn that raises ends."""
+        while True:
+            try:
+                return self.scheduler.schedule()
+            except Exception as fault:
+                if self.scheduler.turn is None:
+                    raise
+                self._break(self.scheduler.turn, fault)
+
+    def _computed(self, scheduled: Items[Scheduled], began: float) -> Iterator[Computed]:
+        """What a step gives: in one part, unless that raises.
+
+        Then its halves are computed apart, which asks for less memory too, down to a sequence
+        that raises alone: it ends.
+        """
+        for item in scheduled:
+            answer = self._answers[item.sequence]
+            answer.started = answer.started or began
+        parts = self._apart(scheduled) if self._suspects else [scheduled]
+        while parts and (part := parts.pop()):
+            try:
+                computed = self._compute(part, began)
+            except torch.AcceleratorError:
+                raise  # the device is lost for everybody
+            except Exception as fault:
+                if len(part) == 1:
+                    self._break(part[0].sequence, fault)
+                elif self._can_roll_back:
+                    note("a step raised; its halves are computed apart.", fault)
+                    parts += part[len(part) // 2 :], part[: len(part) // 2]
+                else:
+                    self._take_back(part, fault)
+            else:
+                yield computed
+            began = perf_counter()
+
+    def _compute(self, scheduled: Items[Scheduled], began: float) -> Computed:
+        """The forward and the draws. Where this raises it may be done again, to the same bits."""
+        layers, device = self.runner.pool.layers, self.model.device
+        batch = build_batch(scheduled, layers, device=device, sink=self.sink)
+        logits = self.runner.run(batch)
+        computed = perf_counter()
+        score_prompts(batch, logits, self._answers)
+        return Computed(batch, draw(self.sampler, batch, logits, self._answers), began, computed)
+
+    def _take_back(self, part: Items[Scheduled], fault: Exception) -> None:
+        """Begin again, each alone: states may have gone on in the step that raised."""
+        note("a step raised; its sequences are computed again, each alone.", fault)
+        for item in reversed(part):  # the oldest is preempted last, and so admitted first
+            self.scheduler.preempt(item.sequence)
+            self._suspects.add(item.sequence)
+
+    def _apart(self, scheduled: Items[Scheduled]) -> list[Items[Scheduled]]:
+        """The parts of a step in which each suspect is alone; what is no suspect comes first."""
+        alone = [[item] for item in scheduled if item.sequence in self._suspects]
+        others = [item for item in scheduled if item.sequence not in self._suspects]
+        self._suspects -= {item.sequence for item in scheduled if item.samples}
+        return [*alone, others] if others else [*alone]
+
+    def _advance(self, item: Scheduled, drawn: list[Sampled]) -> None:
         """Take one sequence past what was computed for it."""
         sequence = item.sequence
         answer = self._answers[sequence]
         if not item.samples:
             self.scheduler.complete(item, item.count)
-            return None
+            return
         if answer.fault is not None:
-            return self._refuse(answer, answer.fault)
+            self._refuse(answer, answer.fault)
+            return
         token_ids = list(good(drawn))
         if not token_ids:
-            return self._fail(answer)
+            self._fail(answer)
+            return
         # A draft that leads to a bad row is no reason to fail before plain decoding would.
         emitted = accept(token_ids, sequence.draft_token_ids[: len(token_ids) - 1])
         if sequence.request.params.max_tokens == 0:
@@ -289,8 +382,7 @@ class Engine:
         answer.first_token = answer.first_token or perf_counter()
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
-        if self.recorder is not None:
-            self.recorder.took(self.num_steps, sequence, taken.token_ids, drawn)
+        self._record(Recorder.took, self.num_steps, sequence, taken.token_ids, drawn)
         self.num_drafted += item.num_drafts
         self.num_accepted += max(0, len(emitted) - 1)
         # The last emitted token was not computed, and rejected drafts are rolled back.
@@ -301,65 +393,92 @@ class Engine:
             taken.token_ids, taken.text, drawn, reason=taken.reason, stopped_by=taken.stopped_by
         )
         if taken.reason is None:
-            return delta
+            self._news.append(delta)
+            return
         self.scheduler.finish(sequence)
-        return self._closed(answer, delta)
+        self._close(answer, delta)
 
-    def _fail(self, answer: Running) -> Delta:
+    def _fail(self, answer: Running) -> None:
         """End a sequence whose logits are not finite; what it stored is zeroed."""
         sequence = answer.sequence
-        self.runner.clear(self.scheduler.fail(sequence))
-        self._admission.release(sequence)
+        spoilt = self.scheduler.spoil(sequence)
+        try:
+            again(partial(self.runner.clear, spoilt))
+        except Exception as fault:
+            raise EngineLostError("pages with NaN cannot be zeroed") from fault
         error = NumericsError(
             f"the model gave NaN or infinity after {sequence.num_tokens} tokens; this answer "
             "ends here. Use dtype float32, or check the model's files."
         )
-        return self._failed(answer, error)
+        self._refuse(answer, error)
 
-    def _refuse(self, answer: Running, error: GrammarError) -> Delta:
-        """End a sequence that its grammar does not let go on."""
+    def _refuse(self, answer: Running, error: CutawayError) -> None:
+        """End a sequence in an error, with the text that was held back."""
         self.scheduler.finish(answer.sequence)
         self._admission.release(answer.sequence)
-        return self._failed(answer, error)
+        text = answer.stream.finish()
+        self._close(answer, answer.delta(text=text, reason="error", error=error))
 
-    def _failed(self, answer: Running, error: CutawayError) -> Delta:
-        """The last delta of an answer that ends in an error, with the text that was held back."""
-        delta = answer.delta(text=answer.stream.finish(), reason="error", error=error)
-        return self._closed(answer, delta)
+    def _break(self, sequence: Sequence, fault: Exception) -> None:
+        """End a sequence whose work raised, wherever it stands, and trust nothing of its answer."""
+        if not isinstance(fault, CutawayError):
+            note("an answer raised; it ends alone.", fault)
+        self._suspects.discard(sequence)
+        self._admission.forget(sequence)
+        again(partial(self.scheduler.finish, sequence))
+        again(partial(self._admission.release, sequence))
+        answer = self._answers.get(sequence)
+        if answer is not None:
+            self._close(answer, answer.broken(error_of(fault, _ENDS)))
 
-    def _closed(self, answer: Running, last: Delta) -> Delta:
-        """Forget an answer and have it recorded. Returns its last delta."""
+    def _close(self, answer: Running, last: Delta) -> None:
+        """Forget an answer, have it recorded, and say its last delta with the step."""
+        self._record(Recorder.closed, answer.sequence, last)
+        self._news.append(last)
         del self._answers[answer.sequence]
-        if self.recorder is not None:
-            self.recorder.closed(answer.sequence, last)
-        return last
+
+    def _record(
+        self,
+        write: Callable[Concatenate[Recorder, P], None],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> None:
+        """Have something recorded. A fault there ends recording for good, and no answer."""
+        if self.recorder is None:
+            return
+        try:
+            write(self.recorder, *arguments, **named)
+        except Exception as fault:
+            note("recording raised; nothing is recorded any more. Start again for records.", fault)
+            self.recorder.ledger.stop()
+            self.recorder = None
 
     def _draft(self) -> None:
         if self._drafter is None:
             return
         for sequence in self.scheduler.running:
-            if sequence.num_tokens - sequence.num_computed_tokens == 1:
+            if sequence.num_tokens - sequence.num_computed_tokens != 1:
+                continue
+            try:
                 drafts = self._drafter.propose(sequence.token_ids)
                 grammar = self._answers[sequence].grammar
                 sequence.draft_token_ids = grammar.fitting(drafts) if grammar else drafts
+            except Exception as fault:
+                self._break(sequence, fault)
 
-    def _take_compiled(self, *, may_wait: bool) -> list[Delta]:
+    def _take_compiled(self, *, may_wait: bool) -> None:
         """Let those wait for their turn whose grammar is ready; end those whose grammar is not."""
-        deltas: list[Delta] = []
         for choices, made in self._admission.compiled(seconds=_COMPILE_WAIT if may_wait else 0):
-            fault = made.exception()
-            if fault is None:
+            try:
+                grammar = made.result()
                 for choice in choices:
                     ignores = choice.request.params.ignore_eos
-                    state = GrammarState(made.result(), may_end=not ignores)
-                    self._answers[choice].grammar = state
+                    self._answers[choice].grammar = GrammarState(grammar, may_end=not ignores)
                 self.scheduler.add(choices[0])
-                continue
-            assert isinstance(fault, GrammarError), "the compiler gives no other fault"
-            self._admission.discard(choices[0])
-            for choice in choices:
-                deltas.append(self._failed(self._answers[choice], fault))
-        return deltas
+            except Exception as fault:
+                self._admission.discard(choices[0])
+                for choice in choices:
+                    self._break(choice, fault)
 
     def _answer(self, sequence: Sequence, arrived: float) -> Running:
         params = sequence.request.params

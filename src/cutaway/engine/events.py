@@ -58,12 +58,22 @@ class Teller:
         yield from self._prompt(answer)
         ending = _Ending(self._engine, answer)
         for admission, number in _growing(answer):
+            if admission is None and self._is_stopped:
+                raise ReplayError(
+                    f"answer {answer.request.request_id!r} is not recorded to its end: recording "
+                    "raised and was switched off, for a fault of Cutaway itself."
+                )
             if number is not None:
                 yield from self._step(answer, number, ending)
             else:
                 yield None if admission is None else pages_event(answer.admissions, admission)
         yield ending.cost()
         yield ending.end()
+
+    @property
+    def _is_stopped(self) -> bool:
+        ledger = self._engine.ledger
+        return ledger is not None and ledger.is_stopped
 
     def _start(self, answer: AnswerRecord) -> Event:
         engine, model, params = self._engine, self._engine.model, answer.request.params

@@ -6,8 +6,6 @@ listener who asks for no more costs nothing. Free of connections: whoever listen
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from itertools import islice
 import msgspec
 
 from cutaway.core.errors import CutawayError, OverloadedError
+from cutaway.core.faults import refuse
 from cutaway.engine.engine import Engine
 from cutaway.engine.events import Teller
 from cutaway.engine.service import Batch, Listened
@@ -131,27 +130,21 @@ class Feeds:
             del self._waiting[name]
             feed = self._open[name]
             try:
-                batch, num_made = feed.batch(left)
-            except Exception as error:
+                left -= self._tell(name, feed, left)
+            except Exception as fault:
                 self.leave(name)
-                feed.tell(_told_of(error))
-                continue
-            left -= num_made
-            if batch.is_last:
-                self.leave(name)
-            if batch.events or batch.is_last:
-                feed.tell(batch)
-            else:
-                self._waiting[name] = None  # behind the others
+                refuse(feed.tell, fault, "these events cannot be told")
             if left <= 0:
                 self._is_dry = False
                 return
 
-
-def _told_of(error: Exception) -> CutawayError:
-    """What a listener hears of a fault, which ends its stream alone."""
-    if isinstance(error, CutawayError):
-        return error
-    print("a stream of events raised; it ends alone.", file=sys.stderr)
-    traceback.print_exc()
-    return CutawayError("these events cannot be told because of a fault of Cutaway itself.")
+    def _tell(self, name: Hashable, feed: _Feed, most: int) -> int:
+        """Tell one what is new. Returns how many events were made for it."""
+        batch, num_made = feed.batch(most)
+        if batch.is_last:
+            self.leave(name)
+        if batch.events or batch.is_last:
+            feed.tell(batch)
+        else:
+            self._waiting[name] = None  # behind the others
+        return num_made

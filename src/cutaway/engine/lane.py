@@ -7,13 +7,12 @@ comparisons for all looks.
 from __future__ import annotations
 
 import json
-import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
+from cutaway.core.faults import refuse
 from cutaway.core.limits import shown
 from cutaway.core.turns import breathe, in_turns
 from cutaway.engine.engine import Engine
@@ -82,18 +81,10 @@ class Lane:
             next(job.steps)
         except StopIteration:
             self._jobs.popleft()
-        except CutawayError as error:
-            self._end(job, error)
-        except Exception:
-            print("a look raised; it ends alone.", file=sys.stderr)
-            traceback.print_exc()
-            words = "this view cannot be shown because of a fault of Cutaway itself."
-            self._end(job, CutawayError(words))
-
-    def _end(self, job: _Job, error: CutawayError) -> None:
-        self._jobs.popleft()
-        self._look = None
-        job.tell(error)
+        except Exception as fault:
+            self._jobs.popleft()
+            self._look = None
+            refuse(job.tell, fault, "this view cannot be shown")
 
     def _steps(self, asked: Asked, tell: Tell) -> Generator[None]:
         look = self._look_of(asked)

@@ -6,12 +6,11 @@ a process of its own.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from cutaway.core.errors import CutawayError
+from cutaway.core.faults import error_of, note
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
@@ -20,6 +19,8 @@ from cutaway.engine.lane import Lane
 
 # Called on the engine's thread, between two steps. None ends the loop.
 Commands = SimpleQueue[Callable[[], None] | None]
+
+MOST_FAULTS = 3  # steps in a row that raise as a whole: a fault that stays is nobody's own
 
 
 def run(
@@ -35,37 +36,55 @@ def run(
 
     tell: takes what each step says, be it nothing.
 
-    Raises: what a step raises; the engine is of no use after that.
+    A command that raises ends alone; so does what a step finds at fault by itself. Raises: what a
+    step raises MOST_FAULTS times in a row; the engine is of no use after that.
     """
+    num_faults = 0
     while True:
-        try:
-            is_idle = not (engine.has_work or lane.has_work or feeds.has_work)
-            command = commands.get(block=is_idle)
-        except Empty:
-            if engine.has_work:
-                tell(engine.step())
-            elif lane.has_work:
-                lane.step()
-                tell([])
-            feeds.step()
+        is_idle = not (engine.has_work or lane.has_work or feeds.has_work)
+        if is_idle or not commands.empty():
+            command = commands.get()
+            if command is None:
+                return
+            _obey(command)
             continue
-        if command is None:
-            return
+        try:
+            _go_on(engine, lane, feeds, tell)
+            num_faults = 0
+        except Exception as fault:
+            num_faults += 1
+            if num_faults == MOST_FAULTS:
+                raise
+            note("a step raised as a whole, and is done again.", fault)
+
+
+def _obey(command: Callable[[], None]) -> None:
+    try:
         command()
+    except Exception as fault:
+        note("a command raised; it ends alone.", fault)
+
+
+def _go_on(engine: Engine, lane: Lane, feeds: Feeds, tell: Callable[[list[Delta]], None]) -> None:
+    if engine.has_work:
+        tell(engine.step())
+    elif lane.has_work:
+        lane.step()
+        tell([])
+    feeds.step()
 
 
 def take_in(engine: Engine, request: Request) -> CutawayError | None:
     """Add a request; returns why not, where it cannot be added.
 
     A fault of our own ends the request alone as well, since a request that raises while it is
-    added leaves no trace. What the fault is stands on stderr.
+    added leaves no trace.
     """
     try:
         engine.add(request)
     except CutawayError as error:
         return error
-    except Exception:
-        print("a request raised while it was added; it ends alone.", file=sys.stderr)
-        traceback.print_exc()
-        return CutawayError("this request cannot be answered because of a fault of Cutaway itself.")
+    except Exception as fault:
+        note("a request raised while it was added; it ends alone.", fault)
+        return error_of(fault, "this request cannot be answered")
     return None

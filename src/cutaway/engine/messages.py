@@ -126,10 +126,10 @@ class News(msgspec.Struct, tag=True, array_like=True):
     deltas: list[Delta]
 
 
-class Refused(msgspec.Struct, tag=True, array_like=True):
-    """A request that cannot be queued."""
+class Failed(msgspec.Struct, tag=True, array_like=True):
+    """Nothing, or nothing more, comes of what was asked. asker: its number, or the request's id."""
 
-    request_id: str
+    asker: int | str
     error: CutawayError
 
 
@@ -147,25 +147,11 @@ class Seen(msgspec.Struct, tag=True, array_like=True):
     frame: bytes
 
 
-class Unseen(msgspec.Struct, tag=True, array_like=True):
-    """A view that cannot be shown."""
-
-    number: int
-    error: CutawayError
-
-
 class Heard(msgspec.Struct, tag=True, array_like=True):
     """Events of an answer, or of a comparison."""
 
     number: int
     batch: Batch
-
-
-class Unheard(msgspec.Struct, tag=True, array_like=True):
-    """Events that cannot be told, or no more of them."""
-
-    number: int
-    error: CutawayError
 
 
 class Progress(msgspec.Struct, tag=True, array_like=True):
@@ -174,9 +160,7 @@ class Progress(msgspec.Struct, tag=True, array_like=True):
     count: int
 
 
-Report: TypeAlias = (
-    Loaded | Unloadable | News | Refused | Counted | Seen | Unseen | Heard | Unheard | Progress
-)
+Report: TypeAlias = Loaded | Unloadable | News | Failed | Counted | Seen | Heard | Progress
 
 
 def written(message: Command | Report) -> bytes:
@@ -188,6 +172,16 @@ def written(message: Command | Report) -> bytes:
 def command(body: bytes) -> Command:
     """What a server's process said."""
     return _COMMANDS.decode(body)
+
+
+def asker_of(body: bytes) -> int | str | None:
+    """Who waits for a command that cannot be read; None for nobody."""
+    kind, first, *_ = cast("list[object]", msgspec.msgpack.decode(body))
+    if kind == "Add" and isinstance(first, dict):
+        asker = cast("dict[str, object]", first).get("request_id")
+        return asker if isinstance(asker, str) else None
+    is_awaited = kind in ("Count", "See", "Survey", "Listen", "Try")
+    return first if is_awaited and isinstance(first, int) else None
 
 
 def report(body: bytes) -> Report:

@@ -24,6 +24,7 @@ from cutaway.engine.messages import (
     Add,
     Count,
     Counted,
+    Failed,
     Heard,
     Hold,
     Leave,
@@ -34,15 +35,12 @@ from cutaway.engine.messages import (
     News,
     Ping,
     Progress,
-    Refused,
     Report,
     See,
     Seen,
     Survey,
     Try,
-    Unheard,
     Unloadable,
-    Unseen,
 )
 from cutaway.engine.service import Asked, Batch, EngineStats, Listened, ModelCard, State, Tried
 from cutaway.engine.spawn import EngineProcess
@@ -416,10 +414,8 @@ class ProcessService:
                     inbox.put_nowait(delta)
                     if inbox.is_full() and self._life is not None:
                         self._life.say(Hold(delta.request_id, is_held=True))
-            case Refused(request_id, error):
-                inbox = self._open.get(request_id)
-                if inbox is not None:
-                    inbox.put_nowait(error)
+            case Failed(asker, error):
+                self._fail(asker, error)
             case Counted(number, stats):
                 told = self._counts.get(number)
                 if told is not None and not told.done():
@@ -428,11 +424,7 @@ class ProcessService:
                 look = self._looks.get(number)
                 if look is not None and not look.done():
                     look.set_result(frame)
-            case Unseen(number, error):
-                look = self._looks.get(number)
-                if look is not None and not look.done():
-                    look.set_exception(error)
-            case Heard(number, told) | Unheard(number, told):
+            case Heard(number, told):
                 feed = self._feeds.get(number)
                 if feed is not None:
                     feed.put_nowait(told)
@@ -444,6 +436,18 @@ class ProcessService:
                     self._loading.set_exception(error)
             case Progress(count):
                 self._progress = count
+
+    def _fail(self, asker: int | str, error: CutawayError) -> None:
+        """Tell whoever waits for an answer, or for what has a number; they may have left."""
+        if isinstance(asker, str):
+            inbox = self._open.get(asker)
+        else:
+            inbox = self._feeds.get(asker)
+            told = self._looks.get(asker) or self._counts.get(asker)
+            if told is not None and not told.done():
+                told.set_exception(error)
+        if inbox is not None:
+            inbox.put_nowait(error)
 
     def _tell_all(self, why: str) -> None:
         """The engine is gone: everybody who waits for it hears so."""

@@ -110,6 +110,18 @@ class Running:
             timings=None if reason is None else self._timings(perf_counter()),
         )
 
+    def broken(self, error: CutawayError) -> Delta:
+        """The last delta of an answer that a fault ended; it asks nothing that may be at fault."""
+        sequence = self.sequence
+        return Delta(
+            request_id=sequence.request.request_id,
+            choice=sequence.choice,
+            finish_reason="error",
+            error=error,
+            usage=self._usage(),
+            timings=self._timings(perf_counter()),
+        )
+
     def _masks(self, num_drafts: int) -> list[Mask | None]:
         """What the grammar allows in each row; None allows all."""
         num_rows = 1 + num_drafts

@@ -9,7 +9,8 @@ Order of one step, which keeps the invariant of Sequence at every point:
   2. The engine runs the forward and samples where Scheduled.samples is set.
   3. The engine appends the accepted drafts and the new token to sequence.token_ids.
   4. complete() makes what is valid final: num_computed_tokens grows, full pages become findable.
-  5. finish() ends a sequence whose answer is over; fail() one whose numbers were not finite.
+  5. finish() ends a sequence whose answer is over; spoil() comes first where its numbers were not
+     finite.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ class Scheduler:
         # is asked again when pages have come back since, wherever from, or shares are others.
         self._blocked: tuple[Sequence, object] | None = None
         self._held: set[Sequence] = set()  # they neither run nor wait, and hold no pages
+        # Whose turn it is while a step is planned: what is raised meanwhile is its fault.
+        self.turn: Sequence | None = None
 
     @property
     def has_work(self) -> bool:
@@ -165,22 +168,26 @@ class Scheduler:
                 "the cache more memory.",
                 param="prompt",
             )
-        self._keys[sequence] = self.cache.keys(sequence.cache_root)
+        keys = self.cache.keys(sequence.cache_root)
         self._waiting.add(sequence)
+        self._keys[sequence] = keys
 
     def schedule(self) -> list[Scheduled]:
         """What the next step computes; empty only when there is no work.
 
         Every list must be completed, or its sequences ended, before the next one is asked for.
+        Where this raises, nothing was scheduled: end the sequence in turn, if any, and ask again.
         """
         self._num_steps += 1
+        self.turn = None
         steps = self._plan_step()
         if not steps and self.has_work:
             # A shortage of pages cannot lead here, an allocation that failed can: start afresh.
             while self._running:
-                self._preempt(self._running[-1])
+                self.preempt(self._running[-1])
             steps = self._plan_step()
         assert steps or not self.has_work, "a step with work moves the oldest sequence"
+        self.turn = None
         return steps
 
     def hold(self, sequence: Sequence, *, is_held: bool) -> None:
@@ -198,7 +205,7 @@ class Scheduler:
             self._waiting.add_preempted(sequence)
             return
         if sequence.tables is not None:
-            self._preempt(sequence)
+            self.preempt(sequence)
         self._waiting.remove(sequence)
         self._held.add(sequence)
 
@@ -224,28 +231,42 @@ class Scheduler:
         self.cache.commit(tables, sequence.token_ids, end)
 
     def finish(self, sequence: Sequence) -> None:
-        """End a sequence, wherever it stands; its full pages stay findable."""
-        del self._keys[sequence]
-        self._blocked = None
-        if sequence in self._held:
+        """End a sequence, wherever it stands; its full pages stay findable.
+
+        One that has ended, or was ended halfway, may be ended again.
+        """
+        if sequence.tables is not None:
+            self.cache.release(sequence.tables)
+            sequence.tables = None
+        if sequence in self._running:
+            self._running.remove(sequence)
+        elif sequence in self._held:
             self._held.remove(sequence)
-            return
-        if sequence.tables is None:
+        elif sequence in self._keys:
             self._waiting.remove(sequence)
-            return
-        self._running.remove(sequence)
-        self.cache.release(sequence.tables)
-        sequence.tables = None
+        self._keys.pop(sequence, None)
+        self._blocked = None
 
-    def fail(self, sequence: Sequence) -> tuple[tuple[int, ...], ...]:
-        """End a sequence whose numbers were not finite, so that nobody reads what it stored.
+    def spoil(self, sequence: Sequence) -> tuple[tuple[int, ...], ...]:
+        """Let nobody find what a sequence stored whose numbers were not finite.
 
-        Returns per group the pages to be zeroed before the next step.
+        Returns per group the pages to be zeroed before it is finished.
         """
         assert sequence.tables is not None, "only a running sequence has numbers"
-        spoilt = self.cache.invalidate(sequence.tables, sequence.token_ids)
-        self.finish(sequence)
-        return spoilt
+        return self.cache.invalidate(sequence.tables, sequence.token_ids)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take the pages of a running sequence; it will be computed again."""
+        assert sequence.tables is not None, "a running sequence has tables"
+        self.cache.release(sequence.tables)
+        sequence.tables = None
+        self._running.remove(sequence)
+        self._blocked = None
+        sequence.num_computed_tokens = 0
+        sequence.draft_token_ids.clear()
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting.add_preempted(sequence)
 
     def abort(self, request_id: str, *, choice: int | None = None) -> list[Sequence]:
         """End every sequence of a request, or one; those that had ended are not returned."""
@@ -325,6 +346,7 @@ class Scheduler:
 
     def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
         """Give a running sequence what budget and pages allow; for its first token, preempt."""
+        self.turn = sequence
         wanted = min(wanted, plan.budget)
         start = sequence.num_computed_tokens
         takes_all = False
@@ -351,6 +373,7 @@ class Scheduler:
         tables, drafts = sequence.tables, sequence.draft_token_ids
         if not drafts or tables is None or sequence not in plan.granted:
             return
+        self.turn = sequence
         known = sequence.num_tokens
         most = min(plan.budget, self.cache.room(tables) - known, sequence.max_length - known - 1)
         del drafts[max(0, most) :]
@@ -370,6 +393,7 @@ class Scheduler:
                 return
             if self._blocked == (sequence, self.cache.news_for(sequence.owner)):
                 return
+            self.turn = sequence
             owed = owed or self._owed(self._running)
             has_slot = self.num_running < self.config.max_sequences
             admitted = self._tables_for(sequence, owed) if has_slot else None
@@ -422,8 +446,13 @@ class Scheduler:
     def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
         wanted = min(sequence.num_tokens - num_hit, self.config.prefill_chunk, plan.budget)
         count = min(wanted, self.cache.room(tables, takes_all=not self._running) - num_hit)
-        if not self.cache.reserve(tables, num_hit + count, takes_all=not self._running):
-            self.cache.release(tables)
+        has_pages = False
+        try:
+            has_pages = self.cache.reserve(tables, num_hit + count, takes_all=not self._running)
+        finally:
+            if not has_pages:
+                self.cache.release(tables)
+        if not has_pages:
             return False
         self._waiting.pop(sequence)
         self._running.append(sequence)
@@ -453,19 +482,7 @@ class Scheduler:
         """Preempt a sequence that may be in the step already."""
         plan.withdraw(victim)
         plan.has_preempted = True
-        self._preempt(victim)
-
-    def _preempt(self, sequence: Sequence) -> None:
-        assert sequence.tables is not None, "a running sequence has tables"
-        self._running.remove(sequence)
-        self.cache.release(sequence.tables)
-        self._blocked = None
-        sequence.tables = None
-        sequence.num_computed_tokens = 0
-        sequence.draft_token_ids.clear()
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self._waiting.add_preempted(sequence)
+        self.preempt(victim)
 
 
 def _split(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from cutaway.core.faults import again, note
 from cutaway.engine.messages import DUMP_SIGNAL, Command, Frames, Report, report, written
 
 _DUMP_SECONDS = 0.5  # for writing where its threads stand
@@ -116,7 +117,15 @@ class EngineProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for body in self._frames.feed(data):
             if not self.ended.is_set():
-                self._hear(report(body))
+                self._take_in(body)
+
+    def _take_in(self, body: bytes) -> None:
+        """What cannot be read would be missing for somebody, nobody knows whom: that is the end."""
+        try:
+            again(lambda: self._hear(report(body)))
+        except Exception as fault:
+            note("what the engine said cannot be read; it is ended.", fault)
+            self.cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended.set()

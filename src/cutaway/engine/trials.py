@@ -5,8 +5,6 @@ Each runs over pages of its own, so that the answers of everybody else stay what
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
@@ -15,6 +13,7 @@ from typing import cast
 import msgspec
 
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
+from cutaway.core.faults import refuse
 from cutaway.core.limits import shown
 from cutaway.engine.allowance import Allowance
 from cutaway.engine.compare import Progress, comparing
@@ -87,21 +86,24 @@ class Trials:
         if trial.first_step is None:
             trial.first_step = self._engine.num_steps
         try:
-            self._tell(trial, next(trial.steps))
+            self._go_on(trial)
             return
+        except StopIteration:
+            pass
+        except Exception as fault:
+            refuse(trial.hear, fault, "this cannot be compared")
+        self.leave(name)
+
+    def _go_on(self, trial: _Trial) -> None:
+        """Raises: StopIteration behind the last word."""
+        try:
+            self._tell(trial, next(trial.steps))
         except StopIteration as ended:
             found: Comparison = ended.value
             if self._engine.num_steps != trial.first_step:
                 found = replace(found, notes=(*found.notes, _BESIDE))
             trial.hear(_event(trial, {"type": "comparison", **_plain(found)}, is_last=True))
-        except CutawayError as error:
-            trial.hear(error)
-        except Exception:
-            print("a comparison raised; it ends alone.", file=sys.stderr)
-            traceback.print_exc()
-            words = "this cannot be compared because of a fault of Cutaway itself."
-            trial.hear(CutawayError(words))
-        del self._open[name]
+            raise
 
     def _tell(self, trial: _Trial, progress: Progress) -> None:
         """Say how far it is, a few times a second and whenever another part begins."""

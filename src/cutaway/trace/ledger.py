@@ -29,6 +29,7 @@ class Ledger:
         self.max_bytes = max_bytes
         self.num_bytes = 0
         self.num_dropped = 0  # answers
+        self.is_stopped = False  # for good: nothing is recorded any more
         self._answers: dict[int, AnswerRecord] = {}
         self._steps: deque[StepRecord] = deque()
         self._first_step = 0  # number of the first that is kept; numbers follow one another
@@ -129,6 +130,12 @@ class Ledger:
         """Note how an answer ended; from now on it may be dropped."""
         answer.finish_reason, answer.usage, answer.timings = reason, usage, timings
 
+    def stop(self) -> None:
+        """Record nothing any more. Answers without an end have no whole record."""
+        self.is_stopped = True
+        for answer in self._answers.values():
+            answer.is_whole = answer.is_whole and answer.finish_reason is not None
+
     def _make_room(self) -> None:
         """Drop the oldest answers that have ended, then steps that nobody's answer needs.
 
@@ -171,6 +178,12 @@ class Ledger:
 def recorded(ledger: Ledger | None, request_id: str, choice: int, *, owner: str) -> AnswerRecord:
     """The owner's answer of that id, as find_choice finds it. Raises: ReplayError without one."""
     found = None if ledger is None else ledger.find_choice(request_id, choice, owner=owner)
+    is_cut = ledger is not None and ledger.is_stopped
+    if is_cut and (found is None or found.finish_reason is None):
+        raise ReplayError(
+            f"there is no whole record of answer {request_id!r}, choice {choice}: recording raised "
+            "and was switched off, for a fault of Cutaway itself. Start the engine again."
+        )
     if found is None:
         raise ReplayError(
             f"there is no record of answer {shown(request_id)}, choice {choice}. The ledger keeps "
