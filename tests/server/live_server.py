@@ -14,7 +14,7 @@ import uvicorn
 from server_app import serving
 
 from cutaway.server.config import ServerConfig
-from cutaway.server.connection import settings
+from cutaway.server.connection import protocol, settings
 from cutaway.server.context import Context
 from cutaway.server.door import Door
 from cutaway.server.run import listening
@@ -65,7 +65,7 @@ async def live(folder: Path, **changes: Any) -> AsyncIterator[Live]:
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
-            **settings(header_seconds=header_seconds),
+            **settings(protocol(header_seconds=header_seconds)),
         )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

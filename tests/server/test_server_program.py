@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -31,15 +31,16 @@ def served(
     *arguments: str,
     dtype: str = "float32",
     environ: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The program once it is ready: process, address, and the lines that it said.
 
-    model: a name, or the folder of a tiny model.
+    model: a name, or the folder of a tiny model. prefix: a program that starts it.
     """
     model = f"random:{model / 'config.json'}" if isinstance(model, Path) else model
     settings = ("--dtype", dtype, "--cache-tokens", "4096", "--served-name", "tiny")
     process = subprocess.Popen(
-        command("serve", model, "--port", "0", *settings, *arguments),
+        [*prefix, *command("serve", model, "--port", "0", *settings, *arguments)],
         env=environment(**(environ or {})),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -72,6 +73,41 @@ def test_it_prints_where_it_listens_and_a_line_to_try_it(folder: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and out == "" and "Traceback" not in err
+
+
+def limited(num_descriptors: int) -> tuple[str, ...]:
+    """A prefix that gives a program so many descriptors and no more."""
+    return ("sh", "-c", f'ulimit -n {num_descriptors}; exec "$@"', "sh")
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has ended a connection."""
+    try:
+        while client.recv(4096, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_out_of_descriptors_idle_connections_make_room_and_one_line_tells(folder: Path) -> None:
+    with ExitStack() as opened, served(folder, prefix=limited(128)) as (process, url, _):
+        port = httpx2.URL(url).port
+        assert port is not None
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(300)]
+        for each in idle:
+            opened.callback(each.close)
+        with httpx2.Client(base_url=url, timeout=60) as http:
+            assert http.get("/health").status_code == 200
+            answer = http.post("/v1/completions", json=completion(max_tokens=2))
+            assert answer.status_code == 200
+        assert sum(is_closed(each) for each in idle) >= 300 - 128
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    assert err.count("out_of_descriptors") == 1 and "fault" not in err
+    assert process.returncode == 0
 
 
 def test_sigterm_lets_answers_finish_and_takes_nothing_new_in(folder: Path) -> None:

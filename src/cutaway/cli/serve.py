@@ -183,10 +183,12 @@ def serve_model(
     from cutaway.engine.process import ProcessService
     from cutaway.server import log
     from cutaway.server.context import Context
+    from cutaway.server.descriptors import fitted, raise_limit
     from cutaway.server.run import listening, serve, url_of
     from cutaway.weights.find import find
 
     settings = resolve(given, config=file)
+    server = fitted(server, raise_limit())
     listener = listening(server)
     with listener:
         with download_bar(settings.model) as progress:

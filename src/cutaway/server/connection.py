@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cutaway.server.config import MAX_HEADER_BYTES
 from cutaway.server.errors import HttpError, encoded
 
+_CLOSED_AT_ONCE = 16  # when descriptors run out: so many newcomers find room
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
-def protocol(*, header_seconds: float) -> type[asyncio.Protocol]:
+def protocol(*, header_seconds: float) -> type[Connection]:
     """The class of connections that give a request's head so many seconds."""
 
     class Timed(Connection):
         seconds = header_seconds
         numbers = Numbers()
+        alive: ClassVar[set[Connection]] = set()
 
     return Timed
 
@@ -60,20 +62,25 @@ class Connection(HttpToolsProtocol):
 
     seconds = 10.0
     numbers = Numbers()
+    alive: ClassVar[set[Connection]] = set()
     _number = 0
+    _idle_since = 0.0
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come; its first head is due."""
         super().connection_made(transport)
+        self.alive.add(self)
         self._number = self.numbers.take()
+        self._idle_since = self.loop.time()
         self.app_state = {**self.app_state, "connection": f"connection {self._number}"}
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._stop_waiting()
+        self.alive.discard(self)
         self.numbers.give(self._number)
         super().connection_lost(exc)
 
@@ -90,6 +97,20 @@ class Connection(HttpToolsProtocol):
             self._stop_waiting()
         elif is_head and self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(431, f"the headers are larger than {MAX_HEADER_BYTES} bytes.")
+
+    def on_response_complete(self) -> None:
+        """An answer has gone; the next head may come."""
+        super().on_response_complete()
+        self._idle_since = self.loop.time()
+
+    @classmethod
+    def make_room(cls) -> int:
+        """Close the connections without a request that have been so longest. Returns how many."""
+        idle = [each for each in cls.alive if not each._is_answering and not each._is_closing]
+        idle.sort(key=lambda each: each._idle_since)
+        for each in idle[:_CLOSED_AT_ONCE]:
+            each.transport.abort()
+        return len(idle[:_CLOSED_AT_ONCE])
 
     def on_message_begin(self) -> None:
         """The head of a request begins."""
@@ -108,6 +129,10 @@ class Connection(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         return cycle is not None and not cycle.response_complete
+
+    @property
+    def _is_closing(self) -> bool:
+        return self.transport.is_closing()
 
     def _expect_head(self) -> None:
         self._head_bytes = 0
@@ -136,10 +161,10 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-def settings(*, header_seconds: float) -> dict[str, Any]:
-    """How uvicorn is told to use it."""
+def settings(connections: type[Connection]) -> dict[str, Any]:
+    """How uvicorn is told to use them."""
     return {
-        "http": protocol(header_seconds=header_seconds),
+        "http": connections,
         "ws": "none",
         "proxy_headers": False,  # nothing here rests on what a client says of its own address
     }

@@ -19,17 +19,18 @@ from cutaway.server import log
 from cutaway.server.app import build_app
 from cutaway.server.auth import Keys
 from cutaway.server.config import ServerConfig, host_in_url
-from cutaway.server.connection import settings
+from cutaway.server.connection import protocol, settings
 from cutaway.server.context import Context
+from cutaway.server.descriptors import Listener
 
 CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
 
 
-def listening(config: ServerConfig) -> socket.socket:
+def listening(config: ServerConfig) -> Listener:
     """A socket that listens there. Raises: ConfigError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        listener = socket.create_server((config.host, config.port), family=family, backlog=2048)
+        plain = socket.create_server((config.host, config.port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise ConfigError(
@@ -38,8 +39,8 @@ def listening(config: ServerConfig) -> socket.socket:
         ) from None
     # Connections have it from here: asyncio leaves it off where a socket does not name TCP. Without
     # it a small write waits for the client's word on the one before, 40 ms where that is delayed.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Listener(plain)
 
 
 def url_of(listener: socket.socket) -> str:
@@ -50,7 +51,7 @@ def url_of(listener: socket.socket) -> str:
 
 async def serve(
     context: Context,
-    listener: socket.socket,
+    listener: Listener,
     *,
     keys: Keys,
     ready: Callable[[], None] = lambda: None,
@@ -63,6 +64,8 @@ async def serve(
     config = context.config
     asyncio.get_running_loop().set_exception_handler(log.loop_fault)
     app = build_app(context, keys=keys)
+    connections = protocol(header_seconds=config.header_seconds)
+    listener.make_room = connections.make_room
     server = _Server(
         uvicorn.Config(
             app,
@@ -72,7 +75,7 @@ async def serve(
             timeout_keep_alive=5,
             timeout_graceful_shutdown=CLOSE_SECONDS,
             backlog=2048,
-            **settings(header_seconds=config.header_seconds),
+            **settings(connections),
         )
     )
     ending = _Ending(server)
