@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -44,9 +45,15 @@ from cutaway.sampling.weights import MAX_VOCAB_SIZE
 
 # vLLM's order. Hugging Face differs only in min_p, which it puts last; llama.cpp cuts before it
 # divides by the temperature and so keeps other sets.
-EDITS: tuple[Stage, ...] = (GrammarMask(), LogitBias(), Bans(), Penalties())
-CUTS: tuple[Stage, ...] = (Temperature(), MinP(), TopK(), TopP())
-ORDER = EDITS + CUTS
+ORDER: tuple[Stage, ...] = (
+    *(GrammarMask(), LogitBias(), Bans(), Penalties()),
+    *(Temperature(), MinP(), TopK(), TopP()),
+)
+
+# What sample_native knows, in its order: edits are made in torch before the native call, and the
+# others are numbers that _choice hands to it. A row that passes any other stage goes through torch.
+_EDITS: tuple[type[Stage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
+_NATIVE: tuple[type[Stage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
 
 
 class Sampled(NamedTuple):
@@ -86,9 +93,9 @@ class Sampler:
         Shapes: logits [R, V] of any float type on any device, left as they are.
         The device is waited for once, at the end.
         """
+        assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
         if self._native is not None and self._native.logits is logits:
             return sample_native(self._native, rows)  # new numbers in the same place
-        assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
         if logits.is_cpu and native.is_available():
             self._native = native.Sampling(logits.to(torch.float32))
             return sample_native(self._native, rows)
@@ -116,8 +123,14 @@ def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
 
 
 def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sampled]:
-    """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call."""
+    """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call.
+
+    Rows that pass a stage without a native form are sampled in torch from beginning to end.
+    """
     logits = sampling.logits
+    in_torch = _rows_for_torch(rows)
+    if in_torch and len(in_torch) == len(rows):
+        return sample_plain(logits, rows)
     draws: list[int | None] = [None] * len(rows)
     drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
     if drawing:
@@ -129,7 +142,28 @@ def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sample
     for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):
         scores = (each.logit, each.peak, each.total, *more.get(index, ()))
         results.append(_read((each.token_id, each.left, *scores), u, each.checksum))
+    if in_torch:
+        again = sample_plain(_take(logits, in_torch), [rows[index] for index in in_torch])
+        for index, sampled in zip(in_torch, again, strict=True):
+            results[index] = sampled
     return results
+
+
+def _rows_for_torch(rows: Sequence[Row]) -> list[int]:
+    """Indices of the rows that pass a stage of which the native call knows nothing."""
+    strangers = _without_native_form(ORDER)
+    if not strangers:
+        return []
+    return [i for i, row in enumerate(rows) if not all(s.is_neutral(row) for s in strangers)]
+
+
+@cache
+def _without_native_form(order: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Stages that are not in _NATIVE; all of them where its own come in another order."""
+    known = tuple(type(stage) for stage in order if type(stage) in _NATIVE)
+    if known != _NATIVE:
+        return order
+    return tuple(stage for stage in order if type(stage) not in _NATIVE)
 
 
 @contextmanager
@@ -143,7 +177,7 @@ def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
     """The rows [V] whose settings ask for edits, after them."""
     edited: dict[int, Tensor] = {}
     for index, row in enumerate(rows):
-        stages = [stage for stage in EDITS if not stage.is_neutral(row)]
+        stages = [stage for stage in _edits(ORDER) if not stage.is_neutral(row)]
         if not stages:
             continue
         with _in_torch():
@@ -152,6 +186,11 @@ def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
                 candidates = stage(candidates, [row])
             edited[index] = candidates.logits[0]
     return edited
+
+
+@cache
+def _edits(order: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    return tuple(stage for stage in order if type(stage) in _EDITS)
 
 
 _GREEDY = native.Choice()
