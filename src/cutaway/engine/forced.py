@@ -19,6 +19,7 @@ def forced(
     *,
     prompt: Sequence[int],
     output: Sequence[int],
+    chunk: int | None = None,
     sink_of: SinkOf | None = None,
     intervenes: bool = False,
 ) -> Iterator[tuple[int, Tensor]]:
@@ -28,11 +29,14 @@ def forced(
     lives as long as the iterator.
 
     like:   the answer whose settings and declared length it has.
+    chunk:  tokens of a step; None takes the engine's own.
     sink_of, intervenes: as in engine/replay.py.
     Shapes: each row [V], valid until the next one.
     """
     record = forced_record(like, prompt=prompt, output=output)
-    replay = engine.replay(record, level="invariant", sink_of=sink_of, intervenes=intervenes)
+    replay = engine.replay(
+        record, level="invariant", prefill_chunk=chunk, sink_of=sink_of, intervenes=intervenes
+    )
     for run, logits in replay.steps():
         breathe()
         for drawn in run.drawn:

@@ -235,7 +235,7 @@ class _Rows:
 
 def _branch(engine: Engine, answer: AnswerRecord, token: int, token_ids: Sequence[int]) -> Tensor:
     known = answer.token_ids[: answer.num_prompt_tokens + token]
-    rows = forced(engine, answer, prompt=known, output=token_ids)
+    rows = forced(engine, answer, prompt=known, output=token_ids, chunk=PIECE_TOKENS)
     return torch.stack([row.float().clone() for _, row in rows])
 
 

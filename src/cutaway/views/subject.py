@@ -101,15 +101,12 @@ class Subject:
 
     def text(self, token_id: int) -> str:
         """A token as one short line: blanks, line ends and broken bytes are visible."""
+        breathe()
         return visible(self.tokenizer.token_bytes(token_id))
 
     def texts(self) -> list[str]:
         """Every token of prompt and answer."""
-        found: list[str] = []
-        for token_id in self.answer.token_ids:
-            breathe()
-            found.append(self.text(token_id))
-        return found
+        return [self.text(token_id) for token_id in self.answer.token_ids]
 
 
 _GLYPHS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u21e5", "\r": "\u240d"}

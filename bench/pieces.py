@@ -1,0 +1,108 @@
+"""For how long each view holds the engine at the most, and how well it was priced before.
+
+python bench/pieces.py MODEL [--tokens 3000]     MODEL as for `cutaway run`
+
+Every view is asked for at its heaviest places of one answer, three times each, so that its own pace
+is learned; of the last the longest piece is told, beside the longest step without a view, and what
+only_cost said of it beside what it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from cutaway import LLM
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.engine import Engine
+from cutaway.engine.lane import Lane
+from cutaway.engine.service import Asked
+from cutaway.views import VIEWS
+
+TEXTS = ("a" * 9_999, "word and " * 1_100)
+FURTHER: tuple[dict[str, Any], ...] = (
+    {"layer": 1},
+    {"layer": 1, "head": 1},
+    {"top": 1_000},
+    *({"text": text} for text in TEXTS),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--tokens", type=int, default=3_000, help="of the prompt")
+    given = parser.parse_args()
+    engine = LLM(given.model, cache_tokens=2 * given.tokens + 1_024).engine
+    plain = served(engine, given.tokens)
+    print(
+        f"longest step without a view: {max(plain[1:]) * 1e3:.1f} ms, median {median(plain):.4f} s"
+    )
+    print("| view | places | pieces | longest, ms | took, s | foreseen, s | answer |")
+    print("|---|---|---|---|---|---|---|")
+    for view in VIEWS:
+        for places in ({}, *FURTHER):
+            if set(places) <= set(view.takes):
+                print(line(engine, view.name, places), flush=True)
+
+
+def served(engine: Engine, num_tokens: int) -> list[float]:
+    """Make the answer; seconds of each step."""
+    text = "The quick brown fox jumps over the lazy dog and thinks about gravity. " * num_tokens
+    prompt = tuple(engine.model.tokenizer.encode(text[: 6 * num_tokens])[:num_tokens])
+    params = SamplingParams(max_tokens=200, temperature=0.7, seed=1, ignore_eos=True)
+    engine.add(Request(request_id="one", prompt_token_ids=prompt, params=params))
+    seconds: list[float] = []
+    while engine.has_work:
+        began = perf_counter()
+        engine.step()
+        seconds.append(perf_counter() - began)
+    return seconds
+
+
+def line(engine: Engine, view: str, places: Mapping[str, Any]) -> str:
+    """What one view took, the pace of its like known."""
+    lane = Lane(engine)
+    for number in range(2):
+        looked(lane, view, places, number)
+    _, priced = looked(lane, view, places, 2, is_cost=True)
+    pieces, answer = looked(lane, view, places, 2)
+    foreseen = json.loads(priced)["seconds"] if isinstance(priced, bytes) else 0.0
+    told = f"{len(answer):,} bytes" if isinstance(answer, bytes) else str(answer)[:40]
+    shown = ", ".join(f"{name} {str(value)[:8]}" for name, value in places.items())
+    longest, took = max(pieces) * 1e3, sum(pieces)
+    numbers = f"{len(pieces)} | {longest:.1f} | {took:.3f} | {foreseen:.3f}"
+    return f"| {view} | {shown} | {numbers} | {told} |"
+
+
+def looked(
+    lane: Lane, view: str, places: Mapping[str, Any], number: int, *, is_cost: bool = False
+) -> tuple[list[float], object]:
+    """Seconds of each piece, and what was told."""
+    told: list[object] = []
+    asked = Asked(
+        request_id="one",
+        choice=0,
+        owner="",
+        view=view,
+        places=places,
+        is_json=True,
+        is_cost=is_cost,
+        max_bytes=2**28 - number,  # another bound is another look: nothing is there already
+        max_flops=2 * 10**13,
+    )
+    lane.add(1, asked, told.append)
+    pieces: list[float] = []
+    while lane.has_work:
+        began = perf_counter()
+        lane.step()
+        pieces.append(perf_counter() - began)
+    return pieces, told[0]
+
+
+if __name__ == "__main__":
+    main()
