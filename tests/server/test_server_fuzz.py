@@ -1,6 +1,7 @@
 """Requests of ill will by the thousand: no fault of ours, no restart, and golden answers between.
 
-Our own grammar asks 3,000 times, schemathesis some 2,000 over our OpenAPI; both are seeded.
+Our own grammar asks 3,000 times, schemathesis some 2,000 over our OpenAPI, and views, files and
+comparisons are asked for 300 times, each field in its own language; all are seeded.
 bench/reliability.py asks 100,000 times: row 4 of its plan.
 """
 
@@ -10,22 +11,27 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import httpx2
 import pytest
 from hostile_bodies import KINDS, METHODS, body
+from hostile_looks import look
 from live_server import live
 from openapi_fuzz import Findings, explore
 from server_app import chat, client, completion, make_folder, serving
 
+from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.process import ProcessService
 from cutaway.server.door import Door
 from trials import IN_FULL, ran, seed, trials
 
 NUM_REQUESTS = trials(3000)
 NUM_EXAMPLES = NUM_REQUESTS // 100 if IN_FULL else 10  # of schemathesis, for each route
+NUM_LOOKS = NUM_REQUESTS // 10
 LONGEST = 6 * 60 * 60 if IN_FULL else 600
 BATCH = 25
 SEED = seed(20)
@@ -88,6 +94,60 @@ async def fuzz(http: httpx2.AsyncClient, count: int) -> Counter[int]:
     return statuses
 
 
+async def fuzz_looks(http: httpx2.AsyncClient, count: int) -> Counter[int]:
+    """Statuses of so many looks at three answers: a plain one, one of several, one with a form."""
+    chance = random.Random(SEED)
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    statuses = Counter[int]()
+
+    async def answers() -> list[str]:
+        plain = completion("hello", max_tokens=12, temperature=1, seed=1, ignore_eos=True)
+        several = completion("one two", max_tokens=3, n=2, temperature=1, seed=2, ignore_eos=True)
+        formed = completion("x", max_tokens=8, structured_outputs={"regex": "[ab]{6}"})
+        sent = [await http.post("/v1/completions", json=each) for each in (plain, several, formed)]
+        return [each.json()["id"] for each in sent]
+
+    async def one(trace: str) -> None:
+        kind, data = look(chance)
+        path = f"/cutaway/v1/traces/{{trace_id}}/{kind}"
+        headers = {"content-type": "application/json"}
+        if chance.random() < 0.5:
+            headers["accept"] = "application/json"
+        answer = await http.post(path.format(trace_id=trace), content=data, headers=headers)
+        about = f"{path} {data[:600]!r}: {answer.status_code} {answer.text[:600]}"
+        assert str(answer.status_code) in paths[path]["post"]["responses"], about
+        assert answer.status_code < 500 or answer.status_code == 503, about
+        assert "fault of Cutaway" not in answer.text and "Traceback" not in answer.text, about
+        statuses[answer.status_code] += 1
+
+    _, expected = await golden(http)
+    for _ in range(0, count, BATCH):
+        traces = await answers()
+        async with asyncio.TaskGroup() as batch:
+            for _ in range(BATCH):
+                batch.create_task(one(chance.choice(traces)))
+        _, choices = await golden(http)
+        # In company the last bits of log-probabilities may be others; the tokens are not.
+        assert choices[0]["text"] == expected[0]["text"]
+    return statuses
+
+
+async def waits(service: ProcessService, until: asyncio.Event) -> list[float]:
+    """Seconds until there is news of short answers that come in between the looks: a step, and
+    whatever holds it. Looks have the moments without answers, so there are pauses."""
+    found: list[float] = []
+    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    while not until.is_set():
+        request = Request(request_id="beside", prompt_token_ids=(104, 105), params=params)
+        async with aclosing(service.follow(request)) as deltas:
+            last = perf_counter()
+            async for _ in deltas:
+                found.append(perf_counter() - last)
+                last = perf_counter()
+        await asyncio.sleep(0.05)
+    return found
+
+
 async def idle(app: Door, service: ProcessService) -> None:
     """Fail where anything is left of a request, or the engine had to be started again."""
     stats = await service.stats()
@@ -108,6 +168,32 @@ def test_hostile_bodies_are_refused_or_answered(tmp_path: Path) -> None:
         return statuses
 
     told("our own grammar", asyncio.run(run()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONGEST)
+def test_looks_of_ill_will_are_refused_or_shown(tmp_path: Path) -> None:
+    """Beside short answers; how long those wait is told, and judged where nothing else runs."""
+    folder = make_folder(tmp_path / "tiny")
+
+    async def run() -> tuple[Counter[int], list[float]]:
+        service = engine_of(folder)
+        async with serving(folder, service=service) as (app, _), client(app) as http:
+            over = asyncio.Event()
+            reader = asyncio.create_task(waits(service, over))
+            try:
+                statuses = await fuzz_looks(http, NUM_LOOKS)
+            finally:
+                over.set()
+                found = await reader
+            await idle(app, service)
+        return statuses, sorted(found)
+
+    statuses, found = asyncio.run(run())
+    assert len(found) > 100, "answers were read meanwhile"
+    usual, late, longest = (found[int(at * (len(found) - 1))] * 1e3 for at in (0.5, 0.999, 1))
+    beside = f", waits of answers beside {usual:.1f} ms, p99.9 {late:.0f}, longest {longest:.0f}"
+    told(f"looks in their own language{beside}", statuses)
 
 
 @pytest.mark.slow

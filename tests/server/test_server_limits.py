@@ -105,10 +105,56 @@ REFUSED = (
 )
 BAD |= {name: [1, "x", {"a": 1}] for name in REFUSED}
 BAD["cutaway"] = [1, "x", [], {"trace": 1}, {"trace": "true"}, {"trace": [True]}]
+# What is no place of a short answer or a tiny model, as in steps.
+BAD_PLACES = [
+    "x",
+    "-",
+    "0-",
+    "-0",
+    "0,,1",
+    "99",
+    "0-99",
+    "\u00b2",
+    "9" * 19,
+    "9" * 5_000,
+    "0x0",
+    ",",
+]
+# What is no change of an answer of one token: each lever's own language, and what comes near it.
+BAD_CHANGES = [
+    *("", "=", "temperature", "=1", "nothing=1", "TEMPERATURE=1", "temperature@1=1"),
+    *("temperature=", "temperature=x", "temperature=-0.1", "temperature=5.1", "temperature=nan"),
+    *("temperature=1e309", "top_k=1.5", "top_k=-2", "top_k=2147483648", "top_k=\u00b2"),
+    *("top_p=1.1", "min_p=-1", "repetition_penalty=0", "presence_penalty=2.1", "seed=x"),
+    *(f"seed={2**63}", f"seed={-(2**63) - 1}", "seed=" + "9" * 900, "frequency_penalty=inf"),
+    *("token=5", "token@=5", "token@x=5", "token@-1=5", "token@\u00b2=5", "token@0=", "token@1=5"),
+    *("token@0=320", "token@0=" + "9" * 900, f"token@{'9' * 900}=5", "context=0", "context=99"),
+    *("ablate=", "ablate=2", "ablate=0.9", "ablate=0.x", "ablate=" + "9" * 900, "ablate=\u00b2"),
+    *("patch=0", "patch=0@0", "patch=0@0:1", "patch=2@0:0", "patch=0@99:0", "patch=0@0:\u00b2"),
+    *("positions=on", "attention=x", "window=0", "window=x", "experts_per_token=0"),
+    *("prefix_cache=x", "kv_cache=on", "streaming=x", "batch=0", "batch=1025", "kv_dtype=x"),
+    *(
+        "prefill_chunk=0",
+        "prefill_chunk=1048577",
+        "page_size=0",
+        "page_size=1",
+        "page_size=9",
+        "page_size=1048577",
+        "draft=x",
+    ),
+    *("quant=int8", "dtype=float32", "model=x", "system=x", "prompt=x"),
+    "token@0=" + "x" * limits.MAX_CHANGE,
+]
 # Fields whose name means something else for one route.
 OTHERS: dict[tuple[type[Body], str], list[Any]] = {
     (TokenizeBody, "prompt"): WRONG["str"],
-    (ViewBody, "text"): WRONG["str"],
+    (ViewBody, "view"): [*WRONG["str"], "", "x", "tokens ", "TOKENS"],
+    (ViewBody, "text"): [*WRONG["str"], "x" * (limits.MAX_VIEW_TEXT + 1), "\u00e9" * 5_001],
+    (FileBody, "views"): [*WRONG["str"], "x", "tokens,x"],
+    (FileBody, "steps"): [*WRONG["str"], *BAD_PLACES],
+    (FileBody, "layers"): [*WRONG["str"], *BAD_PLACES],
+    (FileBody, "heads"): [*WRONG["str"], *BAD_PLACES],
+    (CompareBody, "change"): [*WRONG["str"], *BAD_CHANGES],
     (LearnBody, "text"): [*WRONG["str"], ""],
 }
 
@@ -190,6 +236,18 @@ def test_every_route_that_reads_a_body_is_walked(asked: Callable[..., Any]) -> N
                 assert schema["properties"][name]["maximum"] == float(limit.most)
 
 
+# What is a change, at the ends of each lever's range.
+GOOD_CHANGES = [
+    *("temperature=0", "temperature=5", " temperature =1", "top_k=-1", "top_k=2147483647"),
+    *("top_p=0", "top_p=1", "min_p=1", "repetition_penalty=10", "presence_penalty=-2"),
+    *(f"seed={-(2**63)}", f"seed={2**63 - 1}", "token@0=0", "token@2=319", "token@1=abc"),
+    *("context=1", "ablate=0", "ablate=1.3", "ablate=1.mlp", "patch=0@1:0", "patch=1@4:zero"),
+    *("positions=off", "attention=naive", "window=1", f"window={2**63 - 1}", "prefix_cache=off"),
+    *("kv_cache=off", "streaming=on", "batch=1", "batch=4", "kv_dtype=int8", "prefill_chunk=1"),
+    *("prefill_chunk=1048576", "page_size=8", "page_size=256", "draft=ngram", "draft=off"),
+]
+
+
 @pytest.mark.parametrize("path", ROUTES)
 def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
     folder: Path, path: str
@@ -250,6 +308,39 @@ def test_every_field_takes_the_ends_of_its_range(folder: Path, path: str) -> Non
 
     asyncio.run(walk())
     ran(count)
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "name", "values"),
+    [
+        ("compare", {"runs": 1}, "change", GOOD_CHANGES),
+        ("file", {"views": "tokens"}, "steps", ["0", "0-1", "1,0", " 1 ", "all", "none", "0-1,1"]),
+        ("file", {"views": "tokens"}, "layers", ["0", "0-1", "all", "none"]),
+        ("file", {"views": "tokens"}, "heads", ["0", "0-3", "all", "none"]),
+        (
+            "views",
+            {"view": "characters"},
+            "text",
+            ["x" * limits.MAX_VIEW_TEXT, "\u00e9" * 5_000, ""],
+        ),
+        ("views", {"view": "merges"}, "text", ["x" * limits.MAX_VIEW_TEXT, "a " * 5_000, ""]),
+        ("views", {"view": "embeddings"}, "text", ["a" * limits.MAX_VIEW_TEXT, "a - b = c"]),
+    ],
+)
+def test_a_field_of_text_takes_all_of_its_own_language(
+    folder: Path, path: str, base: dict[str, Any], name: str, values: list[str]
+) -> None:
+    async def walk() -> None:
+        async with serving(folder) as (app, context), client(app) as http:
+            sent = completion(max_tokens=6, temperature=1, seed=1, ignore_eos=True)
+            trace = (await http.post("/v1/completions", json=sent)).json()["id"]
+            for value in values:
+                body = {**base, name: value}
+                answer = await http.post(f"/cutaway/v1/traces/{trace}/{path}", json=body)
+                assert answer.status_code == 200, f"{value!r:.60}: {answer.text:.300}"
+            assert (await context.service.stats()).pages_used == 0
+
+    asyncio.run(walk())
 
 
 def test_a_misspelt_field_is_told_with_its_neighbour(asked: Callable[..., Any]) -> None:

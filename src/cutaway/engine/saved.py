@@ -60,7 +60,11 @@ def saving_of(look: Look, kept: Kept, *, chunk: int | None = None) -> Saving:
         layers=places_of(kept.layers, count=facts.num_layers, param="layers") or (),
         heads=places_of(kept.heads, count=facts.num_heads, param="heads") or (),
     )
-    views = tuple(map(view_of, kept.views)) or VIEWS
+    try:
+        views = tuple(map(view_of, kept.views)) or VIEWS
+    except RequestError as error:
+        error.param = "views"
+        raise
     return Saving(look, views, places=places, redact=kept.redact, chunk=chunk)
 
 

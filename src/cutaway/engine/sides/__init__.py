@@ -6,7 +6,7 @@ beside; what that takes is told before it is made.
 
 from __future__ import annotations
 
-from cutaway.core.errors import RequestError
+from cutaway.core.errors import ConfigError, RequestError
 from cutaway.engine.levers import DRAWS, ENGINES, MODELS, MODULES, RUNS, WORDS, Change
 from cutaway.engine.side import Side
 from cutaway.engine.sides.beside import apart
@@ -36,4 +36,11 @@ def pair_of(source: Source, change: Change) -> Pair:
         raise RequestError("the answer has no tokens; there is nothing to compare.", param="change")
     base = Side(source.engine, source.prompt, source.params, source.allowance)
     make = next(make for levers, make in _KINDS if change.lever in levers)
-    return make(source, change, base)
+    try:
+        return make(source, change, base)
+    except ConfigError as error:  # of an engine beside that cannot have such a setting
+        raise RequestError(str(error), param="change") from None
+    except RequestError as error:
+        if error.param != "max_bytes":  # a setting's own name is no field of the request
+            error.param = "change"
+        raise

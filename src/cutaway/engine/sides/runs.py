@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.whole import whole_number
 from cutaway.engine.build import device_of, numbers_of
@@ -56,13 +55,10 @@ def change_engine(source: Source, change: Change, base: Side) -> Pair:
     value: object = change.value
     if change.lever in ("prefill_chunk", "page_size"):
         value = change.whole(least=1, most=MOST_TOKENS)
-    try:  # some settings are checked by what they are for
-        config = replace(engine.config, **{change.lever: value})
-        if change.lever == "kv_dtype":
-            model = replace(model, cache_dtype=_cache_dtype(source, config))
-        other = replace(base, engine=beside(source, model, config))
-    except ConfigError as error:
-        raise RequestError(str(error), param="change") from None
+    config = replace(engine.config, **{change.lever: value})
+    if change.lever == "kv_dtype":
+        model = replace(model, cache_dtype=_cache_dtype(source, config))
+    other = replace(base, engine=beside(source, model, config))
     if change.lever == "kv_dtype":
         return Pair(base, other, forced=source.token_ids)
     return Pair(base, other, of=None)
