@@ -101,6 +101,7 @@ class Scenario:
                 max_sequences=max_sequences,
                 max_tokens_per_step=max_sequences + random.choice((0, 1, 7, 30, 100)),
                 prefill_chunk=random.choice((1, 3, 8, 16, 17, 64)),
+                max_prompt_tokens=(None, None, None, 20)[seed % 4],
             ),
             requests=tuple(_requests(random)),
             num_drafts=random.choice((0, 0, 1, 4, 9)),
@@ -371,6 +372,11 @@ class Simulation:
         config = self.scenario.config
         require(sum(s.count for s in steps) <= config.max_tokens_per_step, "budget exceeded")
         require(self.scheduler.num_running <= config.max_sequences, "too many are running")
+        lefts = [s.sequence.num_tokens - s.start for s in steps]
+        prompts = sum(s.count for s, left in zip(steps, lefts, strict=True) if left > 1)
+        most = config.max_prompt_tokens or config.max_tokens_per_step
+        # Prompts that had begun take a token each in any case.
+        require(prompts < most + config.max_sequences, "too many tokens of prompts")
         scheduled = [s.sequence for s in steps]
         require(len(set(scheduled)) == len(scheduled), "a sequence is in the step twice")
         if oldest and not self.allocation_failed:
@@ -459,6 +465,13 @@ class Simulation:
             back = self.cache.held_alone(victim.tables)
             left = tuple(a + b for a, b in zip(left, back, strict=True))
         elif num_tokens == self.scenario.config.max_tokens_per_step or prompts:
+            return
+        newcomers = before.newcomers(self.scheduler)
+        num_prompt = sum(
+            s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
+        )
+        config = self.scenario.config
+        if num_prompt >= (config.max_prompt_tokens or config.max_tokens_per_step):
             return
         for sequence in running:
             length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)

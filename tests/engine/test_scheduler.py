@@ -22,6 +22,7 @@ def make_scheduler(
     max_sequences: int = 8,
     max_tokens: int = 64,
     chunk: int = 64,
+    max_prompt: int | None = None,
     extents: Items[Full | Window] = (Full(),),
     prefix_cache: bool = True,
 ) -> Scheduler:
@@ -34,7 +35,10 @@ def make_scheduler(
         prefix_cache=prefix_cache,
     )
     config = SchedulerConfig(
-        max_sequences=max_sequences, max_tokens_per_step=max_tokens, prefill_chunk=chunk
+        max_sequences=max_sequences,
+        max_tokens_per_step=max_tokens,
+        prefill_chunk=chunk,
+        max_prompt_tokens=max_prompt,
     )
     return Scheduler(config, cache)
 
@@ -401,6 +405,17 @@ def test_long_prompts_of_one_owner_do_not_keep_anothers_first_token_waiting() ->
     bob = make_sequence(60, answer=2, name="bob", owner="bob")
     scheduler.add(bob)
     assert ("bob", 0, 60) in shape(step(scheduler))
+
+
+def test_a_newcomer_waits_for_a_step_of_few_prompt_tokens() -> None:
+    scheduler = make_scheduler(pages=400, max_tokens=512, chunk=100, max_prompt=128)
+    for number in range(6):
+        scheduler.add(make_sequence(250, name=f"long{number}", owner="alice"))
+    assert [count for _, _, count in shape(step(scheduler))] == [100, 28]
+    assert [count for _, _, count in shape(step(scheduler))] == [100, 28]
+    scheduler.add(make_sequence(60, name="bob", owner="bob"))
+    steps = shape(step(scheduler))
+    assert ("bob", 0, 60) in steps and sum(count for _, _, count in steps) <= 60 + 16
 
 
 def test_pages_of_who_has_most_give_way_to_a_newcomer() -> None:

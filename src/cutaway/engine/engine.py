@@ -45,6 +45,9 @@ from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
 
+# Prompt tokens in a step of native kernels. More make it longer and no prompt faster: SmolLM2 takes
+# 0.45 ms a token from 64 tokens on, 0.49 with 512 and 0.85 with 2,048 in one step.
+_NATIVE_PROMPT_TOKENS = 128
 # How long a step without other work waits for a grammar: no longer than a new request may wait.
 _COMPILE_WAIT = 0.005
 _ENDS = "this answer ends here"
@@ -111,6 +114,7 @@ class Engine:
                 max_sequences=config.max_sequences,
                 max_tokens_per_step=config.max_tokens_per_step,
                 prefill_chunk=config.prefill_chunk,
+                max_prompt_tokens=_NATIVE_PROMPT_TOKENS if can_record(model) else None,
             ),
             self.cache,
         )

@@ -32,12 +32,15 @@ class SchedulerConfig:
     max_sequences:       running at the same time.
     max_tokens_per_step: computed in one forward, drafts included.
     prefill_chunk:       of one sequence's prompt in one forward.
+    max_prompt_tokens:   of all prompts in one forward; None sets no further bound. A step is not
+                         interrupted, so this bounds what a newcomer waits for it.
     Raises: ConfigError when one is out of range.
     """
 
     max_sequences: int
     max_tokens_per_step: int
     prefill_chunk: int
+    max_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_tokens_per_step", "prefill_chunk"):
@@ -78,14 +81,24 @@ class Scheduled:
 class _Plan:
     """The step in the making: tokens granted so far and the budget left."""
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.budget = config.max_tokens_per_step
+        self.prompt_budget = config.max_prompt_tokens or config.max_tokens_per_step
+        self._chunk = config.prefill_chunk
         self.granted: dict[Sequence, int] = {}
         self.has_preempted = False
 
     def grant(self, sequence: Sequence, count: int) -> None:
         self.granted[sequence] = self.granted.get(sequence, 0) + count
         self.budget -= count
+
+    def grant_prompt(self, sequence: Sequence, count: int) -> None:
+        self.grant(sequence, count)
+        self.prompt_budget -= count
+
+    def chunk(self, num_left: int) -> int:
+        """Tokens of a prompt that this step may take; one in any case, so that it moves."""
+        return max(1, min(num_left, self._chunk, self.prompt_budget))
 
     def withdraw(self, sequence: Sequence) -> None:
         self.budget += self.granted.pop(sequence, 0)
@@ -280,7 +293,7 @@ class Scheduler:
         return ended
 
     def _plan_step(self) -> list[Scheduled]:
-        plan = _Plan(self.config.max_tokens_per_step)
+        plan = _Plan(self.config)
         light, heavy = self._by_load()
         num_prompt = self._plan_light(plan, light)
         # Some may have given way to a light owner's newcomer.
@@ -316,7 +329,7 @@ class Scheduler:
         plan.budget -= kept_back
         before = plan.budget
         for sequence in prefills:
-            self._grant(plan, sequence, min(_num_left(sequence), self.config.prefill_chunk))
+            self._grant(plan, sequence, plan.chunk(_num_left(sequence)))
         self._admit(plan, is_light=True)
         num_prompt = before - plan.budget
         plan.budget += kept_back
@@ -341,7 +354,7 @@ class Scheduler:
         kept_back = max(0, min(num_drafts, plan.budget - len(prefills)))
         plan.budget -= kept_back
         for sequence in prefills:
-            self._grant(plan, sequence, min(_num_left(sequence), self.config.prefill_chunk))
+            self._grant(plan, sequence, plan.chunk(_num_left(sequence)))
         plan.budget += kept_back
 
     def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
@@ -353,7 +366,8 @@ class Scheduler:
         # Without tables it was preempted for an older one in this very step.
         while wanted > 0 and sequence.tables is not None:
             if self.cache.reserve(sequence.tables, start + wanted, takes_all=takes_all):
-                plan.grant(sequence, wanted)
+                grant = plan.grant_prompt if _num_left(sequence) > 1 else plan.grant
+                grant(sequence, wanted)
                 return
             room = self.cache.room(sequence.tables, takes_all=takes_all) - start
             if 0 < room < wanted:
@@ -387,7 +401,7 @@ class Scheduler:
         """
         loads = self._shares.loads(self._running)
         owed: list[int] | None = None
-        while self._waiting and plan.budget > 0:
+        while self._waiting and plan.budget > 0 and plan.prompt_budget > 0:
             sequence = self._waiting.first(loads)
             if is_light and not self._shares.is_light(loads, sequence):
                 return
@@ -444,7 +458,7 @@ class Scheduler:
         )
 
     def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
-        wanted = min(sequence.num_tokens - num_hit, self.config.prefill_chunk, plan.budget)
+        wanted = min(plan.chunk(sequence.num_tokens - num_hit), plan.budget)
         count = min(wanted, self.cache.room(tables, takes_all=not self._running) - num_hit)
         has_pages = False
         try:
@@ -460,7 +474,7 @@ class Scheduler:
         sequence.num_computed_tokens = num_hit
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = num_hit
-        plan.grant(sequence, count)
+        plan.grant_prompt(sequence, count)
         return True
 
     def _owed(self, running: list[Sequence]) -> list[int]:
