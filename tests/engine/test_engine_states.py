@@ -24,6 +24,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.memory import SNAPSHOTS, pages_of
 from cutaway.engine.model import LoadedModel
+from cutaway.engine.running import Running
 from cutaway.kernels.delta import delta_rule, short_convolution
 from cutaway.weights.find import find
 from engines import engine, run, workload
@@ -168,6 +169,36 @@ def test_preempted_sequences_answer_as_alone(model: LoadedModel) -> None:
     target = engine(model, num_pages=11)
     assert answers(target, requests) == alone
     assert target.scheduler.num_preemptions > 0
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "stays"])
+def test_a_step_that_raised_leaves_no_trace_in_states(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    requests = [asked(n, [n * 7 + i for i in range(25 + n)], max_tokens=20) for n in range(3)]
+    alone = [answers(engine(model), [each])[0] for each in requests]
+    rows, left = Running.rows, [5]
+
+    def fails(self: Running, num_drafts: int) -> object:  # behind the forward
+        if self.sequence.request.request_id == "r1":
+            left[0] -= 1
+            if left[0] == 0 or (stays and left[0] < 0):
+                raise RuntimeError
+        return rows(self, num_drafts)
+
+    monkeypatch.setattr(Running, "rows", fails)
+    target = engine(model)
+    told = run(target, requests)
+    for (_, answer), wanted in zip(sorted(told.items()), alone, strict=True):
+        assert answer.last is not None
+        if answer.last.error is None:
+            assert answer.token_ids == wanted
+    assert [each.last.error is not None for _, each in sorted(told.items())] == [
+        False,
+        stays,
+        False,
+    ]
+    assert target.scheduler.num_preemptions == 3 and target.cache_stats.used == 0
 
 
 def test_nothing_is_drafted_for_a_model_with_states(model: LoadedModel) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cutaway.cache.allocator import PageAllocator
 from cutaway.cache.hit import longest_hit
 from cutaway.cache.prefix import PageKeys
 from cutaway.cache.table import PageTable, most_pages, pages_for, unseen_pages, window_pages
 from cutaway.core.errors import ConfigError
+from cutaway.core.faults import again
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
 from cutaway.core.limits import INT64_MAX
 
@@ -135,7 +137,7 @@ class PagedCache:
             is_short = any(m + o > a for m, o, a in rooms)
         finally:
             if is_short:
-                self.release(tables)
+                again(partial(self.release, tables))
         if is_short:
             return None
         self._query_tokens += len(token_ids)

@@ -111,7 +111,7 @@ class Child:
         try:
             while data := self._link.recv(_CHUNK):
                 for body in frames.feed(data):
-                    self._pass_on(body)
+                    self._take_in(body)
         except OSError:
             pass  # as good as the end
         except BaseException as fault:
@@ -119,16 +119,19 @@ class Child:
             _end(1, self._lines)
         _end(0, self._lines)
 
-    def _pass_on(self, body: bytes) -> None:
+    def _take_in(self, body: bytes) -> None:
+        """A command that cannot be read ends alone: who asked is told."""
         try:
-            told = command(body)
+            again(partial(self._pass_on, body))
         except Exception as fault:
             error = error_of(fault, "this cannot be read")
             note("a command could not be read; it ends alone.", fault)
             asker = asker_of(body)
             if asker is not None:
                 self._commands.put(lambda: self._say(Failed(asker, error)))
-            return
+
+    def _pass_on(self, body: bytes) -> None:
+        told = command(body)
         if isinstance(told, Load):
             self._loads.put(told)
         elif isinstance(told, Ping):
@@ -167,9 +170,13 @@ class Child:
         match told:
             case Add(request):
                 self._say(Failed(request.request_id, error))
+            case Hold(request_id):
+                self._say(Failed(request_id, error))
             case Count(number) | See(number) | Survey(number) | Listen(number) | Try(number):
                 self._say(Failed(number, error))
-            case Load() | Abort() | More() | Leave() | Hold() | Ping():
+            case More(number):
+                self._say(Failed(number, error))
+            case Load() | Abort() | Leave() | Ping():
                 pass
 
     def _do(self, told: Command) -> None:
@@ -197,12 +204,12 @@ class Child:
             case Try(number, tried):
                 self._lane.compare(number, tried, lambda told: self._say(_heard(number, told)))
             case Hold(request_id, is_held):
-                self._engine.hold(request_id, is_held=is_held)
+                again(lambda: engine.hold(request_id, is_held=is_held))
             case More(number):
                 self._feeds.more(number)
             case Leave(number):
-                self._feeds.leave(number)
-                self._lane.leave(number)
+                again(partial(self._feeds.leave, number))
+                again(partial(self._lane.leave, number))
             case Load() | Ping():
                 pass  # passed on before
 

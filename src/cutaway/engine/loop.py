@@ -7,10 +7,11 @@ a process of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 
 from cutaway.core.errors import CutawayError
-from cutaway.core.faults import error_of, note
+from cutaway.core.faults import again, error_of, note
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
@@ -67,7 +68,7 @@ def _obey(command: Callable[[], None]) -> None:
 
 def _go_on(engine: Engine, lane: Lane, feeds: Feeds, tell: Callable[[list[Delta]], None]) -> None:
     if engine.has_work:
-        tell(engine.step())
+        again(partial(tell, engine.step()))
     elif lane.has_work:
         lane.step()
         tell([])

@@ -16,10 +16,12 @@ Order of one step, which keeps the invariant of Sequence at every point:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
+from cutaway.core.faults import again
 from cutaway.engine.sequence import Sequence
 from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Shares
 from cutaway.engine.waiting import WaitingQueue
@@ -460,15 +462,16 @@ class Scheduler:
     def _start(self, plan: _Plan, sequence: Sequence, tables: PageTables, num_hit: int) -> bool:
         wanted = min(plan.chunk(sequence.num_tokens - num_hit), plan.budget)
         count = min(wanted, self.cache.room(tables, takes_all=not self._running) - num_hit)
-        has_pages = False
+        is_started = False
         try:
-            has_pages = self.cache.reserve(tables, num_hit + count, takes_all=not self._running)
+            if self.cache.reserve(tables, num_hit + count, takes_all=not self._running):
+                self._waiting.pop(sequence)
+                is_started = True
         finally:
-            if not has_pages:
-                self.cache.release(tables)
-        if not has_pages:
+            if not is_started:
+                again(partial(self.cache.release, tables))
+        if not is_started:
             return False
-        self._waiting.pop(sequence)
         self._running.append(sequence)
         sequence.tables = tables
         sequence.num_computed_tokens = num_hit
