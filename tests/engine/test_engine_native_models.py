@@ -12,7 +12,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.kernels import capture
+from cutaway.kernels import capture, native
 from cutaway.weights.find import find
 from engines import engine, run
 
@@ -69,3 +69,18 @@ def test_native_is_near_the_reference(folder: Path, kv_dtype: str, most: float) 
     for key, answer in ours.items():
         pairs = zip(answer.prompt_logprobs[1:], theirs[key].prompt_logprobs[1:], strict=True)
         assert all(a.logprob == pytest.approx(b.logprob, abs=most) for a, b in pairs)
+
+
+def test_more_cache_groups_than_a_native_step_holds_run_in_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    architectures.save(architectures.reference("gemma3"), tmp_path)
+    config = EngineConfig(dtype="auto", device="cpu")
+    before = load_model(find(str(tmp_path)), config)
+    assert len({each.extent for each in before.transformer.cache_specs}) == 2
+    monkeypatch.setattr(native, "MAX_GROUPS", 2)
+    assert before.transformer.has_native_form
+    monkeypatch.setattr(native, "MAX_GROUPS", 1)
+    target = engine(load_model(find(str(tmp_path)), config))
+    assert target.runner._native is None
+    assert all(len(answer.token_ids) == 24 for answer in run(target, requests()).values())

@@ -16,7 +16,7 @@ from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.parts import can_record
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
-from cutaway.core.layout import CacheSpec
+from cutaway.core.layout import CacheSpec, group_layers
 from cutaway.core.pulse import PULSE
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
@@ -89,7 +89,8 @@ class Transformer(nn.Module):
     def has_native_form(self) -> bool:
         """Whether every part can be said in native operations, once its weights are packed."""
         parts = (self.embedding, *self.blocks, self.unembedding)
-        return self.layer_inputs is None and all(map(can_record, parts))
+        has_room = len(group_layers(self.cache_specs)) <= native.MAX_GROUPS
+        return has_room and self.layer_inputs is None and all(map(can_record, parts))
 
     @property
     def can_record(self) -> bool:

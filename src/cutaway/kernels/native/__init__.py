@@ -23,10 +23,11 @@ from cutaway.kernels.native.operations import (
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
 from cutaway.kernels.native.sample import Choice, Drawn, Sampling
-from cutaway.kernels.native.structs import MOST_HEAD_SIZE, Activation
+from cutaway.kernels.native.structs import MAX_GROUPS, MOST_HEAD_SIZE, Activation
 from cutaway.kernels.native.weight import Groups, Kind, PackedWeight
 
 __all__ = [
+    "MAX_GROUPS",
     "MOST_HEAD_SIZE",
     "Activation",
     "Choice",
