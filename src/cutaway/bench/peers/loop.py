@@ -27,6 +27,14 @@ class Runner(Protocol):
         ...
 
 
+class Enduring(Runner, Protocol):
+    """A runner that also tells what stalls cost."""
+
+    def stretch(self, context: int, sequences: int, steps: int) -> float:
+        """Seconds per step as decode has them, but all steps' time over their number."""
+        ...
+
+
 def token_ids(count: int, seed: int = 0) -> list[int]:
     """Ids that every vocabulary here has."""
     random_source = random.Random(f"{count} {seed}")

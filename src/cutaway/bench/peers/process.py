@@ -23,18 +23,21 @@ class Peer:
     """One engine with one model, in a process of its own.
 
     script: a file of this folder, run by `python`.   arguments: model, threads and what it takes.
+    own_session: Ctrl-C is then ours alone, and Linux shares cores among sessions, not processes.
     Its context ends it: after an error at once, else when it has answered.
     Raises: PeerError with the last line that it wrote when it does not start.
     """
 
-    def __init__(self, script: str, arguments: Sequence[str], *, python: str) -> None:
+    def __init__(
+        self, script: str, arguments: Sequence[str], *, python: str, own_session: bool = True
+    ) -> None:
         self._process = subprocess.Popen(
             [python, str(_FOLDER / script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours alone: it ends peers by its context
+            start_new_session=own_session,
         )
         try:
             self.versions = str(self._read()["versions"])

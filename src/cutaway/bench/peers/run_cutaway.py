@@ -41,6 +41,12 @@ class Cutaway:
         return seconds
 
     def decode(self, context: int, sequences: int, steps: int) -> float:
+        return statistics.median(self._steps(context, sequences, steps))
+
+    def stretch(self, context: int, sequences: int, steps: int) -> float:
+        return statistics.fmean(self._steps(context, sequences, steps))
+
+    def _steps(self, context: int, sequences: int, steps: int) -> list[float]:
         names = [self._add(token_ids(context, seed=-1 - i), steps + 8) for i in range(sequences)]
         started: set[str] = set()
         while len(started) < sequences:  # prompts
@@ -54,7 +60,7 @@ class Cutaway:
             self._engine.abort(name)
         while self._engine.has_work:
             self._engine.step()
-        return statistics.median(times)
+        return times
 
     def _add(self, prompt: list[int], max_tokens: int) -> str:
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)

@@ -40,8 +40,15 @@ class LlamaCpp:
         )
 
     def decode(self, context: int, sequences: int, steps: int) -> float:
-        is_new = (context + 64, sequences) not in self._contexts
-        made = self._context(context + 64, sequences)
+        return statistics.median(self._steps(context, sequences, steps))
+
+    def stretch(self, context: int, sequences: int, steps: int) -> float:
+        return statistics.fmean(self._steps(context, sequences, steps))
+
+    def _steps(self, context: int, sequences: int, steps: int) -> list[float]:
+        length = context + max(64, steps)
+        is_new = (length, sequences) not in self._contexts
+        made = self._context(length, sequences)
         for sequence in range(sequences):
             if is_new:
                 ids = token_ids(context, seed=-1 - sequence)
@@ -53,7 +60,7 @@ class LlamaCpp:
         for step in range(steps):
             ids, positions = token_ids(sequences, seed=step), [context + step] * sequences
             times.append(self._compute(made, ids, positions, rows, set(rows)))
-        return statistics.median(times)
+        return times
 
     def _context(self, length: int, sequences: int):
         key = (length, sequences)
