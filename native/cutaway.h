@@ -310,6 +310,8 @@ typedef struct {
 
 CW_API int64_t cw_version(void);
 CW_API int64_t cw_sizeof(int64_t operation);
+// The structs above as they lie in memory, a line each: "name size: field offset size field ...".
+CW_API const char* cw_layout(void);
 
 // Threads: the caller and count - 1 workers. They spin for spin_microseconds, then sleep.
 CW_API int64_t cw_set_num_threads(int64_t count, int64_t spin_microseconds);

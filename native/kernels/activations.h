@@ -153,7 +153,7 @@ struct Preparation {
   bool needs_bytes;  // some of the integers are full bytes
 };
 
-// Up to so many numbers every thread prepares all rows for itself: that takes less than a barrier.
+// Up to so many numbers every thread prepares all rows for itself: that takes less than a phase.
 // One row cannot be divided, so for it the limit is higher.
 inline bool prepares_alone(const Preparation& p) {
   return p.num_rows * p.width <= (p.num_rows == 1 ? 16384 : 4096);
@@ -173,26 +173,49 @@ inline void prepare_row(const Preparation& p, int64_t row, float* floats, Quanti
   }
 }
 
-// Takes its memory from the arena of one thread or of all, by the size of the input.
-inline Activations prepare(const Preparation& p, Arena& local, Arena& shared,
-                           const cutaway::Worker* worker) {
-  bool alone = prepares_alone(p);
-  Arena& arena = alone ? local : shared;
-  bool keeps_floats = p.norm_weight && p.needs_floats;
-  int64_t groups_per_row = p.needs_integers ? p.width / kGroupColumns : 0;
-  float* floats = keeps_floats ? arena.take<float>(p.num_rows * p.width) : nullptr;
-  float* one_row = local.take<float>(p.norm_weight ? p.width : 0);
-  int64_t tiled_rows = ceil_div(p.num_rows, kTileRows) * kTileRows;
-  QuantizedGroup* groups = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
-  bool is_split = kSplitsInputs && p.needs_bytes;
-  SplitGroup* splits = is_split ? arena.take<SplitGroup>(tiled_rows * groups_per_row) : nullptr;
-  if (worker) {
-    Range rows = alone ? Range{0, p.num_rows} : share(p.num_rows, *worker);
-    for (int64_t r = rows.begin; r < rows.end; r++)
-      prepare_row(p, r, keeps_floats ? floats + r * p.width : one_row, groups, splits);
-    if (!alone) worker->barrier();
+// The prepared rows, and how they are made. Memory is that of one thread or of all, by the size of
+// the input.
+class Prepared {
+ public:
+  Prepared(const Preparation& p, Arena& local, Arena& shared)
+      : p_(p), is_alone_(prepares_alone(p)), keeps_floats_(p.norm_weight && p.needs_floats) {
+    Arena& arena = is_alone_ ? local : shared;
+    int64_t groups_per_row = p.needs_integers ? p.width / kGroupColumns : 0;
+    int64_t tiled_rows = ceil_div(p.num_rows, kTileRows) * kTileRows;
+    floats_ = keeps_floats_ ? arena.take<float>(p.num_rows * p.width) : nullptr;
+    one_row_ = local.take<float>(p.norm_weight ? p.width : 0);
+    groups_ = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
+    bool is_split = kSplitsInputs && p.needs_bytes;
+    splits_ = is_split ? arena.take<SplitGroup>(tiled_rows * groups_per_row) : nullptr;
   }
-  return {keeps_floats ? floats : p.x, groups, splits, p.width};
-}
+
+  // What all threads do together before the phase that multiplies, if anything.
+  [[nodiscard]] bool prepare_together(cutaway::Worker& worker) {
+    if (is_alone_) return true;
+    return each(worker, p_.num_rows, [&](Range rows) { prepare(rows); });
+  }
+
+  // In the phase that multiplies, with a part in hand: else the input may be another by now.
+  Activations rows() {
+    if (is_alone_ && !is_done_) prepare({0, p_.num_rows});
+    is_done_ = true;
+    return {keeps_floats_ ? floats_ : p_.x, groups_, splits_, p_.width};
+  }
+
+ private:
+  void prepare(Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++)
+      prepare_row(p_, r, keeps_floats_ ? floats_ + r * p_.width : one_row_, groups_, splits_);
+  }
+
+  const Preparation& p_;
+  bool is_alone_;
+  bool keeps_floats_;
+  bool is_done_ = false;
+  float* floats_;
+  float* one_row_;
+  QuantizedGroup* groups_;
+  SplitGroup* splits_;
+};
 
 }  // namespace

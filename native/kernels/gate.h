@@ -36,12 +36,13 @@ inline void gate_row(int64_t activation, const float* gate, const float* up, int
     each_gate(gate, up, width, out, gelu_times);
 }
 
-void run_gate(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_gate(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_gate& a = *static_cast<const cw_gate*>(arguments);
-  Range rows = share(rows_of(a.rows, step), worker);
-  for (int64_t r = rows.begin; r < rows.end; r++)
-    gate_row(a.activation, a.gate + r * a.gate_stride, a.up + r * a.up_stride, a.width,
-             a.out + r * a.width);
+  return each(worker, rows_of(a.rows, step), [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++)
+      gate_row(a.activation, a.gate + r * a.gate_stride, a.up + r * a.up_stride, a.width,
+               a.out + r * a.width);
+  });
 }
 
 }  // namespace

@@ -46,15 +46,16 @@ struct Turning {
   }
 };
 
-void run_rotate(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_rotate(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_rotate& a = *static_cast<const cw_rotate*>(arguments);
   Turning turn{a.norm_weight, a.epsilon, &a.rotation, a.head_size};
-  Range range = share(rows_of(a.rows, step) * a.num_heads, worker);
-  for (int64_t i = range.begin; i < range.end; i++) {
-    int64_t token = i / a.num_heads, head = i % a.num_heads;
-    turn(a.x + token * a.x_stride + head * a.head_size, token, step,
-         a.out + token * a.out_stride + head * a.head_size);
-  }
+  return each(worker, rows_of(a.rows, step) * a.num_heads, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; i++) {
+      int64_t token = i / a.num_heads, head = i % a.num_heads;
+      turn(a.x + token * a.x_stride + head * a.head_size, token, step,
+           a.out + token * a.out_stride + head * a.head_size);
+    }
+  });
 }
 
 }  // namespace

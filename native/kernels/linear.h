@@ -45,7 +45,7 @@ void multiply(const cw_weight& w, int64_t panel, int64_t count, const Activation
   }
 }
 
-// Outputs are divided among threads in units: some panels of one weight for one block of rows.
+// Threads take outputs in units: some panels of one weight for one block of rows.
 struct Unit {
   int64_t segment;
   int64_t panel;
@@ -155,11 +155,11 @@ struct LinearMemory {
   }
 };
 
-void run_linear(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_linear(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_linear& a = *static_cast<const cw_linear*>(arguments);
   Preparation p = preparation_of(a, step);
   Arena local(worker.local), shared(worker.shared);
-  Activations x = prepare(p, local, shared, &worker);
+  Prepared prepared(p, local, shared);
   LinearMemory memory(local, p, false);
   int64_t starts[CW_MAX_SEGMENTS], width = 0;  // first column of each segment
   for (int64_t s = 0; s < a.num_segments; s++) {
@@ -167,21 +167,26 @@ void run_linear(const void* arguments, const cw_step& step, const cutaway::Worke
     width += a.segments[s].num_rows;
   }
   Units units(a.segments, a.num_segments, p.num_rows);
-  Range range = share(units.count(), worker);
-  for (int64_t u = range.begin; u < range.end; u++) {
-    Unit unit = units[u];
-    const cw_weight& weight = a.segments[unit.segment];
-    int64_t first = unit.panel * kPanelRows;
-    Destination to{a.out + unit.row * width + starts[unit.segment] + first, width};
-    multiply(weight, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.result,
-             memory.product, to);
-    int64_t count = least(unit.num_panels * kPanelRows, weight.num_rows - first);
-    const float* bias = a.biases[unit.segment];
-    int64_t at = unit.row * width + starts[unit.segment] + first;
-    finish({memory.result, result_stride(weight.kind), bias ? bias + first : nullptr,
-            a.residual ? a.residual + at : nullptr, a.out + at, width, unit.num_rows},
-           count);
+  if (!prepared.prepare_together(worker)) return false;
+  Range range;
+  while (worker.take(units.count(), &range)) {
+    Activations x = prepared.rows();
+    for (int64_t u = range.begin; u < range.end; u++) {
+      Unit unit = units[u];
+      const cw_weight& weight = a.segments[unit.segment];
+      int64_t first = unit.panel * kPanelRows;
+      Destination to{a.out + unit.row * width + starts[unit.segment] + first, width};
+      multiply(weight, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.result,
+               memory.product, to);
+      int64_t count = least(unit.num_panels * kPanelRows, weight.num_rows - first);
+      const float* bias = a.biases[unit.segment];
+      int64_t at = unit.row * width + starts[unit.segment] + first;
+      finish({memory.result, result_stride(weight.kind), bias ? bias + first : nullptr,
+              a.residual ? a.residual + at : nullptr, a.out + at, width, unit.num_rows},
+             count);
+    }
   }
+  return worker.goes_on();
 }
 
 inline Preparation preparation_of(const cw_gated& a, const cw_step& step) {
@@ -192,39 +197,44 @@ inline Preparation preparation_of(const cw_gated& a, const cw_step& step) {
           floats, integers,      bytes};
 }
 
-void run_gated(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_gated(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_gated& a = *static_cast<const cw_gated*>(arguments);
   Preparation p = preparation_of(a, step);
   Arena local(worker.local), shared(worker.shared);
-  Activations x = prepare(p, local, shared, &worker);
+  Prepared prepared(p, local, shared);
   LinearMemory memory(local, p, true);
   Units units(&a.gate, 1, p.num_rows);
-  Range range = share(units.count(), worker);
-  for (int64_t u = range.begin; u < range.end; u++) {
-    Unit unit = units[u];
-    int64_t first = unit.panel * kPanelRows;
-    Destination to{a.out + unit.row * a.gate.num_rows + first, a.gate.num_rows};
-    multiply(a.gate, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.result,
-             memory.product, to);
-    multiply(a.up, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.second,
-             memory.product, to);
-    int64_t count = least(unit.num_panels * kPanelRows, a.gate.num_rows - first);
-    int64_t stride = result_stride(a.gate.kind);
-    float* gate = memory.result;
-    float* up = memory.second;
-    if (a.gate_bias)
-      finish({gate, stride, a.gate_bias + first, nullptr, gate, stride, unit.num_rows}, count);
-    if (a.up_bias)
-      finish({up, stride, a.up_bias + first, nullptr, up, stride, unit.num_rows}, count);
-    for (int64_t m = 0; m < unit.num_rows; m++)
-      gate_row(a.activation, gate + m * stride, up + m * stride, count,
-               a.out + (unit.row + m) * a.gate.num_rows + first);
+  if (!prepared.prepare_together(worker)) return false;
+  Range range;
+  while (worker.take(units.count(), &range)) {
+    Activations x = prepared.rows();
+    for (int64_t u = range.begin; u < range.end; u++) {
+      Unit unit = units[u];
+      int64_t first = unit.panel * kPanelRows;
+      Destination to{a.out + unit.row * a.gate.num_rows + first, a.gate.num_rows};
+      multiply(a.gate, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.result,
+               memory.product, to);
+      multiply(a.up, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.second,
+               memory.product, to);
+      int64_t count = least(unit.num_panels * kPanelRows, a.gate.num_rows - first);
+      int64_t stride = result_stride(a.gate.kind);
+      float* gate = memory.result;
+      float* up = memory.second;
+      if (a.gate_bias)
+        finish({gate, stride, a.gate_bias + first, nullptr, gate, stride, unit.num_rows}, count);
+      if (a.up_bias)
+        finish({up, stride, a.up_bias + first, nullptr, up, stride, unit.num_rows}, count);
+      for (int64_t m = 0; m < unit.num_rows; m++)
+        gate_row(a.activation, gate + m * stride, up + m * stride, count,
+                 a.out + (unit.row + m) * a.gate.num_rows + first);
+    }
   }
+  return worker.goes_on();
 }
 
 inline cutaway::Scratch scratch_of(const Preparation& p, bool is_gated) {
   Arena local(nullptr), shared(nullptr);
-  prepare(p, local, shared, nullptr);
+  Prepared(p, local, shared);
   LinearMemory memory(local, p, is_gated);
   return {local.size(), shared.size()};
 }

@@ -43,20 +43,21 @@ inline void add_rows(const float* a, const float* b, int64_t width, float* out) 
   if (rest) store_first(out + i, add(load_first(a + i, rest), load_first(b + i, rest)), rest);
 }
 
-void run_norm(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_norm(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_norm& a = *static_cast<const cw_norm*>(arguments);
-  Range rows = share(rows_of(a.rows, step), worker);
-  for (int64_t r = rows.begin; r < rows.end; r++) {
-    const float* x = a.x + r * a.width;
-    if (a.add) {
-      float* sum = a.sum + r * a.width;
-      add_rows(x, a.add + r * a.width, a.width, sum);
-      x = sum;
+  return each(worker, rows_of(a.rows, step), [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++) {
+      const float* x = a.x + r * a.width;
+      if (a.add) {
+        float* sum = a.sum + r * a.width;
+        add_rows(x, a.add + r * a.width, a.width, sum);
+        x = sum;
+      }
+      float* out = a.out + r * a.width;
+      normalize(x, a.weight, a.epsilon, a.width, out);
+      if (a.residual) add_rows(a.residual + r * a.width, out, a.width, out);
     }
-    float* out = a.out + r * a.width;
-    normalize(x, a.weight, a.epsilon, a.width, out);
-    if (a.residual) add_rows(a.residual + r * a.width, out, a.width, out);
-  }
+  });
 }
 
 }  // namespace

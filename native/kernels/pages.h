@@ -154,9 +154,9 @@ void write_value(const cw_pages& pages, int64_t slot, int64_t group, const float
   if (pages.value_scales) pages.value_scales[place.row] = scale;
 }
 
-// Calls body with an entry of the type in which pages keep keys and values.
+// What body makes of an entry of the type in which pages keep keys and values.
 template <class Body>
-inline void with_entries(const cw_pages& pages, const Body& body) {
+inline auto with_entries(const cw_pages& pages, const Body& body) {
   switch (pages.kind) {
     case CW_F32:
       return body(float{});
@@ -169,20 +169,23 @@ inline void with_entries(const cw_pages& pages, const Body& body) {
   }
 }
 
-void run_store(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_store(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_store& a = *static_cast<const cw_store*>(arguments);
   const int64_t* slots = step.groups[a.pages.group].slots;
   int64_t size = a.pages.head_size;
-  Range tokens = share(rows_of(a.rows, step), worker);
-  with_entries(a.pages, [&](auto entry) {
+  int64_t num_tokens = rows_of(a.rows, step);
+  return with_entries(a.pages, [&](auto entry) {
     using T = decltype(entry);
-    for (int64_t g = 0; g < a.pages.num_groups; g++) {
-      write_keys<T>(a.pages, slots, tokens, g, [&](int64_t t, float*) {
-        return a.key + t * a.key_stride + g * size;
-      });
-      for (int64_t t = tokens.begin; t < tokens.end; t++)
-        write_value<T>(a.pages, slots[t], g, a.value + t * a.value_stride + g * size);
-    }
+    return each(worker, ceil_div(num_tokens, kMostStretch), [&](Range blocks) {
+      Range tokens{blocks.begin * kMostStretch, least(blocks.end * kMostStretch, num_tokens)};
+      for (int64_t g = 0; g < a.pages.num_groups; g++) {
+        write_keys<T>(a.pages, slots, tokens, g, [&](int64_t t, float*) {
+          return a.key + t * a.key_stride + g * size;
+        });
+        for (int64_t t = tokens.begin; t < tokens.end; t++)
+          write_value<T>(a.pages, slots[t], g, a.value + t * a.value_stride + g * size);
+      }
+    });
   });
 }
 

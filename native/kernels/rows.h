@@ -64,24 +64,26 @@ void unpack_row(const cw_weight& weight, int64_t row, float* out) {
   }
 }
 
-void run_gather(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_gather(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_gather& a = *static_cast<const cw_gather*>(arguments);
-  Range rows = share(rows_of(a.rows, step), worker);
   float multiplier = static_cast<float>(a.multiplier);
-  for (int64_t t = rows.begin; t < rows.end; t++) {
-    float* out = a.out + t * a.table.num_columns;
-    unpack_row(a.table, step.token_ids[t], out);
-    if (multiplier == 1.0f) continue;
-    for (int64_t k = 0; k < a.table.num_columns; k++) out[k] *= multiplier;
-  }
+  return each(worker, rows_of(a.rows, step), [&](Range rows) {
+    for (int64_t t = rows.begin; t < rows.end; t++) {
+      float* out = a.out + t * a.table.num_columns;
+      unpack_row(a.table, step.token_ids[t], out);
+      if (multiplier == 1.0f) continue;
+      for (int64_t k = 0; k < a.table.num_columns; k++) out[k] *= multiplier;
+    }
+  });
 }
 
-void run_take(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_take(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_take& a = *static_cast<const cw_take*>(arguments);
-  Range rows = share(step.num_logit_rows, worker);
-  for (int64_t r = rows.begin; r < rows.end; r++)
-    __builtin_memcpy(a.out + r * a.width, a.x + step.logit_rows[r] * a.width,
-                     static_cast<size_t>(a.width) * sizeof(float));
+  return each(worker, step.num_logit_rows, [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++)
+      __builtin_memcpy(a.out + r * a.width, a.x + step.logit_rows[r] * a.width,
+                       static_cast<size_t>(a.width) * sizeof(float));
+  });
 }
 
 }  // namespace

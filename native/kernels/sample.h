@@ -258,8 +258,8 @@ inline cw_drawn sample_alone(const RowToSample& row, Desk& desk) {
   return row.finish(seen, total, desk);
 }
 
-constexpr int64_t kMostSharers = 16;  // threads that divide rows among them
-constexpr int64_t kMostShared = kMostSharers / 2;
+constexpr int64_t kMostParts = 16;  // into which a row is divided
+constexpr int64_t kMostDivided = kMostParts / 2;
 
 // What all parts of a row show together. A NaN among peaks may be lost: the total is NaN then.
 inline Seen together(const Part* parts, int64_t count) {
@@ -273,44 +273,55 @@ inline Seen together(const Part* parts, int64_t count) {
   return whole;
 }
 
-// Every row by all threads; the last steps of a row by one.
-inline void sample_together(const cw_sample& a, int64_t num_rows, const cutaway::Worker& worker,
+// Every row in parts, one for each thread; the last steps of a row by one.
+inline bool sample_together(const cw_sample& a, int64_t num_rows, cutaway::Worker& worker,
                             Arena& shared) {
-  int64_t sharers = least(worker.count, kMostSharers), num_chunks = ceil_div(a.vocab_size, kChunk);
-  Part* parts = shared.take<Part>(num_rows * kMostSharers);
-  Range chunks{num_chunks * worker.id / sharers, num_chunks * (worker.id + 1) / sharers};
-  bool takes_part = worker.id < sharers;
-  for (int64_t r = 0; r < num_rows && takes_part; r++)
-    parts[r * kMostSharers + worker.id].seen = RowToSample(a, r).look(chunks);
-  worker.barrier();
-  Arena desks = shared;
-  for (int64_t r = 0; r < num_rows; r++) {
-    Desk desk(desks, a.vocab_size);
-    Part* its = parts + r * kMostSharers;
-    Seen whole = together(its, sharers);
-    if (takes_part) its[worker.id].total = RowToSample(a, r).weigh_part(chunks, whole, desk);
-  }
-  worker.barrier();
-  for (int64_t r = 0; r < num_rows; r++) {
-    Desk desk(shared, a.vocab_size);
-    if (r != worker.id) continue;
-    const Part* its = parts + r * kMostSharers;
-    double total = 0.0;
-    for (int64_t i = 0; i < sharers; i++) total += its[i].total;
-    a.drawn[r] = RowToSample(a, r).finish(together(its, sharers), total, desk);
-  }
+  int64_t num_parts = least(worker.count, kMostParts), num_chunks = ceil_div(a.vocab_size, kChunk);
+  Part* parts = shared.take<Part>(num_rows * kMostParts);
+  auto desk_of = [&](int64_t row) {
+    Arena desks = shared;
+    for (int64_t r = 0; r < row; r++) Desk(desks, a.vocab_size);
+    return Desk(desks, a.vocab_size);
+  };
+  auto each_part = [&](const auto& body) {
+    return each(worker, num_rows * num_parts, [&](Range range) {
+      for (int64_t i = range.begin; i < range.end; i++) {
+        int64_t part = i / num_rows, row = i % num_rows;
+        Range chunks{num_chunks * part / num_parts, num_chunks * (part + 1) / num_parts};
+        body(row, chunks, parts + row * kMostParts, part);
+      }
+    });
+  };
+  bool goes_on = each_part([&](int64_t row, Range chunks, Part* its, int64_t part) {
+    its[part].seen = RowToSample(a, row).look(chunks);
+  });
+  goes_on = goes_on && each_part([&](int64_t row, Range chunks, Part* its, int64_t part) {
+    Desk desk = desk_of(row);
+    its[part].total =
+        RowToSample(a, row).weigh_part(chunks, together(its, num_parts), desk);
+  });
+  return goes_on && each(worker, num_rows, [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++) {
+      const Part* its = parts + r * kMostParts;
+      double total = 0.0;
+      for (int64_t i = 0; i < num_parts; i++) total += its[i].total;
+      Desk desk = desk_of(r);
+      a.drawn[r] = RowToSample(a, r).finish(together(its, num_parts), total, desk);
+    }
+  });
 }
 
-void run_sample(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_sample(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_sample& a = *static_cast<const cw_sample*>(arguments);
   Arena local(worker.local), shared(worker.shared);
   int64_t num_rows = rows_of(a.rows, step);
-  if (num_rows <= kMostShared && 2 * num_rows <= worker.count)
+  if (num_rows <= kMostDivided && 2 * num_rows <= worker.count)
     return sample_together(a, num_rows, worker, shared);
   Desk desk(local, a.vocab_size);
-  Range rows = share(num_rows, worker);
-  for (int64_t r = rows.begin; r < rows.end; r++)
-    a.drawn[r] = sample_alone(RowToSample(a, r), desk);
+  return each(worker, num_rows, [&](Range rows) {
+    for (int64_t r = rows.begin; r < rows.end; r++)
+      a.drawn[r] = sample_alone(RowToSample(a, r), desk);
+  });
 }
 
 cutaway::Scratch sample_scratch(const void* arguments, const cw_step& step) {
@@ -318,8 +329,8 @@ cutaway::Scratch sample_scratch(const void* arguments, const cw_step& step) {
   Arena local(nullptr), shared(nullptr);
   Desk(local, a.vocab_size);
   int64_t num_rows = rows_of(a.rows, step);
-  if (num_rows <= kMostShared) {
-    shared.take<Part>(num_rows * kMostSharers);
+  if (num_rows <= kMostDivided) {
+    shared.take<Part>(num_rows * kMostParts);
     for (int64_t r = 0; r < num_rows; r++) Desk(shared, a.vocab_size);
   }
   return {local.size(), shared.size()};

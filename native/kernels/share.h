@@ -1,4 +1,4 @@
-// How rows, outputs and scratch memory are laid out and divided among threads.
+// How rows, outputs and scratch memory are laid out, and work is divided among threads.
 #pragma once
 
 #include "../cutaway.h"
@@ -6,14 +6,16 @@
 
 namespace {
 
-struct Range {
-  int64_t begin;
-  int64_t end;
-};
+using cutaway::Range;
 
-// A fixed part of total for each thread: contiguous, sizes differ by at most one.
-inline Range share(int64_t total, const cutaway::Worker& worker) {
-  return {total * worker.id / worker.count, total * (worker.id + 1) / worker.count};
+// Calls body with parts of [0, total) until all threads together have done the whole: one phase.
+// False when the job ended without this thread: its arguments may be gone, so return at once.
+template <class Body>
+[[nodiscard]] inline bool each(cutaway::Worker& worker, int64_t total, const Body& body,
+                               int64_t parts = 1) {
+  Range part;
+  while (worker.take(total, &part, parts)) body(part);
+  return worker.goes_on();
 }
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

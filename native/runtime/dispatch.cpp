@@ -8,8 +8,6 @@
 #endif
 
 #include <atomic>
-#include <string>
-#include <vector>
 
 namespace cutaway {
 
@@ -24,11 +22,25 @@ extern const Isa isa_portable;
 
 namespace {
 
+struct Available {
+  const Isa* isas[4] = {};
+  int count = 0;
+  char names[64] = {};  // separated by spaces
+
+  void add(const Isa* isa) {
+    if (count) strcat(names, " ");
+    strcat(names, isa->name);
+    isas[count++] = isa;
+  }
+  const Isa* const* begin() const { return isas; }
+  const Isa* const* end() const { return isas + count; }
+};
+
 // Those that this CPU has, best first. The compiler's tests ask the operating system too, whether
 // it keeps the wide registers.
-const std::vector<const Isa*>& available() {
-  static const std::vector<const Isa*> found = [] {
-    std::vector<const Isa*> list;
+const Available& available() {
+  static const Available found = [] {
+    Available list;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -36,15 +48,15 @@ const std::vector<const Isa*>& available() {
     bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-    if (has_avx512 && __builtin_cpu_supports("avx512vnni")) list.push_back(&isa_avx512_vnni);
-    if (has_avx512) list.push_back(&isa_avx512);
-    if (has_avx2) list.push_back(&isa_avx2);
+    if (has_avx512 && __builtin_cpu_supports("avx512vnni")) list.add(&isa_avx512_vnni);
+    if (has_avx512) list.add(&isa_avx512);
+    if (has_avx2) list.add(&isa_avx2);
 #elif defined(__aarch64__) && defined(__linux__)
-    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) list.push_back(&isa_neon);
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) list.add(&isa_neon);
 #elif defined(__aarch64__)
-    list.push_back(&isa_neon);
+    list.add(&isa_neon);
 #endif
-    list.push_back(&isa_portable);
+    list.add(&isa_portable);
     return list;
   }();
   return found;
@@ -56,22 +68,14 @@ std::atomic<const Isa*> chosen{nullptr};
 
 const Isa& isa_in_use() {
   const Isa* isa = chosen.load(std::memory_order_relaxed);
-  return isa ? *isa : *available().front();
+  return isa ? *isa : *available().isas[0];
 }
 
 }  // namespace cutaway
 
 extern "C" {
 
-const char* cw_isas(void) {
-  static const std::string names = [] {
-    std::string joined;
-    for (const cutaway::Isa* isa : cutaway::available())
-      joined += (joined.empty() ? "" : " ") + std::string(isa->name);
-    return joined;
-  }();
-  return names.c_str();
-}
+const char* cw_isas(void) { return cutaway::available().names; }
 
 const char* cw_isa(void) { return cutaway::isa_in_use().name; }
 

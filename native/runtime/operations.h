@@ -6,7 +6,8 @@
 
 namespace cutaway {
 
-using Operation = void (*)(const void* arguments, const cw_step& step, const Worker& worker);
+// False when the job ended without this thread: see Worker.
+using Operation = bool (*)(const void* arguments, const cw_step& step, Worker& worker);
 using ScratchOf = Scratch (*)(const void* arguments, const cw_step& step);
 
 struct Isa {

@@ -8,11 +8,13 @@
 #include "blocks.h"
 #include "check.h"
 #include "dispatch.h"
+#include "guard.h"
 #include "pool.h"
 
 namespace {
 
 using cutaway::Pool;
+using cutaway::Range;
 using cutaway::Worker;
 
 struct Packing {
@@ -156,17 +158,19 @@ void pack_float_row(const Packing& p, int64_t index, uint8_t* panel) {
   }
 }
 
-void pack_panels(const void* context, const Worker& worker) {
+void pack_panel(const Packing& p, int64_t index) {
+  int64_t size = panel_bytes(p.kind, p.num_columns), first = index * kPanelRows;
+  uint8_t* panel = p.packed + index * size;
+  if (first + kPanelRows > p.num_rows) memset(panel, 0, static_cast<size_t>(size));
+  for (int64_t row = first; row < p.num_rows && row < first + kPanelRows; row++)
+    is_integer(p.kind) ? pack_integer_row(p, row, panel) : pack_float_row(p, row, panel);
+}
+
+void pack_panels(const void* context, Worker& worker) {
   const Packing& p = *static_cast<const Packing*>(context);
-  int64_t total = num_panels(p.num_rows), size = panel_bytes(p.kind, p.num_columns);
-  int64_t end = total * (worker.id + 1) / worker.count;
-  for (int64_t i = total * worker.id / worker.count; i < end; i++) {
-    uint8_t* panel = p.packed + i * size;
-    int64_t first = i * kPanelRows;
-    if (first + kPanelRows > p.num_rows) memset(panel, 0, static_cast<size_t>(size));
-    for (int64_t row = first; row < p.num_rows && row < first + kPanelRows; row++)
-      is_integer(p.kind) ? pack_integer_row(p, row, panel) : pack_float_row(p, row, panel);
-  }
+  Range part;
+  while (worker.take(num_panels(p.num_rows), &part))
+    for (int64_t i = part.begin; i < part.end; i++) pack_panel(p, i);
 }
 
 struct Unpacking {
@@ -174,11 +178,12 @@ struct Unpacking {
   float* out;
 };
 
-void unpack_rows(const void* context, const Worker& worker) {
+void unpack_rows(const void* context, Worker& worker) {
   const Unpacking& u = *static_cast<const Unpacking*>(context);
-  int64_t total = u.weight.num_rows, end = total * (worker.id + 1) / worker.count;
-  for (int64_t row = total * worker.id / worker.count; row < end; row++)
-    cutaway::isa_in_use().unpack_row(u.weight, row, u.out + row * u.weight.num_columns);
+  Range part;
+  while (worker.take(u.weight.num_rows, &part))
+    for (int64_t row = part.begin; row < part.end; row++)
+      cutaway::isa_in_use().unpack_row(u.weight, row, u.out + row * u.weight.num_columns);
 }
 
 }  // namespace
@@ -201,14 +206,17 @@ int64_t cw_pack(int64_t source_type, const void* source, const int64_t* row_orde
   Packing packing{
       source_type, static_cast<const uint8_t*>(source), row_order, kind, num_rows, num_columns,
       packed, &is_too_large};
-  if (!Pool::get().run(pack_panels, &packing, {})) return CW_NO_MEMORY;
-  return is_too_large ? CW_TOO_LARGE : CW_OK;
+  return cutaway::guarded([&] {
+    if (!Pool::get().run(pack_panels, &packing, {})) return CW_NO_MEMORY;
+    return is_too_large ? CW_TOO_LARGE : CW_OK;
+  });
 }
 
 int64_t cw_unpack(const cw_weight* weight, float* out) {
   if (!weight || !out || !cutaway::is_sound(*weight)) return CW_BAD_ARGUMENT;
   Unpacking unpacking{*weight, out};
-  return Pool::get().run(unpack_rows, &unpacking, {}) ? CW_OK : CW_NO_MEMORY;
+  return cutaway::guarded(
+      [&] { return Pool::get().run(unpack_rows, &unpacking, {}) ? CW_OK : CW_NO_MEMORY; });
 }
 
 }  // extern "C"

@@ -5,33 +5,23 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <exception>
+#include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "crew.h"
+#include "spin.h"
 
 namespace cutaway {
 
 namespace {
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 using Clock = std::chrono::steady_clock;
 
-// A wait this long means that another process has the core of whom we wait for.
-constexpr int kPausesBeforeYield = 4000;  // about 100 microseconds
-constexpr int kPausesPerLook = 64;        // between two looks at the clock
+constexpr int64_t kCrowdedSpin = 50;  // microseconds
+constexpr int kPausesPerLook = 64;  // between two looks at the clock
 
 char* allocate(size_t size) {
   void* memory = nullptr;
@@ -40,35 +30,16 @@ char* allocate(size_t size) {
 
 }  // namespace
 
-void Barrier::wait(int count) {
-  int generation = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == count - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-    return;
-  }
-  for (int pauses = 0; generation_.load(std::memory_order_acquire) == generation; pauses++) {
-    if (pauses < kPausesBeforeYield)
-      pause_briefly();
-    else
-      std::this_thread::yield();
-  }
-}
-
 struct Pool::State {
   std::mutex callers;  // one run, or one change of threads, at a time
 
-  // The job: written by the caller before epoch goes up.
+  // The job: written by the caller before it is opened.
   Body body = nullptr;
   const void* context = nullptr;
-  bool stops = false;
+  std::atomic<bool> stops{false};
   int count = 1;  // threads, the caller included
-  alignas(64) std::atomic<uint64_t> epoch{0};
-  Barrier everyone;
-
-  std::mutex sleep;
-  std::condition_variable wake;
-  std::atomic<int> num_asleep{0};
+  std::unique_ptr<Crew> crew;
+  Signal calls;  // a job was opened, or all are to stop
   std::atomic<int64_t> spin_microseconds{50000};
 
   std::vector<std::thread> workers;
@@ -76,37 +47,33 @@ struct Pool::State {
   char* shared = nullptr;
   Scratch sizes;
 
-  void run_as(int id) {
-    body(context, Worker{id, count, &everyone, locals[static_cast<size_t>(id)], shared});
-    if (count > 1) everyone.wait(count);
-  }
-
-  void wait_for_epoch_after(uint64_t seen) {
-    auto end = Clock::now() + std::chrono::microseconds(spin_microseconds.load());
+  void wait_for_call(uint64_t seen) {
+    int64_t most = spin_microseconds.load();
+    if (crew->is_crowded() && most > kCrowdedSpin) most = kCrowdedSpin;
+    auto end = Clock::now() + std::chrono::microseconds(most);
     do {
       for (int i = 0; i < kPausesPerLook; i++) {
-        if (epoch.load(std::memory_order_acquire) != seen) return;
+        if (calls.count() != seen) return;
         pause_briefly();
       }
     } while (Clock::now() < end);
-    std::unique_lock<std::mutex> lock(sleep);
-    num_asleep.fetch_add(1);
-    wake.wait(lock, [&] { return epoch.load() != seen; });
-    num_asleep.fetch_sub(1);
+    while (calls.count() == seen) calls.doze(seen);
   }
 
-  void announce() {
-    epoch.fetch_add(1);
-    if (num_asleep.load() == 0) return;
-    std::lock_guard<std::mutex> lock(sleep);
-    wake.notify_all();
-  }
-
-  void work(int id, uint64_t seen) {
+  void work(int id) {
+    uint64_t last = 0;
     while (true) {
-      wait_for_epoch_after(seen++);
+      uint64_t seen = calls.count();
       if (stops) return;
-      run_as(id);
+      uint64_t job = crew->enter(id, last);
+      if (!job) {
+        wait_for_call(seen);
+        continue;
+      }
+      last = job;
+      Worker worker = crew->worker(id, job, locals[static_cast<size_t>(id)], shared);
+      body(context, worker);
+      if (worker.goes_on()) crew->leave(id);
     }
   }
 };
@@ -142,7 +109,7 @@ bool Pool::set_num_threads(int count, int64_t spin_microseconds) {
 
 void Pool::stop_workers() {
   state_->stops = true;
-  state_->announce();
+  state_->calls.ring();
   for (std::thread& worker : state_->workers) worker.join();
   state_->workers.clear();
   state_->stops = false;
@@ -151,16 +118,18 @@ void Pool::stop_workers() {
 
 // Where the system refuses a thread, the pool goes on with those that it has.
 void Pool::start_workers(int count) {
-  uint64_t seen = state_->epoch.load();
   State* state = state_;
+  state->workers.reserve(static_cast<size_t>(count));
+  state->crew.reset(new Crew(count));
   for (int id = 1; id < count; id++) {
     try {
-      state->workers.emplace_back([state, id, seen] { state->work(id, seen); });
-    } catch (const std::system_error&) {
+      state->workers.emplace_back([state, id] { state->work(id); });
+    } catch (const std::exception&) {
       break;
     }
     state->count = id + 1;
   }
+  state->crew->limit(state->count);
 }
 
 bool Pool::grow(Scratch scratch) {
@@ -170,6 +139,7 @@ bool Pool::grow(Scratch scratch) {
     if (scratch.local > s.sizes.local) s.sizes.local = scratch.local;
     for (char* memory : s.locals) free(memory);
     s.locals.clear();
+    s.locals.reserve(static_cast<size_t>(s.count));
     for (int id = 0; id < s.count; id++) {
       char* memory = allocate(s.sizes.local);
       if (!memory) return false;
@@ -187,12 +157,20 @@ bool Pool::grow(Scratch scratch) {
 }
 
 bool Pool::run(Body body, const void* context, Scratch scratch) {
-  std::lock_guard<std::mutex> lock(state_->callers);
+  State& s = *state_;
+  std::lock_guard<std::mutex> lock(s.callers);
   if (!grow(scratch)) return false;
-  state_->body = body;
-  state_->context = context;
-  if (state_->count > 1) state_->announce();
-  state_->run_as(0);
+  if (s.count == 1) {
+    Worker alone{0, 1, s.locals[0], s.shared, nullptr, 1, 0, 0, 1, 0, {0, 0}, 0, 0};
+    body(context, alone);
+    return true;
+  }
+  s.body = body;
+  s.context = context;
+  Worker worker = s.crew->worker(0, s.crew->open(), s.locals[0], s.shared);
+  s.calls.ring();
+  body(context, worker);
+  s.crew->close();
   return true;
 }
 

@@ -12,7 +12,7 @@ constexpr int kMostThreads = 1024;
 
 class Pool {
  public:
-  using Body = void (*)(const void* context, const Worker& worker);
+  using Body = void (*)(const void* context, Worker& worker);
 
   // The only one. It is never destroyed: its threads may outlive main.
   static Pool& get();

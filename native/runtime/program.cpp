@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "dispatch.h"
+#include "guard.h"
 #include "pool.h"
 
 namespace {
@@ -30,7 +31,7 @@ struct Call {
   cutaway::Operation run;
 };
 
-void run_call(const void* context, const Worker& worker) {
+void run_call(const void* context, Worker& worker) {
   const Call& call = *static_cast<const Call*>(context);
   call.run(call.arguments, *call.step, worker);
 }
@@ -69,15 +70,14 @@ struct Replay {
   int64_t* nanoseconds;  // per operation, or null
 };
 
-void replay(const void* context, const Worker& worker) {
+void replay(const void* context, Worker& worker) {
   const Replay& r = *static_cast<const Replay*>(context);
   bool is_timed = r.nanoseconds && worker.id == 0;
   using Clock = std::chrono::steady_clock;
   Clock::time_point before = Clock::now();
   for (size_t i = 0; i < r.program->recorded.size(); i++) {
     const Recorded& each = r.program->recorded[i];
-    r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker);
-    worker.barrier();
+    if (!r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker)) return;
     if (worker.id == 0) operations_run.fetch_add(1, std::memory_order_relaxed);
     if (!is_timed) continue;
     Clock::time_point now = Clock::now();
@@ -91,7 +91,9 @@ int64_t run(const cw_program* program, const cw_step* step, int64_t* nanoseconds
   if (status != CW_OK) return status;
   const cutaway::Isa& isa = cutaway::isa_in_use();
   Replay context{program, step, &isa, nanoseconds};
-  return Pool::get().run(replay, &context, program->scratch(isa, *step)) ? CW_OK : CW_NO_MEMORY;
+  return cutaway::guarded([&] {
+    return Pool::get().run(replay, &context, program->scratch(isa, *step)) ? CW_OK : CW_NO_MEMORY;
+  });
 }
 
 }  // namespace
@@ -103,11 +105,20 @@ int64_t cw_sizeof(int64_t operation) { return cutaway::size_of(operation); }
 
 int64_t cw_set_num_threads(int64_t count, int64_t spin_microseconds) {
   if (count < 1 || count > cutaway::kMostThreads) return CW_BAD_ARGUMENT;
-  bool done = Pool::get().set_num_threads(static_cast<int>(count), spin_microseconds);
-  return done ? CW_OK : CW_BAD_ARGUMENT;
+  return cutaway::guarded([&] {
+    bool done = Pool::get().set_num_threads(static_cast<int>(count), spin_microseconds);
+    return done ? CW_OK : CW_BAD_ARGUMENT;
+  });
 }
 
-int64_t cw_num_threads(void) { return Pool::get().num_threads(); }
+int64_t cw_num_threads(void) {
+  int64_t count = 1;  // the caller is there even where the pool cannot be
+  cutaway::guarded([&] {
+    count = Pool::get().num_threads();
+    return CW_OK;
+  });
+  return count;
+}
 
 cw_program* cw_program_new(void) { return new (std::nothrow) cw_program; }
 void cw_program_free(cw_program* program) { delete program; }
@@ -119,12 +130,19 @@ int64_t cw_program_add(cw_program* program, int64_t operation, const void* argum
   Limits narrowed = program->limits;
   cw_status status = cutaway::check_operation(operation, arguments, narrowed);
   if (status != CW_OK) return status;
-  program->limits = narrowed;
-  size_t offset = program->arguments.size();
-  program->arguments.resize(offset + (static_cast<size_t>(size) + 15) / 16 * 16);
-  memcpy(program->arguments.data() + offset, arguments, static_cast<size_t>(size));
-  program->recorded.push_back({operation, offset});
-  return CW_OK;
+  return cutaway::guarded([&] {
+    size_t offset = program->arguments.size();
+    program->recorded.push_back({operation, offset});  // where this throws all is as before
+    try {
+      program->arguments.resize(offset + (static_cast<size_t>(size) + 15) / 16 * 16);
+    } catch (...) {
+      program->recorded.pop_back();
+      throw;
+    }
+    memcpy(program->arguments.data() + offset, arguments, static_cast<size_t>(size));
+    program->limits = narrowed;
+    return CW_OK;
+  });
 }
 
 int64_t cw_program_run(cw_program* program, const cw_step* step) {
@@ -150,7 +168,8 @@ int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_
   cutaway::ScratchOf scratch_of = isa.scratch[operation];
   Scratch scratch = scratch_of ? scratch_of(arguments, *step) : Scratch{};
   Call call{arguments, step, isa.run[operation]};
-  return Pool::get().run(run_call, &call, scratch) ? CW_OK : CW_NO_MEMORY;
+  return cutaway::guarded(
+      [&] { return Pool::get().run(run_call, &call, scratch) ? CW_OK : CW_NO_MEMORY; });
 }
 
 }  // extern "C"

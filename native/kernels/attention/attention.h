@@ -94,53 +94,61 @@ inline void merge_parts(const Heads& h, const QueryUnit& unit, int64_t row, floa
   finish_head(merged + 2 * kLanes, merged[kLanes], h.pages->head_size, out_of(h, unit, row));
 }
 
-constexpr int64_t kLayingRows = 4;  // laying out a strip costs about as much as so many rows
+// Units of a sequence: one of few tokens has its segments, one of many blocks of its tokens, and
+// each of these once for every key-value head.
+inline int64_t num_units(const Heads& h, const Sequence& sequence) {
+  Range segments = segments_of(h, sequence);
+  int64_t count = sequence.has_few() ? segments.end - segments.begin
+                                     : ceil_div(sequence.num_tokens, h.tokens_per_block());
+  return count * h.pages->num_groups;
+}
 
-// Calls body(unit, segment, cost, parts) for all units in a fixed order; segment is -1 for a block.
+inline int64_t num_units(const Heads& h, const cw_step& step) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < step.num_sequences; s++)
+    count += num_units(h, sequence_of(step, step.groups[h.pages->group], s));
+  return count;
+}
+
+// Calls body(unit, segment, parts) for the units in a range; segment is -1 for a block.
 template <class Body>
-void each_unit(const Heads& h, const cw_step& step, float* parts, const Body& body) {
+void each_unit(const Heads& h, const cw_step& step, Range range, float* parts, const Body& body) {
   const cw_group& group = step.groups[h.pages->group];
-  for (int64_t s = 0; s < step.num_sequences; s++) {
+  int64_t groups = h.pages->num_groups, before = 0;
+  for (int64_t s = 0; s < step.num_sequences && before < range.end; s++) {
     Sequence sequence = sequence_of(step, group, s);
-    if (sequence.has_few()) {
-      Range segments = segments_of(h, sequence);
-      for (int64_t segment = segments.begin; segment < segments.end; segment++)
-        for (int64_t g = 0; g < h.pages->num_groups; g++) {
-          QueryUnit unit{sequence, g, 0, sequence.num_tokens, h.shared()};
-          int64_t keys = seen_from(h, unit.position(unit.num_rows() - 1), segment).end -
-                         seen_from(h, unit.position(0), segment).begin;
-          body(unit, segment, keys * (unit.num_rows() + kLayingRows), parts);
-        }
-      parts += parts_of(h, sequence) * part_floats(h);
-      continue;
-    }
-    for (int64_t t = 0; t < sequence.num_tokens; t += h.tokens_per_block())
-      for (int64_t g = 0; g < h.pages->num_groups; g++) {
-        int64_t tokens = least(h.tokens_per_block(), sequence.num_tokens - t);
-        QueryUnit unit{sequence, g, t, tokens, h.shared()};
-        int64_t keys = unit.position(unit.num_rows() - 1) + 1 - h.first_key(unit.position(0));
-        body(unit, -1, keys * (unit.num_rows() + kLayingRows), parts);
+    int64_t count = num_units(h, sequence), first = segments_of(h, sequence).begin;
+    int64_t end = least(range.end - before, count);
+    for (int64_t i = most(range.begin - before, 0); i < end; i++) {
+      if (sequence.has_few()) {
+        body(QueryUnit{sequence, i % groups, 0, sequence.num_tokens, h.shared()},
+             first + i / groups, parts);
+        continue;
       }
+      int64_t t = i / groups * h.tokens_per_block();
+      int64_t tokens = least(h.tokens_per_block(), sequence.num_tokens - t);
+      body(QueryUnit{sequence, i % groups, t, tokens, h.shared()}, -1, parts);
+    }
+    before += count;
+    parts += parts_of(h, sequence) * part_floats(h);
   }
 }
 
+constexpr int64_t kPartsOfUneven = 8;  // later blocks of a chunk see more keys than earlier ones
+
 template <class T>
-void attend(const Heads& h, const cw_step& step, const cutaway::Worker& worker, Arena& local,
+bool attend(const Heads& h, const cw_step& step, cutaway::Worker& worker, Arena& local,
             float* parts) {
   AttentionMemory memory(local, h);
-  int64_t total = 0;
-  each_unit(h, step, parts,
-            [&](const QueryUnit&, int64_t, int64_t cost, float*) { total += cost; });
-  int64_t before = 0;
-  each_unit(h, step, parts, [&](const QueryUnit& unit, int64_t segment, int64_t cost, float* its) {
-    int64_t owner = (before + cost / 2) * worker.count / total;
-    before += cost;
-    if (owner != worker.id) return;
-    if (segment < 0)
-      attend_block<T>(h, unit, memory);
-    else
-      attend_segment<T>(h, unit, segment, memory, its);
-  });
+  auto run_units = [&](Range range) {
+    each_unit(h, step, range, parts, [&](const QueryUnit& unit, int64_t segment, float* its) {
+      if (segment < 0)
+        attend_block<T>(h, unit, memory);
+      else
+        attend_segment<T>(h, unit, segment, memory, its);
+    });
+  };
+  return each(worker, num_units(h, step), run_units, kPartsOfUneven);
 }
 
 inline int64_t num_parts(const Heads& h, const cw_step& step) {
@@ -150,8 +158,17 @@ inline int64_t num_parts(const Heads& h, const cw_step& step) {
   return count;
 }
 
-// Rows in turn to each thread.
-void merge_all(const Heads& h, const cw_step& step, const cutaway::Worker& worker, float* parts) {
+inline int64_t num_merged(const Heads& h, const cw_step& step) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < step.num_sequences; s++) {
+    Sequence sequence = sequence_of(step, step.groups[h.pages->group], s);
+    if (parts_of(h, sequence)) count += sequence.num_tokens * h.num_heads;
+  }
+  return count;
+}
+
+// Rows of queries that have parts: those in a range of them.
+void merge_rows(const Heads& h, const cw_step& step, Range range, float* parts) {
   int64_t index = 0;
   for (int64_t s = 0; s < step.num_sequences; s++) {
     Sequence sequence = sequence_of(step, step.groups[h.pages->group], s);
@@ -160,21 +177,22 @@ void merge_all(const Heads& h, const cw_step& step, const cutaway::Worker& worke
     for (int64_t g = 0; g < h.pages->num_groups; g++) {
       QueryUnit unit{sequence, g, 0, sequence.num_tokens, h.shared()};
       for (int64_t r = 0; r < unit.num_rows(); r++)
-        if (index++ % worker.count == worker.id) merge_parts(h, unit, r, parts);
+        if (index++ >= range.begin && index <= range.end) merge_parts(h, unit, r, parts);
     }
     parts += count * part_floats(h);
   }
 }
 
-void attend_pages(const Heads& h, const cw_step& step, const cutaway::Worker& worker, Arena& local,
+bool attend_pages(const Heads& h, const cw_step& step, cutaway::Worker& worker, Arena& local,
                   Arena& shared) {
   int64_t count = num_parts(h, step);
   float* parts = shared.take<float>(count * part_floats(h));
-  with_entries(*h.pages,
-               [&](auto entry) { attend<decltype(entry)>(h, step, worker, local, parts); });
-  if (count == 0) return;
-  worker.barrier();
-  merge_all(h, step, worker, parts);
+  bool goes_on = with_entries(*h.pages, [&](auto entry) {
+    return attend<decltype(entry)>(h, step, worker, local, parts);
+  });
+  if (!goes_on || count == 0) return goes_on;
+  return each(worker, num_merged(h, step),
+              [&](Range range) { merge_rows(h, step, range, parts); });
 }
 
 // Without a window all keys are nearer than it is wide.
@@ -192,9 +210,10 @@ inline Heads heads_of(const cw_attend& a) {
           a.out};
 }
 
-void run_attend(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+bool run_attend(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   Arena local(worker.local), shared(worker.shared);
-  attend_pages(heads_of(*static_cast<const cw_attend*>(arguments)), step, worker, local, shared);
+  return attend_pages(heads_of(*static_cast<const cw_attend*>(arguments)), step, worker, local,
+                      shared);
 }
 
 inline Heads heads_of(const cw_attention& a, float* turned) {
@@ -210,8 +229,8 @@ inline Heads heads_of(const cw_attention& a, float* turned) {
           a.out};
 }
 
-// Queries are turned, keys turned and stored, values stored; then, after a barrier, read back.
-void run_attention(const void* arguments, const cw_step& step, const cutaway::Worker& worker) {
+// Queries are turned, keys turned and stored, values stored; then, in the next phase, read back.
+bool run_attention(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_attention& a = *static_cast<const cw_attention*>(arguments);
   int64_t num_tokens = rows_of(a.rows, step), size = a.pages.head_size;
   int64_t groups = a.pages.num_groups, num_heads = a.num_heads + 2 * groups;
@@ -222,8 +241,7 @@ void run_attention(const void* arguments, const cw_step& step, const cutaway::Wo
   const int64_t* slots = step.groups[a.pages.group].slots;
   // Blocks of tokens, so that keys of a page are turned into columns together.
   int64_t num_blocks = ceil_div(num_tokens, kMostStretch);
-  Range range = share(num_blocks * num_heads, worker);
-  with_entries(a.pages, [&](auto entry) {
+  auto lay_down = [&](auto entry, Range range) {
     using T = decltype(entry);
     for (int64_t i = range.begin; i < range.end; i++) {
       int64_t first = i / num_heads * kMostStretch, head = i % num_heads;
@@ -243,9 +261,11 @@ void run_attention(const void* arguments, const cw_step& step, const cutaway::Wo
           turn_query(x_of(t), t, step, turned + (t * a.num_heads + head) * size);
       }
     }
+  };
+  bool goes_on = each(worker, num_blocks * num_heads, [&](Range range) {
+    with_entries(a.pages, [&](auto entry) { lay_down(entry, range); });
   });
-  worker.barrier();
-  attend_pages(heads_of(a, turned), step, worker, local, shared);
+  return goes_on && attend_pages(heads_of(a, turned), step, worker, local, shared);
 }
 
 inline cutaway::Scratch attend_scratch_of(const Heads& h, const cw_step& step, int64_t turned) {

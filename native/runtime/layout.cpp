@@ -1,0 +1,120 @@
+// How this compiler laid out the structs of cutaway.h: what other languages compare theirs with.
+
+#include <string>
+
+#include "../cutaway.h"
+#include "guard.h"
+
+namespace {
+
+struct Field {
+  const char* name;
+  size_t offset;
+  size_t size;
+};
+
+void add(std::string& text, const char* name, size_t size, std::initializer_list<Field> fields) {
+  text += std::string(name) + " " + std::to_string(size) + ":";
+  for (const Field& field : fields)
+    text += std::string(" ") + field.name + " " + std::to_string(field.offset) + " " +
+            std::to_string(field.size);
+  text += "\n";
+}
+
+#define FIELD(type, name) {#name, offsetof(type, name), sizeof(type::name)}
+
+std::string layout() {
+  std::string text;
+  add(text, "cw_weight", sizeof(cw_weight),
+      {FIELD(cw_weight, data), FIELD(cw_weight, num_rows),
+       FIELD(cw_weight, num_columns), FIELD(cw_weight, kind)});
+  add(text, "cw_group", sizeof(cw_group),
+      {FIELD(cw_group, page_table), FIELD(cw_group, pages_per_sequence),
+       FIELD(cw_group, slots)});
+  add(text, "cw_step", sizeof(cw_step),
+      {FIELD(cw_step, num_tokens), FIELD(cw_step, num_sequences),
+       FIELD(cw_step, num_logit_rows), FIELD(cw_step, token_ids),
+       FIELD(cw_step, positions), FIELD(cw_step, query_starts),
+       FIELD(cw_step, context_lengths), FIELD(cw_step, logit_rows),
+       FIELD(cw_step, groups)});
+  add(text, "cw_gather", sizeof(cw_gather),
+      {FIELD(cw_gather, rows), FIELD(cw_gather, capacity), FIELD(cw_gather, table),
+       FIELD(cw_gather, out), FIELD(cw_gather, multiplier)});
+  add(text, "cw_take", sizeof(cw_take),
+      {FIELD(cw_take, rows), FIELD(cw_take, capacity), FIELD(cw_take, x),
+       FIELD(cw_take, out), FIELD(cw_take, width), FIELD(cw_take, most_tokens)});
+  add(text, "cw_norm", sizeof(cw_norm),
+      {FIELD(cw_norm, rows), FIELD(cw_norm, capacity), FIELD(cw_norm, x),
+       FIELD(cw_norm, add), FIELD(cw_norm, sum), FIELD(cw_norm, weight),
+       FIELD(cw_norm, out), FIELD(cw_norm, width), FIELD(cw_norm, epsilon),
+       FIELD(cw_norm, residual)});
+  add(text, "cw_linear", sizeof(cw_linear),
+      {FIELD(cw_linear, rows), FIELD(cw_linear, capacity), FIELD(cw_linear, x),
+       FIELD(cw_linear, norm_weight), FIELD(cw_linear, epsilon),
+       FIELD(cw_linear, num_segments), FIELD(cw_linear, segments),
+       FIELD(cw_linear, biases), FIELD(cw_linear, residual), FIELD(cw_linear, out)});
+  add(text, "cw_gated", sizeof(cw_gated),
+      {FIELD(cw_gated, rows), FIELD(cw_gated, capacity), FIELD(cw_gated, x),
+       FIELD(cw_gated, norm_weight), FIELD(cw_gated, epsilon), FIELD(cw_gated, gate),
+       FIELD(cw_gated, up), FIELD(cw_gated, gate_bias), FIELD(cw_gated, up_bias),
+       FIELD(cw_gated, out), FIELD(cw_gated, activation)});
+  add(text, "cw_gate", sizeof(cw_gate),
+      {FIELD(cw_gate, rows), FIELD(cw_gate, capacity), FIELD(cw_gate, gate),
+       FIELD(cw_gate, up), FIELD(cw_gate, gate_stride), FIELD(cw_gate, up_stride),
+       FIELD(cw_gate, out), FIELD(cw_gate, width), FIELD(cw_gate, activation)});
+  add(text, "cw_rotation", sizeof(cw_rotation),
+      {FIELD(cw_rotation, cos), FIELD(cw_rotation, sin), FIELD(cw_rotation, num_rows),
+       FIELD(cw_rotation, half), FIELD(cw_rotation, by_token)});
+  add(text, "cw_rotate", sizeof(cw_rotate),
+      {FIELD(cw_rotate, rows), FIELD(cw_rotate, capacity), FIELD(cw_rotate, x),
+       FIELD(cw_rotate, x_stride), FIELD(cw_rotate, out), FIELD(cw_rotate, out_stride),
+       FIELD(cw_rotate, num_heads), FIELD(cw_rotate, head_size),
+       FIELD(cw_rotate, norm_weight), FIELD(cw_rotate, epsilon),
+       FIELD(cw_rotate, rotation)});
+  add(text, "cw_pages", sizeof(cw_pages),
+      {FIELD(cw_pages, keys), FIELD(cw_pages, values), FIELD(cw_pages, key_scales),
+       FIELD(cw_pages, value_scales), FIELD(cw_pages, kind), FIELD(cw_pages, group),
+       FIELD(cw_pages, num_pages), FIELD(cw_pages, page_size),
+       FIELD(cw_pages, num_groups), FIELD(cw_pages, head_size)});
+  add(text, "cw_scoring", sizeof(cw_scoring),
+      {FIELD(cw_scoring, softmax_scale), FIELD(cw_scoring, cap),
+       FIELD(cw_scoring, window)});
+  add(text, "cw_store", sizeof(cw_store),
+      {FIELD(cw_store, rows), FIELD(cw_store, capacity), FIELD(cw_store, key),
+       FIELD(cw_store, value), FIELD(cw_store, key_stride),
+       FIELD(cw_store, value_stride), FIELD(cw_store, pages)});
+  add(text, "cw_attend", sizeof(cw_attend),
+      {FIELD(cw_attend, rows), FIELD(cw_attend, capacity), FIELD(cw_attend, query),
+       FIELD(cw_attend, query_stride), FIELD(cw_attend, num_heads),
+       FIELD(cw_attend, scoring), FIELD(cw_attend, pages), FIELD(cw_attend, out)});
+  add(text, "cw_attention", sizeof(cw_attention),
+      {FIELD(cw_attention, rows), FIELD(cw_attention, capacity),
+       FIELD(cw_attention, qkv), FIELD(cw_attention, num_heads),
+       FIELD(cw_attention, scoring), FIELD(cw_attention, query_norm),
+       FIELD(cw_attention, key_norm), FIELD(cw_attention, epsilon),
+       FIELD(cw_attention, rotation), FIELD(cw_attention, pages),
+       FIELD(cw_attention, out)});
+  add(text, "cw_choice", sizeof(cw_choice),
+      {FIELD(cw_choice, temperature), FIELD(cw_choice, floor), FIELD(cw_choice, top_k),
+       FIELD(cw_choice, rest), FIELD(cw_choice, u)});
+  add(text, "cw_drawn", sizeof(cw_drawn),
+      {FIELD(cw_drawn, token_id), FIELD(cw_drawn, total), FIELD(cw_drawn, peak),
+       FIELD(cw_drawn, left), FIELD(cw_drawn, logit), FIELD(cw_drawn, unused),
+       FIELD(cw_drawn, checksum)});
+  add(text, "cw_sample", sizeof(cw_sample),
+      {FIELD(cw_sample, rows), FIELD(cw_sample, capacity), FIELD(cw_sample, raw),
+       FIELD(cw_sample, edited), FIELD(cw_sample, vocab_size),
+       FIELD(cw_sample, choices), FIELD(cw_sample, drawn)});
+  return text;
+}
+
+}  // namespace
+
+extern "C" const char* cw_layout(void) {
+  static std::string text;
+  static const int64_t status = cutaway::guarded([] {
+    text = layout();
+    return INT64_C(0);
+  });
+  return status == CW_OK ? text.c_str() : "";
+}
