@@ -32,12 +32,17 @@ class Record:
 
 
 def now() -> tuple[str, str, str]:
-    """Date, commit and machine of a record."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"],
-        cwd=FILE.parent, capture_output=True, text=True, check=False,
-    ).stdout.strip()  # fmt: skip
-    return datetime.date.today().isoformat(), commit or "unknown", machine()
+    """Date, commit (with a + where the tree differs from it) and machine of a record."""
+    commit = _git("rev-parse", "--short=7", "HEAD")
+    changed = _git("diff", "--name-only", "HEAD", "--", "src", "native", "tests", "bench/*.py")
+    return datetime.date.today().isoformat(), commit + "+" * bool(changed), machine()
+
+
+def _git(*words: str) -> str:
+    command = ["git", *words]
+    root = FILE.parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def machine() -> str:
