@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import mean, variance
+from time import perf_counter_ns
 from typing import Any
 
 import httpx2
@@ -23,6 +26,7 @@ from cutaway.server.config import MAX_HEADERS, ServerConfig
 from cutaway.server.context import Context
 from cutaway.server.door import OPEN_PATHS, Door
 from program import environment
+from trials import IN_FULL, ran, seed, trials
 
 KEY, OTHER = "k" * 32, "other-key-of-someone-else"
 KEYS = Keys([("alice", KEY), ("bob", OTHER)])
@@ -378,6 +382,32 @@ def test_keys_are_compared_in_constant_time() -> None:
     source = inspect.getsource(auth)
     assert "hmac.compare_digest" in source
     assert "==" not in inspect.getsource(Keys.owner)
+
+
+@pytest.mark.skipif(not IN_FULL, reason="takes a machine that is not busy: bench/reliability.py 18")
+def test_time_does_not_tell_where_a_key_is_wrong() -> None:
+    """Welch's t of keys wrong at their first and at their last character; 4.5 would be a sign.
+
+    Samples are interleaved; the slower half, where the machine did other things, is left out.
+    """
+    chance, letters = random.Random(seed(1)), "abcdefghij"
+    count = trials(0) // 2
+    times: dict[bool, list[int]] = {True: [], False: []}
+    order = [True] * count + [False] * count
+    chance.shuffle(order)
+    for is_first in order:
+        letter = chance.choice(letters)
+        key = letter + KEY[1:] if is_first else KEY[:-1] + letter
+        headers = [(b"authorization", f"Bearer {key}".encode())]
+        began = perf_counter_ns()
+        found = KEYS.owner(headers)
+        times[is_first].append(perf_counter_ns() - began)
+        assert found is None
+    first, last = (sorted(each)[: count // 2] for each in times.values())
+    spread = (variance(first) / len(first) + variance(last) / len(last)) ** 0.5
+    t = (mean(first) - mean(last)) / spread
+    assert abs(t) < 4.5, f"t = {t:.1f}"
+    ran(2 * count, welch_t=round(abs(t), 2))
 
 
 def test_owners_have_salts_of_their_own_that_no_restart_repeats() -> None:

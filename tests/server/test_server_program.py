@@ -9,9 +9,10 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,7 @@ from server_app import chat, completion
 
 from house_tree import PACKAGE
 from program import command, environment, spawn
+from trials import IN_FULL, ran, trials
 
 KEY = "a-key-of-enough-characters"
 
@@ -112,19 +114,31 @@ def test_out_of_descriptors_idle_connections_make_room_and_one_line_tells(folder
 
 def test_sigterm_lets_answers_finish_and_takes_nothing_new_in(folder: Path) -> None:
     body = chat(stream=True, max_tokens=200, ignore_eos=True)
-    with served(folder) as (process, url, _), httpx2.Client(base_url=url, timeout=300) as http:
-        with http.stream("POST", "/v1/chat/completions", json=body) as stream:
-            lines = stream.iter_lines()
-            said = [next(lines)]
-            process.send_signal(signal.SIGTERM)
-            refused = until_draining(url)
-            said += list(lines)
-        process.communicate(timeout=300)
-    assert "data: [DONE]" in said
-    if refused is not None:  # the answer may have ended first; then nobody listened any more
-        assert int(refused.headers["retry-after"]) >= 1
-        assert refused.json()["error"]["code"] == "draining"
-    assert process.returncode == 0
+    longest = 0.0
+    for _ in range(trials(1)):
+        with served(folder) as (process, url, _), httpx2.Client(base_url=url, timeout=300) as http:
+            engines = children_of(process.pid)
+            with http.stream("POST", "/v1/chat/completions", json=body) as stream:
+                lines = stream.iter_lines()
+                said = [next(lines)]
+                process.send_signal(signal.SIGTERM)
+                began = time.monotonic()
+                refused = until_draining(url)
+                said += list(lines)
+            process.communicate(timeout=300)
+        longest = max(longest, time.monotonic() - began)
+        assert "data: [DONE]" in said
+        if refused is not None:  # the answer may have ended first; then nobody listened any more
+            assert int(refused.headers["retry-after"]) >= 1
+            assert refused.json()["error"]["code"] == "draining"
+        assert process.returncode == 0
+        assert engines and not any(Path(f"/proc/{each}").exists() for each in engines)
+    ran(trials(1), ended_after_seconds=round(longest, 2))
+
+
+def children_of(pid: int) -> list[str]:
+    """Processes that the program started."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def until_draining(url: str) -> httpx2.Response | None:
@@ -181,18 +195,56 @@ def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path, tmp_path:
     assert process.returncode == 0
 
 
-def test_a_second_signal_ends_at_once_and_streams_say_so(folder: Path) -> None:
-    body = chat(stream=True, max_tokens=200, ignore_eos=True, n=16, temperature=1)
-    with served(folder, "--log", "json") as (process, url, _):
-        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=300) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            process.send_signal(signal.SIGINT)
-            process.send_signal(signal.SIGTERM)
-            said = [line for line in lines if line]
-        process.communicate(timeout=300)
-    assert process.returncode == 0
-    assert said[-1] == "data: [DONE]" or '"error"' in said[-1]
+def test_a_second_signal_ends_at_once_and_streams_say_so(long_folder: Path) -> None:
+    """With one signal this answer would have come to its end, as the test above shows."""
+    body = chat(stream=True, max_tokens=1900, ignore_eos=True, n=2)
+    for _ in range(trials(1)):
+        with served(long_folder) as (process, url, _):
+            path = f"{url}/v1/chat/completions"
+            with httpx2.stream("POST", path, json=body, timeout=300) as stream:
+                lines = stream.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)
+                said = [line for line in lines if line]
+            process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert "data: [DONE]" not in said and '"error"' in said[-1]
+        assert len(said) < 2 * 1900, "it had all been said before it ended"
+    ran(trials(1))
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_stopped_is_told_in_time_and_comes_back(folder: Path) -> None:
+    """With the settings that everybody has, and with nothing to do or an answer under way."""
+    longest = 0.0
+    for number in range(trials(1)):
+        with served(folder) as (process, url, _), httpx2.Client(base_url=url, timeout=60) as http:
+            (engine,) = children_of(process.pid)
+            asked = http.post("/v1/completions", json=completion())
+            assert asked.status_code == 200
+            os.kill(int(engine), signal.SIGSTOP)
+            began = time.monotonic()
+            if number % 2:
+                threading.Thread(target=ask_and_forget, args=(url,), daemon=True).start()
+            while http.get("/ready").status_code == 200:
+                assert http.get("/health").status_code == 200
+                assert time.monotonic() - began < 300, "nobody noticed"
+                time.sleep(0.02)
+            longest = max(longest, time.monotonic() - began)
+            while http.get("/ready").status_code != 200:
+                assert time.monotonic() - began < 300, "it did not come back"
+                time.sleep(0.05)
+            again = http.post("/v1/completions", json=completion())
+            assert again.json()["choices"] == asked.json()["choices"]
+    if IN_FULL:
+        assert longest <= 10
+    ran(trials(1), told_after_seconds=round(longest, 1))
+
+
+def ask_and_forget(url: str) -> None:
+    with suppress(httpx2.HTTPError):
+        httpx2.post(f"{url}/v1/completions", json=completion(), timeout=300)
 
 
 def test_a_model_that_is_not_loaded_in_time_ends_the_server(folder: Path) -> None:

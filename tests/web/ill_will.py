@@ -1,10 +1,17 @@
-"""Fifty texts that would run code where a page took them for HTML, and what tells that one did."""
+"""Fifty texts that would run code where a page took them for HTML, and what tells that one did.
+
+Those below are known ones; the plan has 200 more, fifty at a time, put together by a seed.
+"""
 
 from __future__ import annotations
 
+from random import Random
+
+from trials import IN_FULL, seed
+
 RUN = "window.ran=1"
 
-PAYLOADS = (
+KNOWN = (
     f"<script>{RUN}</script>",
     f"<img src=x onerror={RUN}>",
     f"<img src=x onerror='{RUN}'>",
@@ -56,3 +63,36 @@ PAYLOADS = (
     f"| <img src=x onerror={RUN}> |\n|---|\n| <script>{RUN}</script> |",
     f"</p></div></textarea></title></script><script>{RUN}</script>",
 )
+
+
+TAGS = "img svg video audio iframe object embed input select textarea details body form".split()
+EVENTS = "onerror onload onfocus onclick ontoggle onmouseover onanimationstart onbegin".split()
+WRAPPED = (
+    *("{}", "</textarea>{}", "</title>{}", "--><!-- -->{}", "<!--{}-->", "<![CDATA[{}]]>", "`{}`"),
+    *("**{}**", "> {}", "- {}", "# {}", "| {} |\n|---|", "[{}](x)", "![{}](x)", "<p title='{}'>"),
+    *("\u202e{}", "\x00{}", "<\x00script>{}", "%3Cscript%3E{}", "&lt;script&gt;{}", "$${}$$"),
+)
+SCHEMES = ("javascript:", "JaVa\tscript:", "\x01javascript:", "data:text/html,", "vbscript:")
+
+
+def drawn(number: int) -> tuple[str, ...]:
+    """Fifty more, no two alike: tags with handlers and links of every scheme, wrapped."""
+    chance, made = Random(number), dict[str, None]()
+    while len(made) < 50:
+        tag, event, quote = chance.choice(TAGS), chance.choice(EVENTS), chance.choice("'\"` ")
+        what = chance.choice(
+            (
+                f"<{tag} src=x {event}={quote}{RUN}{quote} autofocus open>",
+                f"<{tag}/{event}={RUN}//",
+                f"<{tag.upper()} {event.upper()}\n=\n{quote}{RUN}{quote}>x</{tag}>",
+                f"<a href={quote}{chance.choice(SCHEMES)}{RUN}{quote}>x</a>",
+                f"[x]({chance.choice(SCHEMES)}{RUN})",
+                f"<svg><{tag} {event}={RUN}></svg>",
+                f"<script>{RUN}</script>",
+            )
+        )
+        made[chance.choice(WRAPPED).format(what)] = None
+    return tuple(made)
+
+
+PAYLOADS = KNOWN if not IN_FULL or seed(1) == 1 else drawn(seed(1))

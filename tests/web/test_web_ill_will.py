@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from ill_will import PAYLOADS
+from ill_will import PAYLOADS, drawn
 from test_web_chat import ask
+
+from trials import ran
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -53,6 +55,7 @@ def answering(route: Route, payloads: tuple[str, ...]) -> None:
 
 def test_there_are_fifty() -> None:
     assert len(set(PAYLOADS)) == len(PAYLOADS) == 50
+    assert len({each for number in range(2, 6) for each in drawn(number)}) >= 195
 
 
 def test_what_a_model_writes_runs_nothing(opened: Opened) -> None:
@@ -102,3 +105,4 @@ def test_what_a_file_or_a_name_says_runs_nothing(opened: Opened) -> None:
     page.get_by_role("button", name=f"Delete {title}").click()
     page.get_by_role("button", name="Delete", exact=True).click()
     assert page.get_by_role("article").count() == 0
+    ran(len(PAYLOADS))

