@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test quick again check types rules native web oracles bench pictures tree clean
+.PHONY: help chat run serve test quick optimized again check types rules native web oracles bench pictures tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -39,6 +39,15 @@ test: $(DEV) native web oracles  ## every test that needs neither GPU nor intern
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
 	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)
+
+# Assertions of the package are gone then; what strangers send must be refused all the same.
+STRANGERS := tests/core/test_core_gguf.py tests/weights/test_weights_safetensors.py \
+  tests/text/test_text_hostile.py tests/engine/test_engine_hostile.py \
+  $(addprefix tests/server/test_server_, limits.py errors.py neighbours.py)
+
+optimized: $(DEV) native  ## the quick tests of strangers' input under python -O
+	@$(BIN)/python -O -m pytest -q -m "not slow" -W "ignore:assertions not in test modules" \
+	  $(STRANGERS)
 
 again: $(DEV) native  ## the tests that failed last, one after the other
 	@$(BIN)/python -m pytest -m "not gpu and not network" --last-failed --last-failed-no-failures none

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Assertions of helpers hold as those of tests do, under python -O as well.
+pytest.register_assert_rewrite(
+    *(path.stem for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
+)
 # Workers of xdist share the cores; torch and OpenMP read this when they are first imported. It is
 # not set in the process that starts them: they would inherit what it has, all the cores for each,
 # and threads that wait for one another's cores make small operations thirty times slower.

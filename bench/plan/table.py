@@ -46,7 +46,7 @@ def line_of(row: Row, run: Run, records: list[Record], machines: list[str]) -> s
     last = records[-1] if records else None
     cells = [
         str(row.number), row.name, run.what, f"{run.figure:,}", f"{count:,}", str(failures),
-        bound(count, failures), seeds_of(records),
+        "-" if run.once else bound(count, failures), seeds_of(records),
         f"{sum(record.seconds for record in records):,.0f}",
         f"{last.date}, {last.commit}" if last else "-",
         machines_of(records, machines),
