@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 120  # a mutant that never ends counts as killed: a test would time out
+SECONDS = 900  # a mutant that never ends counts as killed: a test would time out
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def run_tests(group: Group) -> int:
     """Exit status of pytest over the group's tests."""
     import pytest
 
-    words = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:terminal", "--timeout=0"]
+    words = ["-x", "-p", "no:cacheprovider", "-p", "no:terminal", "--timeout=0"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         return int(pytest.main([*words, "-m", "not slow", *(f"tests/{t}" for t in group.tests)]))
