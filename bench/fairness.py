@@ -1,0 +1,263 @@
+"""What a flood of one key does to another: first tokens and cached prefixes, alone and beside it.
+
+A server of its own, by HTTP on the loopback. Alice floods: 400 requests at once, 12 long prompts
+again and again, or connections whose bodies never come. Bob asks one thing after another.
+
+    python bench/fairness.py --model smollm2 --model random:config.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from cutaway.bench.server import started
+from cutaway.server.descriptors import raise_limit
+
+KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-another-key-of-his"}
+WORDS = "the rain in that valley falls on a road where old men walk with dogs at night".split()
+WARM_SECONDS = 1.0  # from the flood's begin to Bob's first question
+
+
+@dataclass
+class Bob:
+    """What one who asks now and then saw."""
+
+    first: list[float] = field(default_factory=list[float])  # seconds
+    cached: list[int] = field(default_factory=list[int])
+    refused: int = 0
+
+
+def text(num_words: int, seed: int) -> str:
+    """Words without end, unlike those of another seed."""
+    random = Random(seed)
+    return " ".join(random.choice(WORDS) for _ in range(num_words))
+
+
+def request(who: str, body: dict[str, object]) -> bytes:
+    """The bytes of a completion."""
+    data = json.dumps(body).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {KEYS[who]}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+async def answered(port: int, sent: bytes) -> tuple[float, bytes]:
+    """Seconds to the first event of an answer, and all of it; infinite when it was refused."""
+    began, first = time.perf_counter(), float("inf")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    said = b""
+    try:
+        writer.write(sent)
+        while data := await reader.read(1 << 16):
+            said += data
+            if first == float("inf") and b"\ndata: " in said:
+                first = time.perf_counter() - began
+            if b"[DONE]" in said or (first == float("inf") and b'"error"' in said):
+                break
+    finally:
+        writer.close()
+    return first, said
+
+
+async def ask(port: int, bob: Bob, prompt: str) -> None:
+    """One question of Bob's: three tokens, streamed."""
+    body: dict[str, object] = {
+        **{"model": "served", "prompt": prompt, "max_tokens": 3, "stream": True},
+        "stream_options": {"include_usage": True},
+    }
+    first, said = await answered(port, request("bob", body))
+    if first == float("inf"):
+        bob.refused += 1
+        return
+    bob.first.append(first)
+    lines = [line for line in said.split(b"\n") if line.startswith(b"data: {")]
+    usage = next(u for line in reversed(lines) if (u := json.loads(line[6:]).get("usage")))
+    bob.cached.append((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+
+
+@contextlib.asynccontextmanager
+async def flood_of(*works: Awaitable[object]) -> AsyncIterator[None]:
+    """Alice's doing, for as long as the block lasts."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    await asyncio.sleep(WARM_SECONDS)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def again(port: int, make: Callable[[int], bytes]) -> None:
+    """Ask without end, whatever the answer is."""
+    number = 0
+    while True:
+        _, said = await answered(port, make(number))
+        number += 1
+        if b'"error"' in said[:2000]:
+            await asyncio.sleep(0.5)
+
+
+def many(port: int) -> list[Awaitable[object]]:
+    """400 at once, each followed by the next."""
+
+    def make(seed: int) -> Callable[[int], bytes]:
+        return lambda number: request(
+            "alice",
+            {
+                "model": "served",
+                "prompt": text(20, 1000 * seed + number),
+                **{"max_tokens": 200, "ignore_eos": True},
+            },
+        )
+
+    return [again(port, make(seed)) for seed in range(400)]
+
+
+def long(port: int) -> list[Awaitable[object]]:
+    """12 prompts of about 1,000 tokens at once, each followed by another."""
+
+    def make(seed: int) -> Callable[[int], bytes]:
+        return lambda number: request(
+            "alice",
+            {
+                "model": "served",
+                "prompt": text(800, 7 + 1000 * seed + number),
+                **{"max_tokens": 8, "ignore_eos": True},
+            },
+        )
+
+    return [again(port, make(seed)) for seed in range(12)]
+
+
+def slow(port: int) -> list[Awaitable[object]]:
+    """1,030 bodies of which a byte comes now and then."""
+
+    async def dawdle() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(request("alice", {"model": "served", "prompt": "x" * 1000})[:-900])
+                for _ in range(100):
+                    await asyncio.sleep(1)
+                    if reader.at_eof():
+                        break
+                    writer.write(b"x")
+                writer.close()
+
+    return [dawdle() for _ in range(1030)]
+
+
+FLOODS: dict[str, Callable[[int], list[Awaitable[object]]]] = {
+    "400 at once": many,
+    "12 long prompts": long,
+    "1,030 slow bodies": slow,
+}
+
+
+async def measured(port: int, flood: str, num_words: int, num: int) -> tuple[Bob, Bob]:
+    """Bob alone, and the same questions beside a flood."""
+    prompts = [text(num_words, 10**6 + seed) for seed in range(num)]
+    kept = text(700, 5)
+    alone, beside = Bob(), Bob()
+    for prompt in prompts:
+        await ask(port, alone, prompt)
+    for _ in range(2):
+        await ask(port, Bob(), kept)
+    cached = Bob()
+    await ask(port, cached, kept)
+    async with flood_of(*FLOODS[flood](port)):
+        for prompt in prompts:
+            await ask(port, beside, f"well {prompt}")  # not what is cached of before
+            await asyncio.sleep(0.2)
+        await ask(port, cached, kept)
+    alone.cached, beside.cached = cached.cached[:1], cached.cached[1:]
+    return alone, beside
+
+
+def auc(hits: list[float], misses: list[float]) -> float:
+    """How often a hit is faster than a miss; 0.5 tells nothing."""
+    pairs = [(h, m) for h in hits for m in misses]
+    return sum((h < m) + 0.5 * (h == m) for h, m in pairs) / len(pairs)
+
+
+async def timing(port: int, num: int) -> tuple[float, float]:
+    """Whether first tokens tell what is cached: of another key, and of one's own."""
+    kept = [text(300, 10**7 + seed) for seed in range(num)]
+    for prompt in kept:
+        body = {"model": "served", "prompt": prompt, "max_tokens": 1, "stream": True}
+        await answered(port, request("alice", body))
+    hits, misses, own = Bob(), Bob(), Bob()
+    for seed, prompt in enumerate(kept):
+        await ask(port, hits, prompt)
+        await ask(port, misses, text(300, 2 * 10**7 + seed))
+        await ask(port, own, prompt)
+    return auc(hits.first, misses.first), auc(own.first, misses.first)
+
+
+def tiny(folder: Path) -> str:
+    """A random model of two layers with a long context."""
+    shape = {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64},
+        **{"intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 32768},
+        **{"rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True},
+    }
+    (folder / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+    return f"random:{folder / 'config.json'}"
+
+
+async def report(port: int, args: argparse.Namespace) -> None:
+    print("| flood | Bob's words | first token alone, ms | beside, median | most | times | "
+          "cached alone, beside | refused |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for flood in args.flood or FLOODS:
+        for num_words in args.words or (20, 200):
+            alone, beside = await measured(port, flood, num_words, args.questions)
+            usual, now = statistics.median(alone.first), statistics.median(beside.first or [9e9])
+            print(
+                f"| {flood} | {num_words} | {usual * 1e3:.1f} | {now * 1e3:.1f} | "
+                f"{max(beside.first or [9e9]) * 1e3:.1f} | {now / usual:.2f} | "
+                f"{alone.cached[:1]} {beside.cached[:1]} | {beside.refused} |",
+                flush=True,
+            )
+    across, own = await timing(port, args.probes)
+    print(f"prefix timing, {args.probes} hits and misses: AUC {across:.2f} across keys, {own:.2f} "
+          "for one's own")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", action="append", help="may be repeated; default: a tiny random")
+    parser.add_argument("--flood", action="append", choices=FLOODS)
+    parser.add_argument("--words", action="append", type=int)
+    parser.add_argument("--questions", type=int, default=15)
+    parser.add_argument("--probes", type=int, default=30)
+    args = parser.parse_args()
+    raise_limit()  # 1,030 connections, and the server inherits it
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        keys.write_text("".join(f"{name} {key}\n" for name, key in KEYS.items()), encoding="utf-8")
+        for model in args.model or [tiny(Path(folder))]:
+            served = ["--cache-tokens", "8192", "--served-name", "served"]
+            with started([model, *served, "--api-key-file", str(keys)]) as server:
+                print(f"\n{model}", flush=True)
+                port = int(server.url.rpartition(":")[2])
+                asyncio.run(report(port, args))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
