@@ -11,8 +11,8 @@ from typing import cast
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.gguf import GgufFile
 from cutaway.models.architecture import Architecture, FitsNames, Layout
-from cutaway.models.nested import text_name
-from cutaway.models.reading import read_config, read_gguf
+from cutaway.models.nested import TEXT_PARTS, text_name
+from cutaway.models.reading import read_config, read_gguf, word_of
 from cutaway.quantize import checkpoint_reader
 from cutaway.weights.absorbed import AbsorbedWeights, is_absorbed
 from cutaway.weights.find import Found
@@ -54,10 +54,14 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
     folder = folder_of(found)
     config = found.path if is_random else folder / "config.json"
     values = _read_json(config)
-    architecture, own, is_part = read_config(values, file=str(config), overrides=overrides)
     if is_random:
+        architecture, _, is_part = read_config(values, file=str(config), overrides=overrides)
         return Opened(architecture, _random(architecture), "hf", is_part)
+    is_part = word_of(values, file=str(config)) in TEXT_PARTS
     stored = SafetensorsWeights(folder, named=text_name if is_part else str)
+    architecture, own, _ = read_config(
+        values, file=str(config), overrides=overrides, num_tensors=len(stored.names())
+    )
     settings = values.get("quantization_config", own.get("quantization_config"))
     source = _as_kept(stored, settings, str(config))
     if isinstance(architecture, FitsNames):

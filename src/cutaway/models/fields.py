@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import cast
 
+from cutaway.core.claims import most_of
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.limits import shown
 from cutaway.core.whole import whole_number
@@ -30,8 +31,9 @@ class Fields:
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**40:
-            raise self._wrong(name, value, f"an integer from {least}")
+        most = most_of(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self._wrong(name, value, f"an integer from {least} to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

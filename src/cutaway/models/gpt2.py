@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cutaway.core.errors import UnsupportedModelError
+from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
 from cutaway.core.weights import Target
@@ -29,6 +29,10 @@ def from_hf(config: Fields) -> GPT2:
             f"{config.file}: add_cross_attention is true; decoders alone are supported."
         )
     width, num_heads = config.integer("n_embd", 768), config.integer("n_head", 12)
+    if width % num_heads:
+        raise ModelFormatError(
+            f"is {num_heads}; it must divide n_embd, {width}.", file=config.file, field="n_head"
+        )
     sizes = Sizes(
         vocab_size=config.integer("vocab_size", 50_257),
         width=width,

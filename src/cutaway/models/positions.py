@@ -17,7 +17,8 @@ from cutaway.blocks.positions import (
     Yarn,
     yarn_attention_factor,
 )
-from cutaway.core.errors import UnsupportedModelError
+from cutaway.core.claims import MAX_LENGTH
+from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.models.fields import Fields
 from cutaway.models.sizes import Sizes
 
@@ -42,16 +43,30 @@ def from_hf(
     kind: of layer, where rope_parameters has an entry per kind. base: of an absent rope_theta.
     None for rope_type "none", which no model has: a lever that takes positions away.
 
-    Raises: UnsupportedModelError for a scaling not in SCALINGS.
+    Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
     rope = config.nested("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
     rope = rope.nested(kind) if kind is not None and rope.has(kind) else rope
     base = rope.number("rope_theta", config.number("rope_theta", base))
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
     if rope.text("rope_type", "default") == "proportional":
-        turning = int(share * head_size // 2)
+        turning = (
+            _turning(rope, "partial_rotary_factor", 2 * (share * head_size // 2), head_size) // 2
+        )
         return Proportional(head_size, base, turning, rope.number("factor", 1.0))
-    return _scaled(config, rope, base, size=int(head_size * share), max_length=max_length)
+    size = _turning(rope, "partial_rotary_factor", head_size * share, head_size)
+    return _scaled(config, rope, base, size=size, max_length=max_length)
+
+
+def _turning(fields: Fields, name: str, size: float, head_size: int) -> int:
+    """Numbers of each head that turn, in pairs."""
+    if not 0 <= size < head_size + 1 or int(size) % 2:
+        raise ModelFormatError(
+            f"lets {size:g} numbers of a head turn; they must be even and at most {head_size}.",
+            file=fields.file,
+            field=name,
+        )
+    return int(size)
 
 
 def _scaled(
@@ -60,8 +75,8 @@ def _scaled(
     kind = rope.text("rope_type", rope.text("type", "default"))
     trained = max_length
     if kind in ("yarn", "longrope", "llama3"):
-        trained = rope.integer("original_max_position_embeddings", max_length)
-        trained = config.integer("original_max_position_embeddings", trained)
+        trained = rope.integer("original_max_position_embeddings", max(2, max_length), least=2)
+        trained = config.integer("original_max_position_embeddings", trained, least=2)
     match kind:
         case "none":
             return None
@@ -95,9 +110,9 @@ def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
     length = sizes.max_length
     match frequencies:
         case Linear(factor=factor) | Dynamic(factor=factor):
-            length = int(length * factor)
+            length = int(min(length * factor, MAX_LENGTH))
         case Yarn(factor=factor, trained_length=trained):
-            length = max(length, int(trained * factor))
+            length = max(length, int(min(trained * factor, MAX_LENGTH)))
         case _:
             pass
     return replace(sizes, max_length=length)
@@ -146,11 +161,19 @@ def from_gguf(
     factors: those tensors of GGUF_FACTORS that the file holds, as numbers; they say what the
     metadata does not.
 
-    Raises: UnsupportedModelError for an unknown scaling type.
+    Raises: UnsupportedModelError for an unknown scaling type, ModelFormatError naming the field.
     """
-    size = metadata.integer("rope.dimension_count", head_size)
+    name = "rope.dimension_count"
+    size = _turning(metadata, name, metadata.integer(name, head_size), head_size)
+    for name, values in factors.items():
+        if len(values) != size // 2:
+            raise ModelFormatError(
+                f"has {len(values)} numbers; it must have one for each of {size // 2} pairs.",
+                file=metadata.file,
+                field=name,
+            )
     base = metadata.number("rope.freq_base", base)
-    trained = metadata.integer("rope.scaling.original_context_length", max_length)
+    trained = metadata.integer("rope.scaling.original_context_length", max(2, max_length), least=2)
     kind = metadata.text("rope.scaling.type", "none")
     if "rope_factors_long.weight" in factors:
         factor = max_length / trained

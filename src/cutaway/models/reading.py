@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
+from cutaway.core.claims import check_claims
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.gguf import GgufFile
 from cutaway.core.shapes import ModelShape
@@ -45,14 +46,33 @@ class _ReadsGguf(Protocol):
 
 
 def read_config(
-    values: Mapping[str, object], *, file: str = "config.json", overrides: Sequence[str] = ()
+    values: Mapping[str, object],
+    *,
+    file: str = "config.json",
+    overrides: Sequence[str] = (),
+    num_tensors: int | None = None,
 ) -> ConfigFile:
     """Read a config.json that was parsed; of a model that also sees, its text part.
 
     overrides: fields to replace, as in "num_key_value_heads=1".
+    num_tensors: that there are, which bounds what it may claim; None where there are none.
 
     Raises: UnsupportedModelError, ModelFormatError naming the field, ConfigError for overrides.
     """
+    word = word_of(values, file=file)
+    reader = cast(_ReadsHf, architecture_file(word, ARCHITECTURES, file=file))
+    is_part = word in TEXT_PARTS
+    own = text_values(word, values, file=file) if is_part else values
+    own = overridden(own, overrides)
+    check_claims(own, file=file, num_tensors=num_tensors)
+    fields = Fields(own, file=file)
+    architecture = reader.from_hf(fields)
+    check_read(fields, overrides)
+    return ConfigFile(architecture, own, is_part)
+
+
+def word_of(values: Mapping[str, object], *, file: str) -> str:
+    """The architecture that a config.json names. Raises: ModelFormatError."""
     words = values.get("architectures")
     word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
     if not isinstance(word, str):
@@ -61,14 +81,7 @@ def read_config(
             file=file,
             field="architectures",
         )
-    reader = cast(_ReadsHf, architecture_file(word, ARCHITECTURES, file=file))
-    is_part = word in TEXT_PARTS
-    own = text_values(word, values, file=file) if is_part else values
-    own = overridden(own, overrides)
-    fields = Fields(own, file=file)
-    architecture = reader.from_hf(fields)
-    check_read(fields, overrides)
-    return ConfigFile(architecture, own, is_part)
+    return word
 
 
 def read_gguf(file: GgufFile) -> Architecture:
@@ -78,6 +91,7 @@ def read_gguf(file: GgufFile) -> Architecture:
     has_experts = fields.has("expert_count") and fields.integer("expert_count", least=0) > 0
     entry = gguf_word(word, has_experts=has_experts)
     reader = cast(_ReadsGguf, architecture_file(entry, GGUF_ARCHITECTURES, file=file.file))
+    check_claims(file.metadata, file=file.file, prefix=f"{word}.", num_tensors=len(file.tensors))
     factors = {name: file.vector(name) for name in GGUF_FACTORS if name in file.tensors}
     shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
     return reader.from_gguf(fields, shapes, factors)
