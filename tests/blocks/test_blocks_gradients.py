@@ -41,7 +41,7 @@ def test_gradients_of_one_block_equal_finite_differences_entry_by_entry() -> Non
     cos, sin = torch.ones(3, 2).double() * 0.6, torch.ones(3, 2).double() * 0.8
 
     def forward(x: Tensor) -> Tensor:
-        return block(x, (cos, sin), step, 0)
+        return block(x, block.attention_norm(x), (cos, sin), step, 0)[0]
 
     assert torch.autograd.gradcheck(forward, (hidden.requires_grad_(),))
 

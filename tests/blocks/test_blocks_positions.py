@@ -107,7 +107,8 @@ def test_positions_are_what_tells_two_orders_apart() -> None:
     swapped = hidden[[1, 0, 2]]
     block = model.blocks[0]
     with torch.no_grad():
-        last = [block(h, still, step, 0)[2] for h in (hidden, swapped)]
+        streams = [(h, block.attention_norm(h)) for h in (hidden, swapped)]
+        last = [block(*each, still, step, 0)[0][2] for each in streams]
         assert torch.allclose(*last, atol=1e-12)
-        last = [block(h, turning, step, 0)[2] for h in (hidden, swapped)]
+        last = [block(*each, turning, step, 0)[0][2] for each in streams]
         assert not torch.allclose(*last, atol=1e-3)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cutaway.blocks.layer_inputs import LayerInput
 from cutaway.blocks.parts import (
+    AddingNorm,
     Attention,
     Cosines,
     FeedForward,
@@ -31,7 +32,7 @@ class Block(nn.Module):
     layer_input: adds what the token itself tells this layer, as in Gemma 4.
     has_gain:    the block's output is multiplied by a stored number, as in Gemma 4.
 
-    Shapes: hidden [T, D] -> [T, D].
+    Shapes: hidden, normed [T, D] -> [T, D] each.
     """
 
     def __init__(
@@ -55,27 +56,42 @@ class Block(nn.Module):
     def forward(
         self,
         hidden: Tensor,
+        normed: Tensor,
         rotation: Cosines | None,
         step: Step,
         layer: int,
+        *,
         told: Tensor | None = None,
-    ) -> Tensor:
-        """told: what layer_input reads [T, P], where the block has one."""
-        update = self.attention(self.attention_norm(hidden), rotation, step, layer)
+        next_norm: Norm | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream after this layer, and what the next layer's first norm makes of it.
+
+        normed:    hidden after attention_norm, which whoever made hidden took at once.
+        told:      what layer_input reads [T, P], where the block has one.
+        next_norm: None after the last layer; the stream itself then comes twice.
+        """
+        update = self.attention(normed, rotation, step, layer)
         if self.attention_after_norm is not None:
             update = self.attention_after_norm(update)
-        hidden = hidden + step.tap("blocks.attention.update", update, layer)
-        update = self.mlp(self.mlp_norm(hidden), step, layer)
+        update = step.tap("blocks.attention.update", update, layer)
+        hidden, normed = add_and_norm(hidden, update, self.mlp_norm)
+        update = self.mlp(normed, step, layer)
         if self.mlp_after_norm is not None:
             update = self.mlp_after_norm(update)
-        hidden = hidden + step.tap("blocks.mlp.update", update, layer)
+        update = step.tap("blocks.mlp.update", update, layer)
+        # A sink may replace the sum, so it sees it before the norm does.
+        ends_here = self.layer_input is None and self.gain is None and step.sink is None
+        if ends_here and next_norm is not None:
+            return add_and_norm(hidden, update, next_norm)
+        hidden = hidden + update
         if self.layer_input is not None:
             assert told is not None, "a block with a layer input is told one"
             update = self.layer_input(hidden, told)
             hidden = hidden + step.tap("blocks.input.update", update, layer)
         if self.gain is not None:
             hidden = hidden * self.gain
-        return step.tap("blocks.hidden", hidden, layer)
+        hidden = step.tap("blocks.hidden", hidden, layer)
+        return hidden, hidden if next_norm is None else next_norm(hidden)
 
     @property
     def can_record(self) -> bool:
@@ -128,6 +144,14 @@ class Block(nn.Module):
     def _after_norms(self) -> tuple[Norm, ...]:
         pair = (self.attention_after_norm, self.mlp_after_norm)
         return tuple(norm for norm in pair if norm is not None)
+
+
+def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The sum of both and its norm, in one operation where the norm has one."""
+    if isinstance(norm, AddingNorm):
+        return norm.add(hidden, update)
+    hidden = hidden + update
+    return hidden, norm(hidden)
 
 
 def _show_difference(tape: Tape, name: str, layer: int, *, before: Tensor, after: Tensor) -> None:

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.kernels import native
-from cutaway.kernels.norm import layer_norm, offset_rms_norm, rms_norm, wide_rms_norm
+from cutaway.kernels.heads import HeadNorm
+from cutaway.kernels.norm import (
+    add_offset_rms_norm,
+    add_rms_norm,
+    add_wide_rms_norm,
+    layer_norm,
+    offset_rms_norm,
+    rms_norm,
+    wide_rms_norm,
+)
 
 
 class RMSNorm(nn.Module):
@@ -23,6 +32,15 @@ class RMSNorm(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weight, self.epsilon)
 
+    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, and its norm."""
+        return add_rms_norm(hidden, update, self.weight, self.epsilon)
+
+    @property
+    def of_heads(self) -> HeadNorm:
+        """The norm as a part of what is done to heads at once."""
+        return HeadNorm(self.weight, self.epsilon)
+
     @property
     def before(self) -> native.Norm:
         """The norm as the first part of a native operation."""
@@ -34,6 +52,15 @@ class WideRMSNorm(RMSNorm):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return wide_rms_norm(hidden, self.weight, self.epsilon)
+
+    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, and its norm."""
+        return add_wide_rms_norm(hidden, update, self.weight, self.epsilon)
+
+    @property
+    def of_heads(self) -> HeadNorm:
+        """The norm as a part of what is done to heads at once."""
+        return HeadNorm(self.weight, self.epsilon, "wide")
 
 
 class UnitRMSNorm(nn.Module):
@@ -66,6 +93,15 @@ class OffsetRMSNorm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return offset_rms_norm(hidden, self.weight, self.epsilon)
+
+    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, and its norm."""
+        return add_offset_rms_norm(hidden, update, self.weight, self.epsilon)
+
+    @property
+    def of_heads(self) -> HeadNorm:
+        """The norm as a part of what is done to heads at once."""
+        return HeadNorm(self.weight, self.epsilon, "offset")
 
     @property
     def before(self) -> native.Norm:

@@ -15,6 +15,7 @@ from cutaway.core.layout import CacheSpec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
+from cutaway.kernels.heads import HeadNorm
 
 Cosines = tuple[Tensor, Tensor]  # cosines and sines [T, C'/2] of the step's positions
 
@@ -23,6 +24,23 @@ class Norm(Protocol):
     """Normalizes rows. Shapes: [..., D] -> [..., D]."""
 
     def __call__(self, hidden: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class AddingNorm(Protocol):
+    """A norm that can be taken of a sum while the sum is made."""
+
+    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of both, and its norm. Shapes: [..., D] each."""
+        ...
+
+
+@runtime_checkable
+class HeadsNorm(Protocol):
+    """A norm that can be taken of heads in the same pass that turns them."""
+
+    @property
+    def of_heads(self) -> HeadNorm: ...
 
 
 class Attention(Protocol):

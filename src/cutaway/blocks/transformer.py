@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.attention.delta import DeltaLayer
+from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.layer_inputs import LayerInputs
@@ -64,15 +66,25 @@ class Transformer(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         hidden = self.embedding(step)
+        # Angles keep float32 where the rest has fewer bits: a fused form rounds what they turn.
+        wide = torch.promote_types(hidden.dtype, torch.float32)
         rotations = [
-            angles(each, step.positions, step.declared_lengths, hidden.dtype)
-            for each in self.frequencies
+            angles(each, step.positions, step.declared_lengths, wide) for each in self.frequencies
         ]
         told = None if self.layer_inputs is None else self.layer_inputs(hidden, step)
-        for layer, (block, turn) in enumerate(zip(self.blocks, self._turns, strict=True)):
-            rotation = None if turn is None else rotations[turn]
-            own = None if told is None else told[:, layer]
-            hidden = block(hidden, rotation, step, layer, own)
+        blocks = [cast(Block, block) for block in self.blocks]
+        norms = [block.attention_norm for block in blocks]
+        normed = norms[0](hidden) if norms else hidden
+        for layer, (block, turn) in enumerate(zip(blocks, self._turns, strict=True)):
+            hidden, normed = block(
+                hidden,
+                normed,
+                None if turn is None else rotations[turn],
+                step,
+                layer,
+                told=None if told is None else told[:, layer],
+                next_norm=norms[layer + 1] if layer + 1 < len(norms) else None,
+            )
             PULSE.beat()
         return self.unembedding(hidden, step)
 
@@ -84,6 +96,14 @@ class Transformer(nn.Module):
         """
         asking = MixtureOfExperts | DeltaLayer
         return not any(isinstance(module, asking) for module in self.modules())
+
+    def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether a step's time follows from its contexts, however wide its page tables are."""
+        attentions = [block.attention for block in self._typed_blocks]
+        return all(
+            isinstance(each, GroupedAttention) and each.attends_by_length(device, dtype)
+            for each in attentions
+        )
 
     @property
     def has_native_form(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
-from cutaway.blocks.parts import Cosines, Norm, RecordedNorm
+from cutaway.blocks.parts import Cosines, HeadsNorm, Norm, RecordedNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import FULL, CacheSpec, Extent, Window, grouped_cache_spec
 from cutaway.core.step import LayerCache, Step
@@ -21,7 +21,9 @@ from cutaway.kernels.attention import (
     paged_attention,
 )
 from cutaway.kernels.capture import Tape
+from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
+from cutaway.kernels.heads import HeadNorm, is_fused, turn_and_store
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
 
@@ -97,6 +99,9 @@ class GroupedAttention(nn.Module):
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
         heads = self.qkv(hidden).view(hidden.shape[0], -1, self.head_size)  # [T, H + 2G, C]
+        if self._is_fused(heads, rotation, step, layer):
+            mixed = self._fused(heads, cast(Cosines, rotation), step, layer)
+            return self.output(mixed.flatten(1))
         query, gate, heads = self._query(heads)
         if self.query_norm is not None:
             query = self.query_norm(query)
@@ -112,6 +117,42 @@ class GroupedAttention(nn.Module):
         if gate is not None:
             mixed = mixed * step.tap("blocks.attention.gate", sigmoid(gate), layer)
         return self.output(mixed.flatten(1))
+
+    def _is_fused(self, heads: Tensor, rotation: Cosines | None, step: Step, layer: int) -> bool:
+        """Whether one kernel norms, turns and stores the heads."""
+        if not step.caches or rotation is None or self.has_gate or self.source is not None:
+            return False
+        norms = (self.query_norm, self.key_norm)
+        if self.value_norm is not None or len(self.qkv.rows) == 2:
+            return False
+        if not all(norm is None or isinstance(norm, HeadsNorm) for norm in norms):
+            return False
+        fields = step.caches[layer].fields
+        return is_fused(heads, fields["key"], fields["value"])
+
+    def _fused(self, heads: Tensor, rotation: Cosines, step: Step, layer: int) -> Tensor:
+        """The same as the parts of forward: a sink reads keys and values where they are stored."""
+        cache = step.caches[layer]
+        slots = step.groups[cache.group].slots
+        key_pages, value_pages = cache.fields["key"], cache.fields["value"]
+        query = turn_and_store(
+            heads,
+            *rotation,
+            key_pages,
+            value_pages,
+            slots,
+            query_norm=_of_heads(self.query_norm),
+            key_norm=_of_heads(self.key_norm),
+        )
+        query = step.tap("blocks.attention.query", query, layer)
+        if step.sink is not None:
+            for name, pages in (("key", key_pages), ("value", value_pages)):
+                stored = pages.flatten(0, 1)[slots]
+                told = step.tap(f"blocks.attention.{name}", stored, layer)
+                if told is not stored:
+                    store(pages, told, slots)
+        mixed = self._over_pages(query, step, cache)
+        return step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
 
     def _own(
         self, heads: Tensor, rotation: Cosines | None, step: Step, layer: int
@@ -134,6 +175,11 @@ class GroupedAttention(nn.Module):
             return heads[:, : self.num_heads], None, heads[:, self.num_heads :]
         pairs = heads[:, : 2 * self.num_heads]  # a head and its gate in turn
         return pairs[:, 0::2], pairs[:, 1::2], heads[:, 2 * self.num_heads :]
+
+    def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether only what a context has is read of its page table."""
+        is_fast = attends_by_length(device, dtype, self.head_size)
+        return is_fast and self.over_pages is paged_attention
 
     @property
     def scoring(self) -> Scoring:
@@ -261,25 +307,32 @@ class GroupedAttention(nn.Module):
         self, query: Tensor, own: tuple[Tensor, Tensor] | None, step: Step, cache: LayerCache
     ) -> Tensor:
         # Stored first and read back: what a token sees never depends on which chunk it came in.
-        tables = step.groups[cache.group]
-        key_scales, value_scales = cache.scales("key"), cache.scales("value")
         if own is not None:
-            store(cache.fields["key"], own[0], tables.slots, scales=key_scales)
-            store(cache.fields["value"], own[1], tables.slots, scales=value_scales)
+            slots = step.groups[cache.group].slots
+            store(cache.fields["key"], own[0], slots, scales=cache.scales("key"))
+            store(cache.fields["value"], own[1], slots, scales=cache.scales("value"))
+        return self._over_pages(query, step, cache)
+
+    def _over_pages(self, query: Tensor, step: Step, cache: LayerCache) -> Tensor:
         return self.over_pages(
             query,
             cache.fields["key"],
             cache.fields["value"],
-            page_table=tables.page_table,
+            page_table=step.groups[cache.group].page_table,
+            query_starts=step.query_starts,
             context_lengths=step.context_lengths,
             plan=step.plan,
             softmax_scale=self.softmax_scale,
             extent=self.extent,
             cap=self.cap,
             sinks=self.sinks,
-            key_scales=key_scales,
-            value_scales=value_scales,
+            key_scales=cache.scales("key"),
+            value_scales=cache.scales("value"),
         )
+
+
+def _of_heads(norm: Norm | None) -> HeadNorm | None:
+    return None if norm is None else cast(HeadsNorm, norm).of_heads
 
 
 def _recorded(norm: Norm | None) -> native.Norm | None:

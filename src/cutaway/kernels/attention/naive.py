@@ -23,6 +23,7 @@ def naive_paged_attention(
     context_lengths: Tensor,
     plan: ShapePlan,
     softmax_scale: float,
+    query_starts: Tensor | None = None,
     extent: Extent = FULL,
     cap: float | None = None,
     sinks: Tensor | None = None,
@@ -30,7 +31,7 @@ def naive_paged_attention(
     value_scales: Tensor | None = None,
 ) -> Tensor:
     """Shapes and units as those of paged_attention; context lengths are read from the plan."""
-    del context_lengths  # the host's own numbers are needed to cut
+    del context_lengths, query_starts  # the host's own numbers are needed to cut
     scoring, outputs = Scoring(softmax_scale, extent, cap, sinks), list[Tensor]()
     queries = torch.split(query_THC, list(plan.query_lengths))
     for row, (query, num_keys) in enumerate(zip(queries, plan.context_lengths, strict=True)):

@@ -1,13 +1,17 @@
 """Activations of the feed-forward layer, alone and as gates."""
 
+from __future__ import annotations
+
+from torch import Tensor
+
+from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.elementwise import gelu, gelu_tanh, silu
+from cutaway.kernels.gate import plain
 from cutaway.kernels.gate.plain import (
     clamped_gate,
     gelu_gate,
-    gelu_tanh_gate,
     relu,
     relu_gate,
-    silu_gate,
 )
 
 __all__ = [
@@ -21,3 +25,26 @@ __all__ = [
     "silu",
     "silu_gate",
 ]
+
+
+def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See plain.silu_gate."""
+    if uses_triton(gate, up) and _are_rows(gate, up):
+        from cutaway.kernels.gate import triton
+
+        return triton.gate(gate, up, kind=triton.SILU)
+    return plain.silu_gate(gate, up)
+
+
+def gelu_tanh_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See plain.gelu_tanh_gate."""
+    if uses_triton(gate, up) and _are_rows(gate, up):
+        from cutaway.kernels.gate import triton
+
+        return triton.gate(gate, up, kind=triton.GELU_TANH)
+    return plain.gelu_tanh_gate(gate, up)
+
+
+def _are_rows(gate: Tensor, up: Tensor) -> bool:
+    """Whether both are matrices whose rows are whole in memory."""
+    return gate.dim() == 2 and gate.stride(1) == 1 and up.stride(1) == 1

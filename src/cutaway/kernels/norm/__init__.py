@@ -1,5 +1,79 @@
-"""Normalization of hidden vectors."""
+"""Normalization of hidden vectors, alone or of a sum that is wanted too."""
 
-from cutaway.kernels.norm.plain import layer_norm, offset_rms_norm, rms_norm, wide_rms_norm
+from __future__ import annotations
 
-__all__ = ["layer_norm", "offset_rms_norm", "rms_norm", "wide_rms_norm"]
+from torch import Tensor
+
+from cutaway.kernels.dispatch import uses_triton
+from cutaway.kernels.norm import plain
+from cutaway.kernels.norm.plain import layer_norm
+
+__all__ = [
+    "add_offset_rms_norm",
+    "add_rms_norm",
+    "add_wide_rms_norm",
+    "layer_norm",
+    "offset_rms_norm",
+    "rms_norm",
+    "wide_rms_norm",
+]
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """See plain.rms_norm."""
+    if uses_triton(x, weight):
+        from cutaway.kernels.norm import triton
+
+        return triton.norm(x, weight, epsilon, kind=triton.ROUNDED)
+    return plain.rms_norm(x, weight, epsilon)
+
+
+def wide_rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
+    """See plain.wide_rms_norm."""
+    if uses_triton(x) and (weight is None or uses_triton(weight)):
+        from cutaway.kernels.norm import triton
+
+        return triton.norm(x, weight, epsilon, kind=triton.WIDE)
+    return plain.wide_rms_norm(x, weight, epsilon)
+
+
+def offset_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """See plain.offset_rms_norm."""
+    if uses_triton(x, weight):
+        from cutaway.kernels.norm import triton
+
+        return triton.norm(x, weight, epsilon, kind=triton.OFFSET)
+    return plain.offset_rms_norm(x, weight, epsilon)
+
+
+def add_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return x + update and its rms_norm. Shapes: [..., D] each."""
+    if uses_triton(x, update, weight):
+        from cutaway.kernels.norm import triton
+
+        return triton.add_norm(x, update, weight, epsilon, kind=triton.ROUNDED)
+    return (total := x + update), plain.rms_norm(total, weight, epsilon)
+
+
+def add_wide_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return x + update and its wide_rms_norm. Shapes: [..., D] each."""
+    if uses_triton(x, update, weight):
+        from cutaway.kernels.norm import triton
+
+        return triton.add_norm(x, update, weight, epsilon, kind=triton.WIDE)
+    return (total := x + update), plain.wide_rms_norm(total, weight, epsilon)
+
+
+def add_offset_rms_norm(
+    x: Tensor, update: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """Return x + update and its offset_rms_norm. Shapes: [..., D] each."""
+    if uses_triton(x, update, weight):
+        from cutaway.kernels.norm import triton
+
+        return triton.add_norm(x, update, weight, epsilon, kind=triton.OFFSET)
+    return (total := x + update), plain.offset_rms_norm(total, weight, epsilon)

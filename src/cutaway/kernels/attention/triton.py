@@ -1,0 +1,569 @@
+"""Attention over pages in Triton: decode steps split over keys, and chunks of prompts.
+
+Rows of a block are a few queries times the heads that share a key head, so that keys and values
+are read once for all of them. Softmax runs in base 2 and float32, products in the query's dtype.
+"""
+
+# pyright: basic
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# A kernel is no Python: its parameters have the types of the language that Triton compiles.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cutaway.core.layout import Window
+from cutaway.core.step import ShapePlan
+from cutaway.kernels.attention.plain import Scoring
+
+_LOG2_E = 1.4426950408889634
+_ENOUGH_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
+_MOST_SPLITS = 64
+_MOST_DECODE_ROWS = 64  # rows of a block that is split over keys
+
+
+def paged_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    *,
+    page_table: Tensor,
+    query_starts: Tensor,
+    context_lengths: Tensor,
+    plan: ShapePlan,
+    scoring: Scoring,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
+    """See plain.paged_attention.
+
+    query_starts: first query of each sequence, and their number [B + 1].
+    """
+    query = query.contiguous()
+    out = torch.empty_like(query)
+    pages = (key_pages, value_pages, key_scales, value_scales)
+    # The sequences at the front that bring equally many queries, few of them: their keys are split.
+    count, length = _alike(plan)
+    shared = query.shape[1] // key_pages.shape[2]
+    if length * triton.next_power_of_2(shared) > _MOST_DECODE_ROWS:
+        count = 0
+    if count:
+        past = count * length
+        _decode(
+            *(query[:past], out[:past], pages, page_table[:count], context_lengths[:count]),
+            *(length, scoring),
+        )
+    if count < len(plan.query_lengths):
+        longest = max(plan.query_lengths[count:])
+        _chunks(
+            *(query, out, pages, page_table[count:], query_starts[count:]),
+            *(context_lengths[count:], longest, scoring),
+        )
+    return out
+
+
+def _alike(plan: ShapePlan) -> tuple[int, int]:
+    """How many sequences at the front bring equally many queries, and how many those are."""
+    length = plan.query_lengths[0]
+    count = 0
+    for each in plan.query_lengths:
+        if each != length:
+            break
+        count += 1
+    return count, length
+
+
+def _decode(
+    query: Tensor,
+    out: Tensor,
+    pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    page_table: Tensor,
+    context_lengths: Tensor,
+    num_queries: int,
+    scoring: Scoring,
+) -> None:
+    key_pages, key_scales = pages[0], pages[2]
+    _, num_heads, size = query.shape
+    page_size, num_groups = key_pages.shape[1:3]
+    num_sequences, width = page_table.shape
+    shared = triton.next_power_of_2(num_heads // num_groups)
+    block = _keys_at_once(query, size)
+    # By the shape alone: a step of the same shape is summed in the same order.
+    splits = triton.cdiv(_ENOUGH_PROGRAMS, num_sequences * num_groups)
+    splits = min(splits, triton.cdiv(width * page_size, block), _MOST_SPLITS)
+    partial, weight = out, out
+    if splits > 1:
+        partial = query.new_empty(len(query), num_heads, splits, size, dtype=torch.float32)
+        weight = query.new_empty(len(query), num_heads, splits, dtype=torch.float32)
+    _decode_keys[(num_sequences, num_groups, splits)](
+        *(query, *_addresses(pages), page_table, context_lengths, out, partial, weight),
+        *_numbers(scoring, query),
+        *(page_table.stride(0), page_table.stride(1), *_strides(pages), splits),
+        NUM_QUERIES=num_queries,
+        NUM_HEADS=num_heads,
+        NUM_GROUPS=num_groups,
+        SIZE=size,
+        PAGE=page_size,
+        HAS_SCALES=key_scales is not None,
+        HAS_SINKS=scoring.sinks is not None,
+        HAS_CAP=scoring.cap is not None,
+        WINDOW=scoring.extent.width if isinstance(scoring.extent, Window) else 0,
+        FIRST=scoring.extent.sinks if isinstance(scoring.extent, Window) else 0,
+        IS_SPLIT=splits > 1,
+        SHARED=shared,
+        ROWS=max(16, triton.next_power_of_2(num_queries * shared)),
+        KEYS=block,
+        BLOCK=max(16, triton.next_power_of_2(size)),
+        num_warps=4,
+        num_stages=2,  # on an H200 three are a quarter slower at 64 sequences
+    )
+    if splits > 1:
+        _merge_splits[(len(query), num_heads)](
+            *(partial, weight, out if scoring.sinks is None else scoring.sinks, out, splits),
+            NUM_HEADS=num_heads,
+            SIZE=size,
+            HAS_SINKS=scoring.sinks is not None,
+            SPLITS=triton.next_power_of_2(splits),
+            BLOCK=triton.next_power_of_2(size),
+            num_warps=2,
+        )
+
+
+def _chunks(
+    query: Tensor,
+    out: Tensor,
+    pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    page_table: Tensor,
+    query_starts: Tensor,
+    context_lengths: Tensor,
+    longest: int,
+    scoring: Scoring,
+) -> None:
+    key_pages, key_scales = pages[0], pages[2]
+    _, num_heads, size = query.shape
+    page_size, num_groups = key_pages.shape[1:3]
+    shared = triton.next_power_of_2(num_heads // num_groups)
+    rows = max(16, shared, min(128, triton.next_power_of_2(longest * shared)))
+    if query.dtype == torch.float32 or size > 128:
+        rows = max(16, shared, min(rows, 32))
+    _attend_chunks[(triton.cdiv(longest * shared, rows), num_groups, len(context_lengths))](
+        *(query, *_addresses(pages), page_table, query_starts, context_lengths, out),
+        *_numbers(scoring, query),
+        *(page_table.stride(0), page_table.stride(1), *_strides(pages)),
+        NUM_HEADS=num_heads,
+        NUM_GROUPS=num_groups,
+        SIZE=size,
+        PAGE=page_size,
+        HAS_SCALES=key_scales is not None,
+        HAS_SINKS=scoring.sinks is not None,
+        HAS_CAP=scoring.cap is not None,
+        WINDOW=scoring.extent.width if isinstance(scoring.extent, Window) else 0,
+        FIRST=scoring.extent.sinks if isinstance(scoring.extent, Window) else 0,
+        SHARED=shared,
+        ROWS=rows,
+        KEYS=_keys_at_once(query, size),
+        BLOCK=max(16, triton.next_power_of_2(size)),
+        num_warps=8 if rows == 128 and size > 64 else 4,
+        num_stages=3 if query.dtype != torch.float32 and size <= 128 else 2,
+    )
+
+
+def _keys_at_once(query: Tensor, size: int) -> int:
+    # What fits in shared memory with some stages in flight.
+    return 64 if query.dtype != torch.float32 and size <= 128 else 32
+
+
+def _addresses(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+    key, value, key_scales, value_scales = pages
+    return (
+        *(key, value, key if key_scales is None else key_scales),
+        value if value_scales is None else value_scales,
+    )
+
+
+def _strides(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[int, ...]:
+    """Of page, token and head: keys' and values' alike, and of their scales."""
+    key, value, key_scales, _ = pages
+    assert key.stride() == value.stride() and key.stride(3) == 1, "entries of a head lie together"
+    scales = (0, 0, 0) if key_scales is None else key_scales.stride()
+    return (*key.stride()[:3], *scales)
+
+
+def _numbers(scoring: Scoring, query: Tensor) -> tuple[Tensor, float, float]:
+    """Sinks, the scale in base 2, and the cap."""
+    sinks = query if scoring.sinks is None else scoring.sinks
+    cap = 0.0 if scoring.cap is None else scoring.cap
+    scale = scoring.softmax_scale if cap else scoring.softmax_scale * _LOG2_E
+    return sinks, scale, cap
+
+
+@triton.jit
+def _attend_keys(
+    state,
+    query,
+    key_ptr,
+    value_ptr,
+    key_scale_ptr,
+    value_scale_ptr,
+    table_ptr,
+    position,
+    nearest,
+    first,
+    end,
+    group,
+    scale,
+    cap,
+    column_stride,
+    page_stride,
+    token_stride,
+    head_stride,
+    scale_page_stride,
+    scale_token_stride,
+    scale_head_stride,
+    SIZE: tl.constexpr,
+    PAGE: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FIRST: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Take one block of keys into the running softmax: highest score, sum of weights, values."""
+    highest, total, mixed = state
+    key_position = first + tl.arange(0, KEYS)
+    entry = tl.arange(0, BLOCK)
+    exists = key_position < end
+    if WINDOW:
+        # A page that left the window may hold anything, and 0 * NaN is NaN.
+        exists = exists & ((key_position > nearest - WINDOW) | (key_position < FIRST))
+    page = tl.load(table_ptr + (key_position // PAGE) * column_stride, mask=exists, other=0)
+    page, offset = page.to(tl.int64), (key_position % PAGE).to(tl.int64)
+    place = page * page_stride + offset * token_stride + group * head_stride
+    inside = exists[:, None] & (entry < SIZE)[None, :]
+    key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
+    if HAS_SCALES:
+        scale_place = page * scale_page_stride + offset * scale_token_stride
+        scale_place += group * scale_head_stride
+        scores *= tl.load(key_scale_ptr + scale_place, mask=exists, other=0.0)[None, :]
+    scores *= scale
+    if HAS_CAP:
+        # cap * tanh(scores / cap), by an exponential that cannot overflow to NaN; then base 2.
+        scores = cap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / cap))) * 1.4426950408889634
+    if IS_MASKED:
+        visible = exists[None, :] & (key_position[None, :] <= position[:, None])
+        if WINDOW:
+            is_near = key_position[None, :] > position[:, None] - WINDOW
+            visible = visible & (is_near | (key_position < FIRST)[None, :])
+        scores = tl.where(visible, scores, -float("inf"))
+    new = tl.maximum(highest, tl.max(scores, 1))
+    # A row that sees nothing yet would give -inf - -inf.
+    reference = tl.where(new == -float("inf"), 0.0, new)
+    weights = tl.exp2(scores - reference[:, None])
+    kept = tl.exp2(highest - reference)
+    total = total * kept + tl.sum(weights, 1)
+    if HAS_SCALES:
+        weights *= tl.load(value_scale_ptr + scale_place, mask=exists, other=0.0)[None, :]
+    value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    value = value.to(query.dtype)
+    mixed = tl.dot(
+        weights.to(query.dtype), value, acc=mixed * kept[:, None], input_precision="ieee"
+    )
+    return new, total, mixed
+
+
+@triton.jit(do_not_specialize=["splits", "row_stride", "column_stride"])
+def _decode_keys(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    key_scale_ptr,
+    value_scale_ptr,
+    table_ptr,
+    length_ptr,
+    out_ptr,
+    partial_ptr,
+    weight_ptr,
+    sinks_ptr,
+    scale,
+    cap,
+    row_stride,
+    column_stride,
+    page_stride,
+    token_stride,
+    head_stride,
+    scale_page_stride,
+    scale_token_stride,
+    scale_head_stride,
+    splits,
+    NUM_QUERIES: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PAGE: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FIRST: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    SHARED: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One sequence, one key head, one share of the keys."""
+    sequence = tl.program_id(0)
+    group = tl.program_id(1)
+    split = tl.program_id(2)
+    length = tl.load(length_ptr + sequence).to(tl.int32)
+    row = tl.arange(0, ROWS)
+    entry = tl.arange(0, BLOCK)
+    member = row % SHARED
+    head = group * (NUM_HEADS // NUM_GROUPS) + member
+    token = row // SHARED
+    is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < NUM_QUERIES)
+    position = length - NUM_QUERIES + token
+    place = (sequence.to(tl.int64) * NUM_QUERIES + token) * NUM_HEADS + head
+    inside = is_row[:, None] & (entry < SIZE)[None, :]
+    query = tl.load(query_ptr + place[:, None] * SIZE + entry[None, :], mask=inside, other=0.0)
+    start = 0
+    if WINDOW:
+        if FIRST == 0:
+            start = tl.maximum(0, length - NUM_QUERIES - WINDOW + 1) // KEYS * KEYS
+    share = tl.cdiv(tl.cdiv(length - start, KEYS), splits) * KEYS
+    begin = start + split * share
+    end = tl.minimum(begin + share, length)
+    highest = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, BLOCK], tl.float32)
+    table_ptr += sequence.to(tl.int64) * row_stride
+    for first in range(begin, end, KEYS):
+        highest, total, mixed = _attend_keys(
+            (highest, total, mixed),
+            query,
+            key_ptr,
+            value_ptr,
+            key_scale_ptr,
+            value_scale_ptr,
+            table_ptr,
+            position,
+            length - NUM_QUERIES,
+            first,
+            length,
+            group,
+            scale,
+            cap,
+            column_stride,
+            page_stride,
+            token_stride,
+            head_stride,
+            scale_page_stride,
+            scale_token_stride,
+            scale_head_stride,
+            SIZE,
+            PAGE,
+            HAS_SCALES,
+            HAS_CAP,
+            WINDOW,
+            FIRST,
+            True,
+            KEYS,
+            BLOCK,
+        )
+    if IS_SPLIT:
+        place = place * splits + split
+        divisor = tl.where(total > 0, total, 1.0)
+        mixed = mixed / divisor[:, None]
+        logarithm = tl.where(total > 0, highest + tl.log2(divisor), -float("inf"))
+        tl.store(partial_ptr + place[:, None] * SIZE + entry[None, :], mixed, mask=inside)
+        tl.store(weight_ptr + place, logarithm, mask=is_row)
+    else:
+        if HAS_SINKS:
+            sink = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)
+            total += tl.exp2(sink * 1.4426950408889634 - highest)
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        out = mixed.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + place[:, None] * SIZE + entry[None, :], out, mask=inside)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _merge_splits(
+    partial_ptr,
+    weight_ptr,
+    sinks_ptr,
+    out_ptr,
+    splits,
+    NUM_HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Shares of the keys, each with the logarithm of its sum of weights, to one result."""
+    head = tl.program_id(1)
+    place = tl.program_id(0).to(tl.int64) * NUM_HEADS + head
+    split = tl.arange(0, SPLITS)
+    entry = tl.arange(0, BLOCK)
+    exists = split < splits
+    logarithm = tl.load(weight_ptr + place * splits + split, mask=exists, other=-float("inf"))
+    highest = tl.max(logarithm, 0)
+    weights = tl.exp2(logarithm - highest)
+    total = tl.sum(weights, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
+        total += tl.exp2(sink - highest)
+    inside = (weights > 0)[:, None] & (entry < SIZE)[None, :]
+    partial_ptr += (place * splits + split)[:, None] * SIZE + entry[None, :]
+    partial = tl.load(partial_ptr, mask=inside, other=0.0)
+    mixed = tl.sum(partial * weights[:, None], 0) / total
+    out_ptr += place * SIZE + entry
+    tl.store(out_ptr, mixed.to(out_ptr.dtype.element_ty), mask=entry < SIZE)
+
+
+@triton.jit(do_not_specialize=["row_stride", "column_stride"])
+def _attend_chunks(
+    query_ptr,
+    key_ptr,
+    value_ptr,
+    key_scale_ptr,
+    value_scale_ptr,
+    table_ptr,
+    start_ptr,
+    length_ptr,
+    out_ptr,
+    sinks_ptr,
+    scale,
+    cap,
+    row_stride,
+    column_stride,
+    page_stride,
+    token_stride,
+    head_stride,
+    scale_page_stride,
+    scale_token_stride,
+    scale_head_stride,
+    NUM_HEADS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PAGE: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FIRST: tl.constexpr,
+    SHARED: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Some queries of one sequence, one key head, all keys that they see; the last ones first."""
+    TOKENS: tl.constexpr = ROWS // SHARED
+    block = tl.num_programs(0) - 1 - tl.program_id(0)
+    group = tl.program_id(1)
+    sequence = tl.program_id(2).to(tl.int64)
+    start = tl.load(start_ptr + sequence)
+    num_queries = (tl.load(start_ptr + sequence + 1) - start).to(tl.int32)
+    if block * TOKENS < num_queries:
+        length = tl.load(length_ptr + sequence).to(tl.int32)
+        row = tl.arange(0, ROWS)
+        entry = tl.arange(0, BLOCK)
+        member = row % SHARED
+        head = group * (NUM_HEADS // NUM_GROUPS) + member
+        token = block * TOKENS + row // SHARED
+        is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < num_queries)
+        position = length - num_queries + token
+        place = (start + token) * NUM_HEADS + head
+        inside = is_row[:, None] & (entry < SIZE)[None, :]
+        query = tl.load(query_ptr + place[:, None] * SIZE + entry[None, :], mask=inside, other=0.0)
+        nearest = length - num_queries + block * TOKENS  # position of the block's first query
+        begin = 0
+        # What every row of the block sees needs no mask.
+        unmasked = (nearest + 1) // KEYS * KEYS
+        if WINDOW:
+            unmasked = 0
+            if FIRST == 0:
+                begin = tl.maximum(0, nearest - WINDOW + 1) // KEYS * KEYS
+                unmasked = begin
+        end = tl.minimum(nearest + TOKENS, length)
+        highest = tl.full([ROWS], -float("inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        mixed = tl.zeros([ROWS, BLOCK], tl.float32)
+        table_ptr += sequence * row_stride
+        for first in range(begin, unmasked, KEYS):
+            highest, total, mixed = _attend_keys(
+                (highest, total, mixed),
+                query,
+                key_ptr,
+                value_ptr,
+                key_scale_ptr,
+                value_scale_ptr,
+                table_ptr,
+                position,
+                nearest,
+                first,
+                end,
+                group,
+                scale,
+                cap,
+                column_stride,
+                page_stride,
+                token_stride,
+                head_stride,
+                scale_page_stride,
+                scale_token_stride,
+                scale_head_stride,
+                SIZE,
+                PAGE,
+                HAS_SCALES,
+                HAS_CAP,
+                WINDOW,
+                FIRST,
+                False,
+                KEYS,
+                BLOCK,
+            )
+        for first in range(unmasked, end, KEYS):
+            highest, total, mixed = _attend_keys(
+                (highest, total, mixed),
+                query,
+                key_ptr,
+                value_ptr,
+                key_scale_ptr,
+                value_scale_ptr,
+                table_ptr,
+                position,
+                nearest,
+                first,
+                end,
+                group,
+                scale,
+                cap,
+                column_stride,
+                page_stride,
+                token_stride,
+                head_stride,
+                scale_page_stride,
+                scale_token_stride,
+                scale_head_stride,
+                SIZE,
+                PAGE,
+                HAS_SCALES,
+                HAS_CAP,
+                WINDOW,
+                FIRST,
+                True,
+                KEYS,
+                BLOCK,
+            )
+        if HAS_SINKS:
+            sink = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)
+            total += tl.exp2(sink * 1.4426950408889634 - highest)
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        out = mixed.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + place[:, None] * SIZE + entry[None, :], out, mask=inside)

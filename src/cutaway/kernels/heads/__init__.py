@@ -1,0 +1,38 @@
+"""What happens to heads between their product and attention: norm, rotation, store."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cutaway.kernels.dispatch import MOST_HEAD_SIZE, uses_triton
+from cutaway.kernels.heads import plain
+from cutaway.kernels.heads.plain import HeadNorm
+
+__all__ = ["HeadNorm", "is_fused", "turn_and_store"]
+
+
+def is_fused(heads: Tensor, key_pages: Tensor, value_pages: Tensor) -> bool:
+    """Whether turn_and_store is one kernel: pages of the heads' own dtype, on a GPU."""
+    is_same = heads.dtype == key_pages.dtype == value_pages.dtype
+    are_rows = key_pages.is_contiguous() and value_pages.is_contiguous()
+    return uses_triton(heads) and is_same and are_rows and key_pages.shape[-1] <= MOST_HEAD_SIZE
+
+
+def turn_and_store(
+    heads: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    slots: Tensor,
+    *,
+    query_norm: HeadNorm | None = None,
+    key_norm: HeadNorm | None = None,
+) -> Tensor:
+    """See plain.turn_and_store."""
+    arguments = (heads, cos, sin, key_pages, value_pages, slots)
+    if is_fused(heads, key_pages, value_pages):
+        from cutaway.kernels.heads import triton
+
+        return triton.turn_and_store(*arguments, query_norm=query_norm, key_norm=key_norm)
+    return plain.turn_and_store(*arguments, query_norm=query_norm, key_norm=key_norm)
