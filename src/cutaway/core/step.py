@@ -9,15 +9,18 @@ Letters: T tokens in the step, B sequences, R rows that need logits, N pages, P 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 
 import torch
 from torch import Tensor
 
-from cutaway.core.layout import scale_name
+from cutaway.core.layout import SCRATCH_PAGE, scale_name
 
+# Parts of a step's one upload begin at 128 bytes: kernels are compiled for aligned addresses.
+_ALIGNED = 16
 # (name, value, layer) -> None to read, or a tensor of the same shape to put in its place.
 Sink = Callable[[str, Tensor, int | None], Tensor | None]
 
@@ -56,7 +59,7 @@ class Numbers:
     declared_lengths: Sequence[int]
     logit_rows: Sequence[int]
     plan: ShapePlan
-    pages: Sequence[Sequence[Sequence[int]]]  # [B][pages], all sequences' equally many
+    pages: Sequence[Sequence[Sequence[int]]]  # [B][pages], each sequence's own number of them
     slots: Sequence[Sequence[int]]
 
     @property
@@ -129,21 +132,41 @@ class Step:
         device: torch.device,
         sink: Sink | None = None,
     ) -> Step:
-        """The tensors of a step."""
+        """The tensors of a step: parts of one, so that a device gets all by one copy."""
+        words = array("q")
+        ranges: list[tuple[int, int]] = []
 
-        def tensor(values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
+        def put(values: Iterable[int]) -> None:
+            start = len(words)
+            words.extend(values)
+            ranges.append((start, len(words)))
+            words.extend([0] * (-len(words) % _ALIGNED))
 
-        groups = zip(numbers.pages, numbers.slots, strict=True)
+        plan = numbers.plan
+        for values in (
+            *(numbers.token_ids, numbers.positions, numbers.declared_lengths),
+            *(numbers.query_starts, plan.context_lengths, numbers.logit_rows),
+            *numbers.slots,
+        ):
+            put(values)
+        widths = [max(map(len, pages)) for pages in numbers.pages]
+        for pages, width in zip(numbers.pages, widths, strict=True):
+            put(
+                page for row in pages for page in chain(row, repeat(SCRATCH_PAGE, width - len(row)))
+            )
+        whole = torch.frombuffer(words, dtype=torch.int64)
+        if device.type == "cuda":
+            # From pinned memory the copy is queued; from pageable memory the host would wait.
+            whole = whole.pin_memory().to(device, non_blocking=True)
+        parts = [whole[start:end] for start, end in ranges]
+        groups = len(numbers.slots)
+        tables = [
+            part.view(-1, width) for part, width in zip(parts[6 + groups :], widths, strict=True)
+        ]
         return Step(
-            token_ids=tensor(numbers.token_ids),
-            positions=tensor(numbers.positions),
-            declared_lengths=tensor(numbers.declared_lengths),
-            query_starts=tensor(numbers.query_starts),
-            context_lengths=tensor(numbers.plan.context_lengths),
-            logit_rows=tensor(numbers.logit_rows),
-            plan=numbers.plan,
-            groups=tuple(GroupTables(tensor(pages), tensor(slots)) for pages, slots in groups),
+            *parts[:6],
+            plan=plan,
+            groups=tuple(map(GroupTables, tables, parts[6 : 6 + groups])),
             caches=caches,
             sink=sink,
         )

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 
-from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step
 from cutaway.engine.scheduler import Scheduled
 
@@ -82,7 +81,7 @@ def _wanted_rows(item: Scheduled) -> range:
 
 
 def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[list[int]]]:
-    """Pages and slots of every cache group; tables are filled up to one width."""
+    """Pages and slots of every cache group; the pages are the tables' own lists."""
     tables = [item.sequence.tables for item in scheduled]
     all_pages: list[list[list[int]]] = []
     all_slots: list[list[int]] = []
@@ -95,7 +94,6 @@ def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[li
             its = table.groups[group]
             pages.append(its.pages)
             slots += its.slots(item.start, item.count)
-        width = max(map(len, pages))
-        all_pages.append([each + [SCRATCH_PAGE] * (width - len(each)) for each in pages])
+        all_pages.append(pages)
         all_slots.append(slots)
     return all_pages, all_slots

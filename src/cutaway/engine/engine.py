@@ -109,6 +109,7 @@ class Engine:
         )
         self.max_length = min(model.facts.max_length, self.cache.capacity_tokens)
         self.runner = runner_of(model, pool, config=config, max_length=self.max_length)
+        self.runner.prepare()
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_sequences=config.max_sequences,

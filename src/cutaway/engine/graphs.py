@@ -1,7 +1,8 @@
 """Captured decode steps on a GPU: one CUDA graph per bucket of sequences, the same model code.
 
 A graph records the very kernel calls of the eager step, at the bucket's sizes, over static
-inputs. Rows past the real sequences are padding: they read and write the scratch page.
+inputs. Rows past the real sequences are padding: they read and write the scratch page. All graphs
+share one pool of memory: one runs at a time.
 """
 
 from __future__ import annotations
@@ -12,109 +13,116 @@ import torch
 from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.step import GroupTables, LayerCache, ShapePlan, Step
+from cutaway.core.step import LayerCache, Numbers, Sink
+from cutaway.engine.static_step import StaticStep
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-# Page-table widths double, so that a short context does not pay for the longest.
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# Where attention reads the whole table: widths double, so that a short context does not pay for
+# the longest.
 LEAST_PAGES = 16
 
 
 @dataclass(frozen=True)
 class _Captured:
     graph: torch.cuda.CUDAGraph
-    step: Step  # static inputs
     logits: Tensor  # static output [bucket, V]
 
 
 class DecodeGraphs:
-    """Runs a decode step by replaying a graph, capturing it at first use."""
+    """Runs a decode step by replaying a graph.
 
-    def __init__(self, model: Transformer, caches: tuple[LayerCache, ...]) -> None:
-        self._model = model
-        self._caches = caches
+    max_sequences: of a step.   max_pages: of one sequence, in any cache group.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        caches: tuple[LayerCache, ...],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        max_sequences: int,
+        max_pages: int,
+    ) -> None:
+        self._model, self._caches, self._device = model, caches, device
         self._can_capture = model.can_capture
+        past = next((i for i, size in enumerate(BUCKETS) if size >= max_sequences), len(BUCKETS))
+        self._buckets = BUCKETS[: past + 1]
+        self._has_one_width = model.attends_by_length(device, dtype)
+        self._max_pages = max_pages
+        self._pool = torch.cuda.graph_pool_handle()
+        self._static: dict[tuple[int, int], StaticStep] = {}
         self._captured: dict[tuple[int, int], _Captured] = {}
 
-    def fits(self, step: Step) -> bool:
+    def prepare(self) -> None:
+        """Capture every bucket, the largest first: the others then fit into its memory."""
+        if not self._can_capture or not self._has_one_width:
+            return  # a graph for each width of table is captured when it is first wanted
+        with torch.inference_mode():
+            for bucket in reversed(self._buckets):
+                self._graph(bucket, self._max_pages)
+
+    def fits(self, numbers: Numbers) -> bool:
         """Whether the step is one that a graph can stand for."""
-        count = len(step.plan.query_lengths)
-        is_plain = len(step.logit_rows) == count
-        is_small = step.plan.is_decode and count <= BUCKETS[-1]
+        count = len(numbers.plan.query_lengths)
+        is_plain = len(numbers.logit_rows) == count
+        is_small = numbers.plan.is_decode and count <= self._buckets[-1]
         return self._can_capture and is_plain and is_small
 
-    def run(self, step: Step) -> Tensor:
+    def run(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
         """Logits of the step's sequences. Shapes: [B, V], valid until the next run."""
-        count = len(step.plan.query_lengths)
-        bucket = next(size for size in BUCKETS if size >= count)
-        width = LEAST_PAGES
-        while width < max(tables.page_table.shape[1] for tables in step.groups):
-            width *= 2
-        if step.sink is not None:
-            return self._run_eagerly(step, bucket, width)
-        captured = self._captured.get((bucket, width))
-        if captured is None:
-            captured = self._capture(step, bucket, width)
-            self._captured[(bucket, width)] = captured
-        _copy(step, captured.step, count)
+        count = len(numbers.plan.query_lengths)
+        bucket = next(size for size in self._buckets if size >= count)
+        width = self._width(numbers)
+        if sink is not None:
+            return self._run_eagerly(numbers, sink, self._inputs(bucket, width))
+        captured = self._graph(bucket, width)
+        self._inputs(bucket, width).fill(numbers)
         captured.graph.replay()
         return captured.logits[:count]
 
-    def _run_eagerly(self, step: Step, bucket: int, width: int) -> Tensor:
+    def _width(self, numbers: Numbers) -> int:
+        if self._has_one_width:
+            return self._max_pages
+        width = LEAST_PAGES
+        while width < max(len(row) for pages in numbers.pages for row in pages):
+            width *= 2
+        return width
+
+    def _run_eagerly(self, numbers: Numbers, sink: Sink, inputs: StaticStep) -> Tensor:
         """The very kernel calls of the graph, one by one, so that a sink may read between them."""
-        count, sink = len(step.plan.query_lengths), step.sink
-        assert sink is not None, "without a sink the graph is replayed"
+        count = len(numbers.plan.query_lengths)
 
         def read(name: str, value: Tensor, layer: int | None) -> None:
             sink(name, value[:count], layer)  # without the padding
 
-        static = replace(_static_step(step, self._caches, bucket, width), sink=read)
-        _copy(step, static, count)
-        return self._model(static)[:count]
+        inputs.fill(numbers)
+        return self._model(replace(inputs.step, sink=read))[:count]
 
-    def _capture(self, step: Step, bucket: int, width: int) -> _Captured:
-        static = _static_step(step, self._caches, bucket, width)
+    def _inputs(self, bucket: int, width: int) -> StaticStep:
+        if (bucket, width) not in self._static:
+            num_groups = 1 + max(cache.group for cache in self._caches)
+            self._static[bucket, width] = StaticStep(
+                self._caches,
+                count=bucket,
+                width=width,
+                num_groups=num_groups,
+                device=self._device,
+            )
+        return self._static[bucket, width]
+
+    def _graph(self, bucket: int, width: int) -> _Captured:
+        if (bucket, width) not in self._captured:
+            self._captured[bucket, width] = self._capture(self._inputs(bucket, width))
+        return self._captured[bucket, width]
+
+    def _capture(self, inputs: StaticStep) -> _Captured:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries set themselves up outside the graph
-            self._model(static)
+            self._model(inputs.step)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._model(static)
-        return _Captured(graph, static, logits)
-
-
-def _static_step(step: Step, caches: tuple[LayerCache, ...], bucket: int, width: int) -> Step:
-    """A step of bucket sequences, all padding: one token each, in the scratch page."""
-    device = step.token_ids.device
-    zeros = torch.zeros(bucket, dtype=torch.int64, device=device)
-    groups = tuple(GroupTables(zeros.new_zeros(bucket, width), zeros.clone()) for _ in step.groups)
-    return Step(
-        token_ids=zeros.clone(),
-        positions=zeros.clone(),
-        declared_lengths=zeros + 1,
-        query_starts=torch.arange(bucket + 1, device=device),
-        context_lengths=zeros + 1,
-        logit_rows=torch.arange(bucket, device=device),
-        plan=ShapePlan((1,) * bucket, (1,) * bucket, bucket=bucket),
-        groups=groups,
-        caches=caches,
-    )
-
-
-def _copy(source: Step, target: Step, count: int) -> None:
-    """Put the real sequences first; what is left of an earlier step becomes padding again."""
-    for name, padding in (
-        ("token_ids", 0),
-        ("positions", 0),
-        ("declared_lengths", 1),
-        ("context_lengths", 1),
-    ):
-        tensor: Tensor = getattr(target, name)
-        tensor[:count].copy_(getattr(source, name))
-        tensor[count:].fill_(padding)
-    for ours, theirs in zip(target.groups, source.groups, strict=True):
-        ours.page_table.zero_()
-        ours.page_table[:count, : theirs.page_table.shape[1]].copy_(theirs.page_table)
-        ours.slots.zero_()
-        ours.slots[:count].copy_(theirs.slots)
+        with torch.cuda.graph(graph, pool=self._pool):
+            logits = self._model(inputs.step)
+        return _Captured(graph, logits)

@@ -12,7 +12,7 @@ from cutaway.cache.pool import Pool
 from cutaway.cache.table import pages_for, unseen_pages
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
-from cutaway.core.step import GroupTables, ShapePlan, Sink, Step
+from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
@@ -68,7 +68,8 @@ class Replay:
         Shapes: with each, the logits of its part's rows [R, V], valid until the next one.
         """
         for run in self.plan.runs[:stop]:
-            logits = self._runner.forward(self._step_of(run))
+            sink = None if self._sink_of is None else self._sink_of(run)
+            logits = self._runner.forward(self._numbers_of(run), sink)
             first = sum(part.num_rows for part in run.step.parts[: run.at])
             yield run, logits[first : first + run.part.num_rows]
 
@@ -88,7 +89,7 @@ class Replay:
         fields = self._groups[cache.group].spec.fields
         return {field.name: cache.read(field.name, slots) for field in fields}
 
-    def _step_of(self, run: Run) -> Step:
+    def _numbers_of(self, run: Run) -> Numbers:
         parts = run.step.parts
         starts = [0, *accumulate(part.count for part in parts)]
         token_ids = [0] * starts[-1]
@@ -98,23 +99,21 @@ class Replay:
             for part, (_, end) in zip(parts, pairwise(starts), strict=True)
             for row in range(end - part.num_rows, end)
         ]
-        return Step(
-            token_ids=self._tensor(token_ids),
-            positions=self._tensor([p for part in parts for p in range(part.start, part.end)]),
-            declared_lengths=self._tensor([run.answer.max_length] * starts[-1]),
-            query_starts=self._tensor(starts),
-            context_lengths=self._tensor([part.end for part in parts]),
-            logit_rows=self._tensor(rows),
+        places = [self._places(run, group) for group in self._groups]
+        return Numbers(
+            token_ids=token_ids,
+            positions=[p for part in parts for p in range(part.start, part.end)],
+            declared_lengths=[run.answer.max_length] * starts[-1],
+            logit_rows=rows,
             plan=ShapePlan(tuple(part.count for part in parts), tuple(part.end for part in parts)),
-            groups=tuple(self._tables(run, group) for group in self._groups),
-            caches=self.pool.layers,
-            sink=None if self._sink_of is None else self._sink_of(run),
+            pages=[pages for pages, _ in places],
+            slots=[slots for _, slots in places],
         )
 
-    def _tables(self, run: Run, group: CacheGroup) -> GroupTables:
-        """Our pages for our part; the dummies read and write the scratch page."""
+    def _places(self, run: Run, group: CacheGroup) -> tuple[list[list[int]], list[int]]:
+        """Pages and slots: ours for our part; the dummies read and write the scratch page."""
         size, parts = self._page_size, run.step.parts
-        table = [[SCRATCH_PAGE] * max(pages_for(p.end, size) for p in parts) for _ in parts]
+        table = [[SCRATCH_PAGE] * pages_for(part.end, size) for part in parts]
         slots: list[int] = []
         for index, part in enumerate(parts):
             if index == run.at:
@@ -122,12 +121,12 @@ class Replay:
                 slots += [pages[p // size] * size + p % size for p in range(part.start, part.end)]
                 for unseen in unseen_pages(group.spec.extent, part.start, size):
                     pages[unseen] = SCRATCH_PAGE
-                table[index][: len(pages)] = pages
+                table[index] = pages
             else:
                 slots += [p % size for p in range(part.start, part.end)]
-        return GroupTables(self._tensor(table), self._tensor(slots))
+        return table, slots
 
-    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+    def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
 from cutaway.core.pulse import PULSE
-from cutaway.core.step import Step
+from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
@@ -27,16 +27,20 @@ class Runner:
         pool: Pool,
         *,
         device: torch.device,
-        use_graphs: bool = False,
+        graphs: DecodeGraphs | None = None,
         native: NativeSteps | None = None,
     ) -> None:
         self.model = model
         self.pool = pool
         self.device = device
-        has_graphs = use_graphs and device.type == "cuda"
-        self._graphs = DecodeGraphs(model, pool.layers) if has_graphs else None
+        self._graphs = graphs
         self._native = native
         self.kernel = "plain"  # what ran the latest step
+
+    def prepare(self) -> None:
+        """Do now what would else be done in live traffic: compile and capture."""
+        if self._graphs is not None:
+            self._graphs.prepare()
 
     def run(self, batch: Batch) -> Tensor:
         """What forward gives for the batch's step.
@@ -44,31 +48,33 @@ class Runner:
         Shapes: [R, V], valid until the next one.
         """
         PULSE.beat()
-        if self._native is not None and batch.sink is None and self._native.takes_numbers:
-            self.kernel = "native"
-            return self._native.run_numbers(batch.numbers)
-        return self.forward(batch.step)
+        return self.forward(batch.numbers, batch.sink)
 
-    def forward(self, step: Step) -> Tensor:
+    def forward(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.
 
         Shapes: [R, V], valid until the next forward.
         """
-        if self._native is not None and step.sink is None:
+        if self._native is not None and sink is None:
             self.kernel = "native"  # hardly an operation of torch: entering a mode would cost more
-            return self._native.run(step)
-        return self._forward_with_torch(step)
+            if self._native.takes_numbers:
+                return self._native.run_numbers(numbers)
+            return self._native.run(self._step(numbers))
+        return self._forward_with_torch(numbers, sink)
 
     @torch.inference_mode()
-    def _forward_with_torch(self, step: Step) -> Tensor:
+    def _forward_with_torch(self, numbers: Numbers, sink: Sink | None) -> Tensor:
         if self._native is not None and self._native.keeps:
             self.kernel = "native"
-            return self._native.run(step)
-        if self._graphs is not None and self._graphs.fits(step):
+            return self._native.run(self._step(numbers, sink))
+        if self._graphs is not None and self._graphs.fits(numbers):
             self.kernel = "graph"
-            return self._graphs.run(step)
+            return self._graphs.run(numbers, sink)
         self.kernel = "plain"
-        return self.model(step)
+        return self.model(self._step(numbers, sink))
+
+    def _step(self, numbers: Numbers, sink: Sink | None = None) -> Step:
+        return Step.of(numbers, self.pool.layers, device=self.device, sink=sink)
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group."""
@@ -100,10 +106,14 @@ def runner_of(
             max_length=max_length,
             keeps=keeps,
         )
-    return Runner(
-        model.transformer,
-        pool,
-        device=model.device,
-        use_graphs=config.graphs and not is_plain,
-        native=native,
-    )
+    graphs = None
+    if config.graphs and not is_plain and model.device.type == "cuda":
+        graphs = DecodeGraphs(
+            model.transformer,
+            pool.layers,
+            device=model.device,
+            dtype=model.dtype,
+            max_sequences=config.max_sequences,
+            max_pages=-(-max_length // config.page_size),
+        )
+    return Runner(model.transformer, pool, device=model.device, graphs=graphs, native=native)

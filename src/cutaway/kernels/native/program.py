@@ -15,6 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native.library import check, library
 from cutaway.kernels.native.operations import Operation
@@ -74,9 +75,10 @@ class NativeStep:
         words += numbers.logit_rows
         group_starts: list[tuple[int, int, int]] = []
         for pages, slots in zip(numbers.pages, numbers.slots, strict=True):
-            first, width = len(words), len(pages[0])
+            first, width = len(words), max(map(len, pages))
             for each in pages:
                 words += each
+                words += [SCRATCH_PAGE] * (width - len(each))
             group_starts.append((first, width, len(words)))
             if len(words) - first != sequences * width or len(slots) != count:
                 raise AssertionError("a cache group has too many or too few pages or slots")
