@@ -23,10 +23,11 @@ def torch_free_modules() -> list[str]:
 def engine_modules() -> list[str]:
     """Modules below the front: all but the command line and the server.
 
-    Scripts of peers run in another interpreter, which has the peer.
+    Scripts of peers run in another interpreter, which has the peer; Triton's forms where it is.
     """
     above = ("cutaway.cli.", "cutaway.server.", "cutaway.bench.peers.")
-    return [module for module in modules() if not f"{module}.".startswith(above)]
+    below = [module for module in modules() if not f"{module}.".startswith(above)]
+    return [module for module in below if not module.endswith(".triton")]
 
 
 def modules() -> list[str]:

@@ -11,7 +11,7 @@ stop rule and no sequence: what a row needs is in its Row.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple, cast
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cutaway.kernels import native
 from cutaway.kernels.checksum import checksum
+from cutaway.kernels.sample import sample, takes
 from cutaway.sampling import upload
 from cutaway.sampling.bias import Bans, LogitBias
 from cutaway.sampling.candidates import Candidates, Row, Stage
@@ -54,6 +55,8 @@ ORDER: tuple[Stage, ...] = (
 # others are numbers that _choice hands to it. A row that passes any other stage goes through torch.
 _EDITS: tuple[type[Stage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
 _NATIVE: tuple[type[Stage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
+# What kernels/sample has of them on a GPU; a row that passes any other goes through torch.
+_FUSED: tuple[type[Stage], ...] = (Temperature, MinP)
 
 
 class Sampled(NamedTuple):
@@ -106,10 +109,9 @@ class Sampler:
 @torch.no_grad()
 def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     """In torch, on any device: rows that are alike go through every stage together."""
-    order: list[int] = []
-    draws: list[int | None] = []
-    parts: list[Tensor] = []
-    for indices in _tiles(logits, rows):
+    fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
+    order, draws, parts = _sample_fused(logits, rows, fused)
+    for indices in _tiles(logits, rows, without=set(fused)):
         group = [rows[i] for i in indices]
         u = None if group[0].params.is_greedy else uniforms(group)
         parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
@@ -120,6 +122,28 @@ def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
         low, high = numbers[-2:]
         results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
     return results
+
+
+def _is_fused(row: Row) -> bool:
+    """Whether kernels/sample has all that a row asks for."""
+    return row.num_logprobs is None and all(type(stage) in _FUSED for stage in stages_of(row))
+
+
+def _sample_fused(
+    logits: Tensor, rows: Sequence[Row], indices: list[int]
+) -> tuple[list[int], list[int | None], list[Tensor]]:
+    """Some rows by the kernels that have them all in a few passes: order, draws, numbers."""
+    if not indices:
+        return [], [], []
+    drawing = [index for index in indices if not rows[index].params.is_greedy]
+    drawn = dict(zip(drawing, uniforms([rows[i] for i in drawing]) if drawing else [], strict=True))
+    draws = [drawn.get(index) for index in indices]
+    choices = [
+        (1.0, 0.0, -1.0) if u is None else (params.temperature, min_p_floor(params.min_p), float(u))
+        for params, u in zip((rows[index].params for index in indices), draws, strict=True)
+    ]
+    part = sample(_take(logits, indices), upload.doubles(choices, logits))
+    return list(indices), draws, [part]
 
 
 def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sampled]:
@@ -271,10 +295,12 @@ def _read(numbers: Sequence[float], u: int | None, told: int) -> Sampled:
     return Sampled(int(token_id), u, score, told)
 
 
-def _tiles(logits: Tensor, rows: Sequence[Row]) -> Iterator[list[int]]:
+def _tiles(logits: Tensor, rows: Sequence[Row], *, without: Collection[int]) -> Iterator[list[int]]:
     """Rows to be worked on together: alike in what they need, few enough for the cache."""
     groups: dict[object, list[int]] = {}
     for index, row in enumerate(rows):
+        if index in without:
+            continue
         alike = (stages_of(row), row.params.is_greedy, row.num_logprobs)
         groups.setdefault(alike, []).append(index)
     for indices in groups.values():

@@ -19,6 +19,11 @@ def floats(values: Numbers[float] | NDArray[np.float64], like: Tensor) -> Tensor
     return _beside(torch.tensor(values, dtype=torch.float32), like)
 
 
+def doubles(values: Numbers[float], like: Tensor) -> Tensor:
+    """A float64 tensor beside like."""
+    return _beside(torch.tensor(values, dtype=torch.float64), like)
+
+
 def integers(values: Numbers[int] | NDArray[np.int64], like: Tensor) -> Tensor:
     """An int64 tensor beside like."""
     return _beside(torch.tensor(values, dtype=torch.int64), like)
