@@ -1,0 +1,249 @@
+"""Decode steps on a GPU beside the card's bandwidth: wall clock, the device's time, and kernels.
+
+    python bench/gpu_decode.py [--shapes qwen3-0.6b llama3-8b] [--batches 1 8 64 256] [--plain]
+
+Weights are drawn on the device. A step reads all matrices and the keys and values of every
+context; the floor is those bytes over the bandwidth of a copy, measured here. Every row is one
+engine that runs so many answers of equal length: the scheduler, the sampler and the record of
+answers are in the wall clock. --plain takes the definitions in PyTorch, as before there was Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import torch
+
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.engine import Engine
+from cutaway.engine.model import LoadedModel
+from cutaway.kernels import dispatch
+from cutaway.models import ARCHITECTURES, architecture_class
+from cutaway.models.fields import Fields
+from cutaway.tokens.byte_tokenizer import byte_tokenizer
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {
+        **{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936},
+        **{"hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072},
+        **{"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
+        **{"rope_theta": 1000000.0, "tie_word_embeddings": True},
+    },
+    "llama3-8b": {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256},
+        **{"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336},
+        **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+        **{"rope_theta": 500000.0, "tie_word_embeddings": False},
+    },
+}
+COMMON = {"hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--shapes", nargs="*", default=list(SHAPES))
+    options.add_argument("--batches", nargs="*", type=int, default=[1, 8, 64, 256])
+    options.add_argument("--context", type=int, default=1024)
+    options.add_argument("--steps", type=int, default=24)
+    options.add_argument("--plain", action="store_true")
+    options.add_argument("--profile", nargs="*", type=int, default=[])
+    options.add_argument("--set", action="store_true", help="nano-vllm's 256 requests too")
+    args = options.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
+    if args.plain:
+        dispatch.has_triton = lambda: False
+    bandwidth = copy_bandwidth()
+    say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
+    for shape in args.shapes:
+        model = random_model(SHAPES[shape] | COMMON)
+        weights = read_bytes(model)
+        for batch in args.batches:
+            engine = engine_of(model, batch, args.context + 64)
+            row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
+            read = weights + batch * args.context * kv_bytes(model)
+            floor = read / bandwidth * 1e3
+            say(shape=shape, batch=batch, plain=args.plain, floor_ms=floor, **row)
+            del engine
+            torch.cuda.empty_cache()
+        if args.set:
+            say(shape=shape, **request_set(model))
+        del model
+        torch.cuda.empty_cache()
+
+
+def say(**row: Any) -> None:
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}
+    print(json.dumps(rounded), flush=True)
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written per second by a large copy on the device."""
+    source = torch.empty(4 << 30, dtype=torch.uint8, device="cuda").random_(0, 255)
+    target = torch.empty_like(source)
+    seconds = device_seconds(lambda: target.copy_(source), 10)
+    return 2 * source.numel() / seconds
+
+
+def device_seconds(run: Any, rounds: int) -> float:
+    """Median by the device's clock, after two runs that do not count."""
+    run(), run()
+    times: list[float] = []
+    for _ in range(rounds):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        run()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(before.elapsed_time(after) / 1e3)
+    return statistics.median(times)
+
+
+def random_model(values: dict[str, Any]) -> LoadedModel:
+    """A model in bfloat16 whose matrices are drawn on the device."""
+    word = values["architectures"][0]
+    architecture = architecture_class(word, ARCHITECTURES, file="shape").from_hf(
+        Fields(values, file="shape")
+    )
+    with torch.device("meta"):
+        transformer = architecture.build()
+    transformer = transformer.to(torch.bfloat16).requires_grad_(False).to_empty(device="cuda")
+    for name, parameter in transformer.named_parameters():
+        if "norm" in name:
+            parameter.fill_(1.0)
+        else:
+            parameter.normal_(0, parameter.shape[-1] ** -0.5)
+    transformer.join_segments()
+    return LoadedModel(
+        name="random",
+        licence="none",
+        facts=architecture.facts,
+        transformer=transformer.eval(),
+        tokenizer=byte_tokenizer(eos_token_id=256),
+        template_source=None,
+        end_token_ids=frozenset({256}),
+        sampling={},
+        dtype=torch.bfloat16,
+        cache_dtype=torch.bfloat16,
+        device=torch.device("cuda"),
+    )
+
+
+def read_bytes(model: LoadedModel) -> int:
+    """What a step reads of the weights: all matrices, but of a table of its own only some rows."""
+    transformer = model.transformer
+    total = sum(parameter.nbytes for parameter in transformer.parameters())
+    is_tied = transformer.embedding.table is transformer.unembedding.table
+    return total if is_tied else total - transformer.embedding.table.num_bytes
+
+
+def kv_bytes(model: LoadedModel) -> int:
+    return sum(spec.bytes_per_token("bfloat16") for spec in model.transformer.cache_specs)
+
+
+def engine_of(model: LoadedModel, batch: int, length: int, **settings: Any) -> Engine:
+    config = EngineConfig(
+        dtype="bfloat16",
+        device="cuda",
+        max_sequences=batch,
+        max_tokens_per_step=8192,
+        prefill_chunk=8192,
+        prefix_cache=False,
+        **settings,
+    )
+    pages = 2 + batch * (-(-length // config.page_size) + 1)
+    began = time.perf_counter()
+    engine = Engine(model, config, num_pages=pages)
+    torch.cuda.synchronize()
+    print(f"# engine of {batch}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    return engine
+
+
+def measure(
+    engine: Engine, batch: int, context: int, steps: int, *, profiles: bool
+) -> dict[str, Any]:
+    """Median milliseconds of decode steps, and of a graph's replay by the device's clock."""
+    generator = torch.Generator().manual_seed(0)
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
+    for number in range(batch):
+        ids = torch.randint(0, 50_000, (context - 8,), generator=generator).tolist()
+        engine.add(Request(request_id=str(number), prompt_token_ids=tuple(ids), params=params))
+    began = time.perf_counter()
+    while not all(s.num_output_tokens for s in engine.scheduler.running) or engine.num_steps == 0:
+        engine.step()
+        if len(engine.scheduler.running) == batch and all(
+            s.num_output_tokens for s in engine.scheduler.running
+        ):
+            break
+    prefill = time.perf_counter() - began
+    for _ in range(4):
+        engine.step()
+    times: list[float] = []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        before = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - before)
+    row: dict[str, Any] = {
+        "step_ms": statistics.median(times) * 1e3,
+        "least_ms": min(times) * 1e3,
+        "kernel": engine.runner.kernel,
+        "prefill_tokens_s": batch * (context - 8) / prefill,
+    }
+    graphs = engine.runner._graphs
+    captured = list(graphs._captured.values())[-1:] if graphs is not None else []
+    sized = [c for (bucket, _), c in graphs._captured.items() if bucket >= batch] if graphs else []
+    if captured:
+        chosen = min(sized, key=lambda c: len(c.logits))
+        row["graph_ms"] = device_seconds(chosen.graph.replay, 20) * 1e3
+    if profiles:
+        row["kernels_us"] = profiled(engine)
+    return row
+
+
+def profiled(engine: Engine) -> dict[str, list[float]]:
+    """Of one step: microseconds and calls of each kernel, the longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as taken:
+        engine.step()
+        torch.cuda.synchronize()
+    spent: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for event in taken.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            spent[event.name[:60]] += event.self_device_time_total
+            calls[event.name[:60]] += 1
+    return {name: [round(time_, 1), calls[name]] for name, time_ in spent.most_common(16)}
+
+
+def request_set(model: LoadedModel) -> dict[str, Any]:
+    """nano-vllm's bench.py: 256 requests, 100 to 1,024 tokens in and out, seed 0."""
+    import random
+
+    random.seed(0)
+    prompts = [
+        [random.randint(0, 10000) for _ in range(random.randint(100, 1024))] for _ in range(256)
+    ]
+    lengths = [random.randint(100, 1024) for _ in range(256)]
+    engine = engine_of(model, 256, 2048)
+    for number, (ids, length) in enumerate(zip(prompts, lengths, strict=True)):
+        params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True)
+        engine.add(Request(request_id=str(number), prompt_token_ids=tuple(ids), params=params))
+    began = time.perf_counter()
+    while engine.has_work:
+        engine.step()
+    seconds = time.perf_counter() - began
+    total = sum(lengths)
+    return {"set_seconds": seconds, "set_tokens_s": total / seconds, "steps": engine.num_steps}
+
+
+if __name__ == "__main__":
+    main()
