@@ -25,8 +25,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.kernels import dispatch
-from cutaway.models import ARCHITECTURES, architecture_class
-from cutaway.models.fields import Fields
+from cutaway.models.reading import read_config
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -108,10 +107,7 @@ def device_seconds(run: Any, rounds: int) -> float:
 
 def random_model(values: dict[str, Any]) -> LoadedModel:
     """A model in bfloat16 whose matrices are drawn on the device."""
-    word = values["architectures"][0]
-    architecture = architecture_class(word, ARCHITECTURES, file="shape").from_hf(
-        Fields(values, file="shape")
-    )
+    architecture, _, _ = read_config(values, file="shape")
     with torch.device("meta"):
         transformer = architecture.build()
     transformer = transformer.to(torch.bfloat16).requires_grad_(False).to_empty(device="cuda")
