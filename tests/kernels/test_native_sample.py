@@ -168,6 +168,6 @@ def test_logits_that_changed_where_they_lie_are_read_anew() -> None:
     for seed, rows in enumerate(([plain, plain], edited, [plain, plain], edited[::-1])):
         logits.copy_(torch.randn(2, 256, generator=torch.Generator().manual_seed(seed)))
         assert plain_of(sampler.sample(logits, rows)) == plain_of(sample_plain(logits, rows))
-    with pytest.raises(AssertionError, match="2 rows of logits have 1 choices"):
+    with pytest.raises(AssertionError, match=r"logits are \(2, 256\)"):
         sampler.sample(logits, [plain])
     assert sampler.sample(logits[:1], [plain])[0] == sample_plain(logits[:1], [plain])[0]
