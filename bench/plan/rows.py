@@ -44,6 +44,9 @@ HOSTILE, FUZZ = "text/test_text_hostile.py", "server/test_server_fuzz.py"
 LIMITS, DOOR = "server/test_server_limits.py", "server/test_server_door.py"
 LOAD, RESTART = "server/test_server_load.py", "engine/test_engine_restart.py"
 GUIDED, SLOW, MUTANT = "plan/fuzz_headers.py", "plan/slow_clients.py", "plan/mutants.py"
+FLOODS = "plan/floods.py"
+# What bench/faults.py prints of its faults, and of pages and tensors that it failed.
+PLANTED, MEMORY = r"^faults\s+(\d+)$", r"^(?!.*ended)[a-z].*\s(\d+)$"
 WHOLE = "core/test_core_whole_file.py"
 # What reads strangers' files, templates and requests, and holds without assertions of the package.
 STRANGERS = (
@@ -119,6 +122,12 @@ ROWS = (
             each=5000,
         ),
         tests(
+            "views and comparisons in their own language",
+            10_000,
+            *of(FUZZ, "looks_of_ill_will_are_refused_or_shown"),
+            each=2500,
+        ),
+        tests(
             "requests of schemathesis",
             20_000,
             *of(FUZZ, "schemathesis_finds_no_fault"),
@@ -163,6 +172,24 @@ ROWS = (
         ),
     ),
     row(
+        9,
+        "the k-th failure",
+        replace(
+            script(
+                "faults planted at the k-th call of the engine's places",
+                2000,
+                *("faults.py", "--faults", "{count}", "--seed", "{seed}"),
+                each=250,
+            ),
+            counts=PLANTED,
+        ),
+        replace(
+            script("every page and every tensor of a workload", 0, "faults.py", "--memory"),
+            counts=MEMORY,
+            once=True,
+        ),
+    ),
+    row(
         10,
         "disconnects",
         tests(
@@ -184,8 +211,9 @@ ROWS = (
     row(
         12,
         "fairness",
+        script("questions of one key beside floods of another", 90, FLOODS, "flood"),
         cases(
-            "floods in tests of the scheduler",
+            "floods in the scheduler, counted in steps",
             1,
             *of(
                 "engine/test_scheduler.py",
@@ -230,6 +258,11 @@ ROWS = (
             *of(DRAWN, "what_is_drawn_by_a_drawn_schema_is_valid_by_it"),
             each=2000,
         ),
+    ),
+    row(
+        17,
+        "what times give away",
+        script("hits and misses of another's prefix", 2000, FLOODS, "timing", each=200),
     ),
     row(
         18,

@@ -26,6 +26,8 @@ class Run:
     nodes: tests that do them, or a script under bench/ with its arguments.
     each: how many one slice does, so that a run that is cut short has counted what it did.
     once: there is nothing to draw: figure is the number of cases that there are at least.
+    counts: for a script that reads no PLAN_: {count} and {seed} stand among its words, and this
+    finds the numbers of trials in what it prints; it ends with another status than 0 on a fault.
     is_optimized: by python -O, which drops assertions, those of tests excepted.
     """
 
@@ -36,6 +38,7 @@ class Run:
     is_script: bool = False
     once: bool = False
     is_optimized: bool = False
+    counts: str = ""
 
     @property
     def slice(self) -> int:
@@ -74,7 +77,7 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
             "PLAN_SEED": str(seed),
             "PLAN_LOG": str(log),
         }
-        words = command(run)
+        words = [word.format(count=count, seed=seed) for word in command(run)]
         if not run.is_script:
             words += [f"--hypothesis-seed={seed}", f"--basetemp={folder}/pytest"]
         began = time.monotonic()
@@ -89,6 +92,8 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
             figures[name] = together(name, figures.get(name), value)
     failed = done.returncode != 0
     counted = sum(line["count"] for line in lines)
+    if run.counts:
+        counted = sum(map(int, re.findall(run.counts, done.stdout, re.MULTILINE)))
     if run.once and not run.is_script and (passed := re.search(r"(\d+) passed", done.stdout)):
         counted = max(counted, int(passed[1]))  # a test is a case, where it does not say more
     if run.once and counted < run.figure:
