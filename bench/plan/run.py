@@ -73,10 +73,10 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sources),
-            "PLAN_TRIALS": str(count),
-            "PLAN_SEED": str(seed),
             "PLAN_LOG": str(log),
         }
+        if not run.once:  # all cases there are: as often as in the suite
+            environment |= {"PLAN_TRIALS": str(count), "PLAN_SEED": str(seed)}
         words = [word.format(count=count, seed=seed) for word in command(run)]
         if not run.is_script:
             words += [f"--hypothesis-seed={seed}", f"--basetemp={folder}/pytest"]
