@@ -9,6 +9,7 @@ import torch
 
 import tiny
 from cutaway.blocks.positions import Dynamic, Llama3, Plain, Yarn, angles, yarn_attention_factor
+from cutaway.core.errors import ModelFormatError
 from cutaway.core.step import Step
 from cutaway.models import positions
 from cutaway.models.fields import Fields
@@ -47,6 +48,30 @@ def test_d08_a_gguf_file_carries_the_scaling_as_factors() -> None:
         strict=True,
     ):
         assert torch.allclose(ours, theirs, atol=1e-9)
+
+
+@pytest.mark.parametrize("high", [0.5, 1.0])
+def test_llama3_factors_that_leave_no_room_between_them_are_refused_by_name(high: float) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": high}
+    fields = Fields({"rope_scaling": rope}, file="config.json")
+    words = f"high_freq_factor: is {high}; it must be above low_freq_factor, 1.0"
+    with pytest.raises(ModelFormatError, match=f"config.json: rope_scaling: {words}"):
+        positions.from_hf(fields, head_size=64, max_length=128)
+    rope["high_freq_factor"] = math.nextafter(1.0, 2.0)
+    read = positions.from_hf(fields, head_size=64, max_length=128)
+    assert read is not None and torch.isfinite(read.inverse(torch.tensor([1]))).all()
+
+
+def test_yarn_over_a_base_that_never_slows_is_refused_by_name() -> None:
+    """The ramp divides by the logarithm of the base."""
+    rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}
+    with pytest.raises(ModelFormatError, match=r"rope_theta: is 1\.0; it must be above 1 for yarn"):
+        fields = Fields({"rope_parameters": rope}, file="config.json")
+        positions.from_hf(fields, head_size=64, max_length=128)
+    scaling = {"rope.freq_base": 1.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}
+    with pytest.raises(ModelFormatError, match=r"rope\.freq_base: is 1\.0; it must be above 1 for"):
+        fields = Fields(scaling, file="m.gguf")
+        positions.from_gguf(fields, head_size=64, max_length=128, factors={})
 
 
 def test_d09_yarn_factors_and_ramp() -> None:

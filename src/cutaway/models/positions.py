@@ -91,18 +91,25 @@ def _scaled(
         case "longrope":
             return _longrope(rope, size, base, trained, max_length)
         case "llama3":
-            return Llama3(
-                size,
-                base,
-                rope.number("factor"),
-                rope.number("low_freq_factor"),
-                rope.number("high_freq_factor"),
-                trained,
-            )
+            return _llama3(rope, size, base, trained)
         case _:
             raise UnsupportedModelError(
                 f"{rope.file}: rope_type is {kind!r}; known are {', '.join(SCALINGS)}."
             )
+
+
+def _llama3(rope: Fields, size: int, base: float, trained: int) -> Llama3:
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    # The blend between the two divides by their distance.
+    _check_above(rope, "high_freq_factor", high, low, f"low_freq_factor, {low!r}")
+    return Llama3(size, base, rope.number("factor"), low, high, trained)
+
+
+def _check_above(fields: Fields, name: str, value: float, least: float, words: str) -> None:
+    if not value > least:
+        raise ModelFormatError(
+            f"is {value!r}; it must be above {words}.", file=fields.file, field=name
+        )
 
 
 def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
@@ -119,6 +126,7 @@ def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
 
 
 def _yarn(rope: Fields, size: int, base: float, trained: int, max_length: int) -> Yarn:
+    _check_above(rope, "rope_theta", base, 1, "1 for yarn")  # its ramp divides by the logarithm
     factor = rope.number("factor", max_length / trained)
     scales = [rope.number_or_none(name) for name in ("mscale", "mscale_all_dim")]
     computed = yarn_attention_factor(factor, *scales)
@@ -192,6 +200,7 @@ def from_gguf(
         case "linear":
             return Linear(size, base, metadata.number("rope.scaling.factor", 1.0))
         case "yarn":
+            _check_above(metadata, "rope.freq_base", base, 1, "1 for yarn")
             factor = metadata.number("rope.scaling.factor")
             return Yarn(
                 size,
