@@ -13,9 +13,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_app import chat, completion
+from server_app import answered, chat, completion
 
-from cutaway.server import log
+from cutaway.engine import lane
+from cutaway.server import body as bodies
+from cutaway.server import log, views
 from cutaway.server.auth import Keys
 from cutaway.server.context import Context
 
@@ -190,6 +192,48 @@ def test_parsing_and_templates_run_in_worker_threads(asked: Callable[..., Any]) 
 
     asked(ask)
     assert len(names) == 1 and names[0].startswith("cutaway-request")
+
+
+def test_no_route_reads_its_body_or_makes_a_file_on_the_loop(
+    asked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted by thread: each route of the schema that takes JSON, and each file of an answer."""
+    import threading
+
+    ran_on: dict[str, list[int]] = {"read": [], "file": [], "page": []}
+
+    def watch(where: str, module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            ran_on[where].append(threading.get_ident())
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch("read", bodies, "decode")
+    watch("file", lane, "written")
+    watch("page", views, "with_viewer")
+
+    async def ask(http: httpx2.AsyncClient, context: Context) -> tuple[int, int]:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        posts = [
+            path for path, methods in paths.items() if "requestBody" in methods.get("post", {})
+        ]
+        for path in posts:
+            await http.post(path.replace("{trace_id}", "nobody"), json={})
+        assert len(ran_on["read"]) == len(posts) > 9
+        trace = await answered(http)
+        place = f"/cutaway/v1/traces/{trace}/file"
+        for is_page in (False, True):
+            await http.post(place, json={"views": "tokens", "html": is_page})
+        return threading.get_ident(), len(posts)
+
+    loop, num_posts = asked(ask)
+    assert {where: len(threads) for where, threads in ran_on.items()} == {
+        "read": num_posts + 3, "file": 2, "page": 1
+    }  # fmt: skip
+    assert not any(loop in threads for threads in ran_on.values())
 
 
 def test_too_much_to_read_is_refused(asked: Callable[..., Any]) -> None:

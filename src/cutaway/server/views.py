@@ -101,17 +101,17 @@ def router(context: Context) -> APIRouter:
     @routes.post("/cutaway/v1/traces/{trace_id}/file", **described(FileBody, answer=_FILE))
     async def file(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
-        body = read(await http.body(), FileBody)
-        asked = _kept(body, trace_id, call_of(http.scope))
+        call = call_of(http.scope)
+        asked, is_page = await context.worker.take_in(_kept, await http.body(), trace_id, call)
         try:
-            data = await until_gone(http.receive, context.service.view(asked))
-            made = await context.worker.take_in(_page, data) if body.html else data
+            made = await until_gone(http.receive, context.service.view(asked))
+            made = await context.worker.run(_page, made) if is_page else made
         except ReplayError as error:
             raise HttpError(status=404, message=str(error), code="no_trace") from None
         except TraceFileError as error:
             raise HttpError(status=404, message=str(error), code="no_viewer") from None
-        kind = "text/html" if body.html else "application/zip"
-        name = f"trace.{'html' if body.html else 'cutaway'}"
+        kind = "text/html" if is_page else "application/zip"
+        name = f"trace.{'html' if is_page else 'cutaway'}"
         # Never shown as a page of this server: its origin has the browser's cookie.
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(made, media_type=kind, headers=headers)
@@ -123,7 +123,9 @@ def _page(data: bytes) -> bytes:
     return with_viewer(data, file="the trace").encode()
 
 
-def _kept(body: FileBody, trace_id: str, call: Call) -> Asked:
+def _kept(data: bytes, trace_id: str, call: Call) -> tuple[Asked, bool]:
+    """What is asked for, and whether as a page."""
+    body = read(data, FileBody)
     kept = Kept(
         views=tuple(name.strip() for name in (body.views or "").split(",") if name.strip()),
         token=body.token,
@@ -132,7 +134,7 @@ def _kept(body: FileBody, trace_id: str, call: Call) -> Asked:
         heads=body.heads,
         redact=bool(body.redact),
     )
-    return Asked(
+    asked = Asked(
         request_id=trace_id,
         choice=body.choice or 0,
         owner=call.owner.name,
@@ -144,6 +146,7 @@ def _kept(body: FileBody, trace_id: str, call: Call) -> Asked:
         max_flops=int(LIMITS["view_flops"].most),
         file=kept,
     )
+    return asked, bool(body.html)
 
 
 def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> Asked:
