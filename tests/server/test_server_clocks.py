@@ -53,8 +53,8 @@ def test_a_wall_clock_that_jumps_ends_nothing_and_gives_no_negative_time(
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=300)
     assert statuses == [200] * count and ready == 200
-    sums = re.findall(r"^cutaway:\w+_seconds(?:_sum|_count)?(?:{[^}]*})? (\S+)$", metrics, re.M)
-    assert len(sums) > 10 and all(0 <= float(each) < 3600 for each in sums)
+    sums = re.findall(r"^cutaway:\w+_seconds(?:_sum)?(?:{[^}]*})? (\S+)$", metrics, re.M)
+    assert len(sums) > 4 and all(0 <= float(each) < 3600 for each in sums)
     lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     times = [line["seconds"] for line in lines if line["event"] == "request"]
     assert len(times) > count // 2 and all(0 <= each < 3600 for each in times)
