@@ -49,6 +49,8 @@ def good(drawn: Items[Sampled]) -> Iterator[int]:
 def score_prompts(batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]) -> None:
     """Log-probabilities of the prompt tokens that this step's rows predict, where they are wanted.
 
+    An answer with NaN or infinity among them is marked as spoilt.
+
     Shapes: logits [R, V].
     """
     for item, rows in zip(batch.scheduled, batch.rows, strict=True):
@@ -63,4 +65,7 @@ def score_prompts(batch: Batch, logits: Tensor, answers: Mapping[Sequence, Runni
         if following:
             part = logits[new_rows.start : new_rows.start + len(following)]
             scores = prompt_logprobs(part, following, num_logprobs=num_wanted)
+            if any(score.rank is None for score in scores):
+                answers[sequence].is_spoilt = True
+                continue
             known += map(token_logprob, following, scores)

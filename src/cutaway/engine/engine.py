@@ -370,6 +370,9 @@ class Engine:
         """Take one sequence past what was computed for it."""
         sequence = item.sequence
         answer = self._answers[sequence]
+        if answer.is_spoilt:
+            self._fail(answer)
+            return
         if not item.samples:
             self.scheduler.complete(item, item.count)
             return

@@ -33,6 +33,7 @@ class Running:
 
     arrived: when the request came, in seconds.   ends: the moment until which it may take.
     fault: the grammar cannot go on; the answer ends with this step.
+    is_spoilt: numbers of its prompt are not finite; the same.
     """
 
     sequence: Sequence
@@ -46,6 +47,7 @@ class Running:
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
     grammar: GrammarState | None = None
     fault: GrammarError | None = None
+    is_spoilt: bool = False
 
     def rows(self, num_drafts: int) -> list[Row]:
         """The rows that draw the next token and the one after each draft."""
