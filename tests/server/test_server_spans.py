@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,27 @@ def test_a_request_is_one_span_with_its_stages_in_it(folder: Path) -> None:
     assert own["service.name"] == "cutaway" and own["service.version"]
     sent_bytes = b"".join(receiver.bodies)
     assert SECRET.encode() not in sent_bytes and b"zebra" not in sent_bytes
+
+
+def test_times_add_up_while_the_wall_clock_jumps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, days = time.time_ns, cycle((0, 1, -1))
+    monkeypatch.setattr(time, "time_ns", lambda: real() + next(days) * 86_400 * 10**9)
+
+    async def ask(http: httpx2.AsyncClient, _: Any) -> None:
+        for _ in range(4):
+            answer = await http.post(URL, json=chat(n=2, temperature=1))
+            assert answer.status_code == 200
+
+    spans = asked(folder, ask).spans()
+    whole = {span.span_id: span for span in spans if not span.parent_span_id}
+    assert len(whole) == 4 and len(spans) == 4 * 8
+    for span in spans:
+        own = whole.get(span.parent_span_id, span)
+        start, end = span.start_time_unix_nano, span.end_time_unix_nano
+        assert own.start_time_unix_nano <= start + 10**6 and end <= own.end_time_unix_nano
+        assert 0 <= end - start < 3600 * 10**9
 
 
 def test_the_environment_names_the_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -107,14 +106,14 @@ async def _measured(
     heard: dict[int, float] = {}
     num_left = request.params.n
     why = "client"  # what ends a loop from outside is that nobody listens
-    endings: list[tuple[int, Delta]] = []  # with the time of each, in nanoseconds
+    endings: list[tuple[float, Delta]] = []  # with when each was heard, by perf_counter
     try:
         in_time = _in_time(call, request)
         async with aclosing(_watched(context, in_time, watch)) as deltas:
             async for delta in deltas:
                 _measure(context, delta, heard)
                 if delta.finish_reason is not None:
-                    endings.append((time.time_ns(), delta))
+                    endings.append((perf_counter(), delta))
                     _count(call, delta)
                     _raise_fault(call, delta, request)
                     num_left -= 1

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Annotated, Any
 
 import msgspec
@@ -100,6 +101,7 @@ class Asked:
     body: ResponsesBody
     is_traced: bool  # whether the end tells where the answer opens
     created: int = field(default_factory=lambda: int(time.time()))
+    began: float = field(default_factory=perf_counter)
 
 
 def router(context: Context) -> APIRouter:
@@ -228,7 +230,8 @@ async def _told(context: Context, call: Call, asked: Asked) -> AsyncGenerator[di
     status = "incomplete" if is_cut else "completed"
     whole = {
         **_response(context, asked, status=status),
-        "completed_at": None if is_cut else int(time.time()),
+        # No second look at the wall clock: an answer never ends before it began.
+        "completed_at": None if is_cut else asked.created + int(perf_counter() - asked.began),
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": items.output,
         "usage": _usage(answer.usage, num_reasoning=len(reasoning)),

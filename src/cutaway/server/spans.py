@@ -43,8 +43,8 @@ _PARAMS = {
 Attributes = Mapping[str, str | bool | int | float | list[str]]
 
 
-# The end of each choice, and when it was heard, in nanoseconds.
-Endings = Sequence[tuple[int, Delta]]
+# The end of each choice, and when it was heard, by perf_counter.
+Endings = Sequence[tuple[float, Delta]]
 
 
 class Spans:
@@ -65,8 +65,9 @@ class Spans:
 
     def tell(self, call: Call, request: Request, endings: Endings, *, fault: str | None) -> None:
         """A request has ended. fault: why, where it did not come to its end."""
-        now = time.time_ns()
-        came = now - round((perf_counter() - call.began) * _BILLION)
+        # One look at the wall clock for all: it may be set back or forth between two of them.
+        now, clock = time.time_ns(), perf_counter()
+        came = now - round((clock - call.began) * _BILLION)
         span = self._tracer.start_span(
             f"{call.operation} {self._model}",
             context=_parent(call),
@@ -86,7 +87,8 @@ class Spans:
         if fault is not None:
             span.set_attribute("error.type", fault)
             span.set_status(Status(StatusCode.ERROR))
-        for ended, delta in endings:
+        for heard, delta in endings:
+            ended = now - round((clock - heard) * _BILLION)
             self._stages(span, delta, came=came, ended=ended)
         span.end(now)
 
