@@ -28,7 +28,7 @@ def slices(row: Row, known: list[Record]) -> Iterator[tuple[Row, Run, int, int]]
     for run in row.runs:
         own = [each for each in known if (each.row, each.what) == (row.number, run.what)]
         left = run.figure - sum(each.count for each in own)
-        if run.once and left < run.figure:
+        if run.once and any(each.count and not each.failures for each in own):
             continue
         seed = max((each.seed for each in own), default=0)
         while left > 0:
