@@ -369,6 +369,14 @@ ROWS = (
             2000,
             *of("weights/test_weights_package.py", "a_bit_that_flipped_anywhere_is_found"),
         ),
+        tests(
+            "flips in a trace file",
+            2000,
+            *of(
+                "trace/test_trace_file.py",
+                "a_bit_that_flipped_anywhere_is_told_or_carries_no_data",
+            ),
+        ),
     ),
     Row(30, "several hosts", none="one process pair over a socketpair"),
     row(

@@ -19,6 +19,7 @@ from cutaway.trace import file as trace_file
 from cutaway.trace.export import FORMATS
 from cutaway.trace.file import SavedPlace, SavedView, TraceFile, read, write
 from cutaway.trace.tensors import packed, unpacked
+from trials import ran, seed, trials
 
 MANIFEST = {"format": "cutaway trace", "schema": 1}
 
@@ -120,6 +121,7 @@ BAD: dict[str, dict[str, bytes | None]] = {
     "belong to no array": {
         "tensors/some.safetensors": packed({"a": np.ones(3, np.float32)}) + b"more"
     },
+    "belongs to no view": {"tensors/other.safetensors": b""},
     "recursion": {"events.ndjson": b'{"a":' + b"[" * 100_000 + b"\n"},
 }
 
@@ -179,6 +181,47 @@ def test_damage_anywhere_is_told_or_harmless(tmp_path: Path) -> None:
         except TraceFileError:
             num_refused += 1
     assert num_refused > 200
+
+
+def told_or_harmless(path: Path, data: bytes, at: int, bit: int, whole: bytes) -> bool:
+    """Whether a file with that bit flipped is refused; else it must hold what it held."""
+    path.unlink(missing_ok=True)  # a file that is overwritten is flushed to disk
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+    try:
+        found = read(path)
+    except TraceFileError:
+        return True
+    assert trace_file.written(found) == whole, f"bit {bit} of byte {at} of {len(data)}"
+    return False
+
+
+def test_every_bit_of_the_directory_is_told_or_carries_no_data(tmp_path: Path) -> None:
+    """A flipped length there once hid the entries that follow, a flipped name the arrays."""
+    path = made(tmp_path / "a.cutaway", entries())
+    data, whole = path.read_bytes(), trace_file.written(read(path))
+    with zipfile.ZipFile(path) as opened:
+        directory = range(opened.start_dir, len(data))
+    places = [(at, bit) for at in directory for bit in range(8)]
+    refused = sum(told_or_harmless(path, data, *place, whole) for place in places)
+    assert len(places) // 2 < refused < len(places)
+
+
+def test_a_bit_that_flipped_anywhere_is_told_or_carries_no_data(tmp_path: Path) -> None:
+    """What carries none: times, versions and attributes, and what the directory says again."""
+    sound = Path(__file__).parent / "files" / "schema_1.cutaway"
+    data, whole = sound.read_bytes(), trace_file.written(read(sound))
+    with zipfile.ZipFile(sound) as opened:
+        headers = [range(each.header_offset, each.header_offset + 30) for each in opened.filelist]
+        own = {at for header in headers for at in header} | {*range(opened.start_dir, len(data))}
+    chance, count, refused, stored, unseen = random.Random(seed(29)), trials(300), 0, 0, 0
+    for _ in range(count):
+        at, bit = chance.randrange(len(data)), chance.randrange(8)
+        is_told = told_or_harmless(tmp_path / "flipped.cutaway", data, at, bit, whole)
+        refused += is_told
+        stored += at not in own
+        unseen += at not in own and not is_told  # of a stream that unpacks to the same bytes
+    assert stored > count // 2 and unseen <= stored // 50
+    ran(count, total_refused=refused, total_in_packed_bytes=stored, total_packed_alike=unseen)
 
 
 def test_an_older_schema_is_brought_forward(

@@ -82,4 +82,26 @@ describe("trace files", () => {
     }
     await expect(openTrace(renamed.buffer)).rejects.toThrow("belongs in no trace file");
   });
+
+  it("are refused where a bit flipped, or hold what they held", async () => {
+    const whole = bytesOf(0);
+    const held = async (bytes: Uint8Array<ArrayBuffer>): Promise<string> => {
+      const file = await openTrace(bytes.buffer);
+      const all = (await Promise.all(file.views.map((view) => file.saved(view)))).flat().map((each) => each.seen());
+      const plain = (_: string, value: unknown): unknown => (value instanceof Tensor ? [value.shape, [...value.data].map(String)] : value);
+      return JSON.stringify([file.manifest, file.events("token"), file.numEvents, all], plain);
+    };
+    const sound = await held(whole);
+    let refused = 0;
+    const directory = (whole.length - 700) * 8; // where a flip hid entries and arrays
+    const bits = [...Array(directory).keys()].filter((bit) => bit % 211 === 0).concat([...Array(5600).keys()].filter((bit) => bit % 11 === 0).map((bit) => bit + directory));
+    for (const bit of bits) {
+      const flipped = whole.slice();
+      flipped[bit >> 3]! ^= 1 << (bit & 7);
+      const found = await held(flipped).catch(() => null);
+      if (found === null) refused += 1;
+      else expect(found, `bit ${bit}`).toBe(sound);
+    }
+    expect(refused).toBeGreaterThan(bits.length / 2);
+  });
 });

@@ -41,6 +41,7 @@ export interface Saved {
 interface Entry {
   name: string;
   method: number;
+  checksum: number; // of what it unpacks to
   packed: number;
   start: number;
 }
@@ -144,10 +145,16 @@ function entriesOf(bytes: ArrayBuffer): Entry[] {
       throw new Error(`An entry ${JSON.stringify(name.slice(0, 80))} belongs in no trace file, or is there twice.`);
     }
     const header = data.getUint32(at + 42, true);
-    const start = header + 30 + data.getUint16(header + 26, true) + data.getUint16(header + 28, true);
-    entries.push({ name, method: data.getUint16(at + 10, true), packed: data.getUint32(at + 20, true), start });
+    const own = data.getUint16(header + 26, true);
+    const start = header + 30 + own + data.getUint16(header + 28, true);
+    const [method, checksum, packed] = [data.getUint16(at + 10, true), data.getUint32(at + 16, true), data.getUint32(at + 20, true)];
+    if (new TextDecoder().decode(new Uint8Array(bytes, header + 30, own)) !== name) throw new Error("The file's directory is damaged.");
+    entries.push({ name, method, checksum, packed, start });
     at += 46 + size + data.getUint16(at + 30, true) + data.getUint16(at + 32, true);
   }
+  const names = new Set(entries.map((entry) => entry.name));
+  const isLost = (name: string): boolean => name.startsWith("tensors/") && !names.has(name.replace("tensors/", "views/").replace(".safetensors", ".json"));
+  if ([...names].some(isLost)) throw new Error("The file's directory is damaged: arrays belong to no view.");
   return entries;
 }
 
@@ -168,22 +175,41 @@ async function unpack(bytes: ArrayBuffer, entry: Entry, budget: { left: number }
     budget.left -= count;
     if (budget.left < 0) throw new Error(`The file unpacks to more than ${MAX_TOTAL_BYTES} bytes.`);
   };
+  const whole = (sum: number, data: ArrayBuffer): ArrayBuffer => {
+    if (sum !== entry.checksum) throw new Error(`The entry ${entry.name} is damaged: its checksum differs.`);
+    return data;
+  };
   if (entry.method === STORED) {
     spend(packed.length);
-    return packed.slice().buffer;
+    return whole(crc32(packed), packed.slice().buffer);
   }
   const parts: Uint8Array[] = [];
+  let sum = 0;
   const reader = inPieces(packed).pipeThrough(new DecompressionStream("deflate-raw")).getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return joined(parts);
+      if (done) return whole(sum, joined(parts));
       spend(value.byteLength);
+      sum = crc32(value, sum);
       parts.push(value);
     }
   } finally {
     await reader.cancel();
   }
+}
+
+const REMAINDERS = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let left = byte;
+  for (let bit = 0; bit < 8; bit += 1) left = left & 1 ? (left >>> 1) ^ 0xedb88320 : left >>> 1;
+  return left;
+});
+
+/** The checksum of a zip's entry. before: that of the bytes in front of these. */
+function crc32(bytes: Uint8Array, before = 0): number {
+  let sum = ~before;
+  for (const byte of bytes) sum = REMAINDERS[(sum ^ byte) & 255]! ^ (sum >>> 8);
+  return ~sum >>> 0;
 }
 
 /** Bytes as they are asked for: few at a time may unpack to very many. Not a Blob, which is kept by another process. */

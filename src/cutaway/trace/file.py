@@ -15,12 +15,13 @@ from __future__ import annotations
 import io
 import json
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from cutaway.core.errors import TraceFileError
 from cutaway.core.whole_file import write_whole
@@ -34,6 +35,7 @@ MAX_ENTRY_BYTES, MAX_ENTRIES, MAX_EVENTS = 64 * 2**20, 256, 1_000_000
 _FORMAT = "cutaway trace"
 _NAME = re.compile(r"manifest\.json|events\.ndjson|(views|tensors)/[a-z][a-z_]{0,40}\.[a-z]{4,11}")
 _SUFFIXES = {"views": ".json", "tensors": ".safetensors"}
+_END = struct.Struct("<10sH10s")  # what ends a zip; in its middle, how many entries there are
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same answer gives the same bytes
 
 Values = Mapping[str, object]
@@ -137,6 +139,7 @@ def read(path: Path) -> TraceFile:
     with path.open("rb") as raw:
         try:
             with zipfile.ZipFile(raw) as opened:
+                _check_count(raw, opened)
                 return _read(opened, _Budget())
         except _FAULTS as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -176,6 +179,14 @@ class _Budget:
         return data
 
 
+def _check_count(raw: BinaryIO, opened: zipfile.ZipFile) -> None:
+    """One flipped bit of a length in the zip's directory hides the entries that follow."""
+    raw.seek(-_END.size - len(opened.comment), io.SEEK_END)
+    _, count, _ = _END.unpack(raw.read(_END.size))
+    if count != len(opened.infolist()):
+        raise ValueError(f"its directory has {len(opened.infolist())} of {count} entries")
+
+
 def _read(opened: zipfile.ZipFile, budget: _Budget) -> TraceFile:
     infos = _checked(opened.infolist())
     if "manifest.json" not in infos or "events.ndjson" not in infos:
@@ -213,6 +224,10 @@ def _checked(infos: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if not _NAME.fullmatch(name) or (rest and not rest.endswith(suffix)) or name in found:
             raise ValueError(f"an entry {name[:80]!r} belongs in no trace file, or is there twice")
         found[name] = info
+    for name in found:
+        folder, _, stem = name.partition("/")
+        if folder == "tensors" and f"views/{stem.partition('.')[0]}.json" not in found:
+            raise ValueError(f"{name} belongs to no view")
     return found
 
 
