@@ -216,7 +216,7 @@ def run_tests(group: Group) -> int:
     """Exit status of pytest over the group's tests."""
     import pytest
 
-    words = ["-x", "-p", "no:cacheprovider", "-p", "no:terminal", "--timeout=0"]
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=0"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         return int(pytest.main([*words, "-m", "not slow", *(f"tests/{t}" for t in group.tests)]))
