@@ -90,8 +90,10 @@ def spoil_what_is_handed_out(target: Engine) -> None:
     """Fill each page with NaN when it gets a new holder."""
     for group, allocator in enumerate(target.scheduler.cache.allocators):
 
-        def take(honest: Any = allocator.take, group: int = group) -> int | None:
-            page = honest()
+        def take(
+            *words: Any, honest: Any = allocator.take, group: int = group, **more: Any
+        ) -> int | None:
+            page = honest(*words, **more)
             for layer in target.runner.pool.layers if page is not None else ():
                 if layer.group == group:
                     for pages in layer.fields.values():
