@@ -133,12 +133,6 @@ ROWS = (
             *of(FUZZ, "schemathesis_finds_no_fault"),
             each=10_000,
         ),
-        tests(
-            "views and comparisons in their own language",
-            10_000,
-            f"{FUZZ}::test_looks_of_ill_will_are_refused_or_shown",
-            each=1000,
-        ),
     ),
     row(5, "every field of every route", cases("cells", 1000, LIMITS)),
     row(
