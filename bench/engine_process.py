@@ -17,7 +17,7 @@ from typing import Any
 
 from cutaway import LLM, SamplingParams
 from cutaway.core.request import Request
-from cutaway.engine.process import ProcessService
+from cutaway.service.process import ProcessService
 
 PROMPT = "Stream {number}: gravity is a fundamental force that"
 SPIN_SECONDS = 0.1  # the engine's threads here look for more work for a while before they sleep

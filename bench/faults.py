@@ -37,14 +37,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cutaway.core.errors import CutawayError
 from cutaway.core.grammar import Grammar
+from cutaway.core.looks import ComparisonRequest, EventRequest, ViewRequest
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine import child, spawn
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.process import ProcessService
 from cutaway.engine.recorder import Recorder
-from cutaway.engine.service import Asked, Listened, Tried
+from cutaway.service import child, spawn
+from cutaway.service.process import ProcessService
 from cutaway.trace.ledger import Ledger
 
 SECRET = "planted: what a user wrote"
@@ -256,14 +256,16 @@ class Trial:
         yield self._leave(ran, left)
         of: dict[str, Any] = {"request_id": base, "choice": 0, "owner": ""}
         most: dict[str, Any] = {"max_bytes": 2**28, "max_flops": 10**12}
-        asked = Asked(**of, **most, view="residual", places={}, is_json=False, is_cost=False)
-        tried = Tried(**of, **most, change="seed=1", num_runs=1, price=None, max_tokens=None)
+        asked = ViewRequest(**of, **most, view="residual", places={}, is_json=False, is_cost=False)
+        tried = ComparisonRequest(
+            **of, **most, change="seed=1", num_runs=1, price=None, max_tokens=None
+        )
         service = self.service
         yield self._look(ran, "view", service.view(asked))
         yield self._look(ran, "count", service.stats())
         yield self._look(ran, "snapshot", service.snapshot("plain"))
         yield self._look(ran, "compare", _all(service.compare(tried)))
-        yield self._look(ran, "events", _all(service.listen(Listened(**of))))
+        yield self._look(ran, "events", _all(service.listen(EventRequest(**of))))
 
     async def _answer(self, ran: Ran, request: Request) -> None:
         name = request.request_id.rpartition("-")[0]

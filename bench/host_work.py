@@ -21,10 +21,10 @@ from cutaway.bench import files
 from cutaway.bench.peers.loop import token_ids
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import engine, runner, running, scheduler
-from cutaway.engine.llm import LLM
 from cutaway.kernels import capture
 from cutaway.kernels.native import program
 from cutaway.sampling import sampler
+from cutaway.service.llm import LLM
 
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("what to compute", scheduler.Scheduler, "schedule"),

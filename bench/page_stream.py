@@ -31,7 +31,7 @@ from playwright.sync_api import Browser, sync_playwright
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from cutaway.bench.server import started
-from cutaway.server.browsers import Browsers
+from cutaway.server.entry.browsers import Browsers
 from cutaway.server.page import BUILT, router
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]

@@ -21,8 +21,8 @@ from playwright.sync_api import sync_playwright
 
 from cutaway import LLM
 from cutaway.core.request import SamplingParams
-from cutaway.engine.look import Look
-from cutaway.engine.saved import save_trace
+from cutaway.replay.look import Look
+from cutaway.replay.trace_file import save_trace
 from cutaway.trace.file import read
 from cutaway.trace.viewer import with_viewer
 from cutaway.views import VIEWS

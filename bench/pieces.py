@@ -17,10 +17,10 @@ from time import perf_counter
 from typing import Any
 
 from cutaway import LLM
+from cutaway.core.looks import ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.engine.lane import Lane
-from cutaway.engine.service import Asked
+from cutaway.service.view_queue import Lane
 from cutaway.views import VIEWS
 
 TEXTS = ("a" * 9_999, "word and " * 1_100)
@@ -84,7 +84,7 @@ def looked(
 ) -> tuple[list[float], object]:
     """Seconds of each piece, and what was told."""
     told: list[object] = []
-    asked = Asked(
+    asked = ViewRequest(
         request_id="one",
         choice=0,
         owner="",

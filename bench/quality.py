@@ -22,7 +22,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from cutaway.engine.quality import CHUNK, Judged, Logits
+from cutaway.bench.quality import CHUNK, Judged, Logits
 from cutaway.weights.find import find
 
 

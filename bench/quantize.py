@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cutaway.engine.quality import CHUNK, Judged, Logits
+from cutaway.bench.quality import CHUNK, Judged, Logits
 from cutaway.engine.requantize import requantize
 from cutaway.quantize.schemes import scheme_of
 from cutaway.weights.find import find

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from cutaway.core import gguf
+from cutaway.host import gguf
 from cutaway.quantize.gguf import unpack
 from cutaway.weights.find import find
 

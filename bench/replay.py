@@ -9,7 +9,8 @@ from time import perf_counter
 from cutaway import LLM
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.engine.replay_plan import Level
+from cutaway.replay.answers import verify_answer
+from cutaway.replay.plan import Level
 from cutaway.trace.records import AnswerRecord
 
 QUESTIONS = ("What is gravity?", "How do I bake chocolate chip cookies?", "Count to ten.", "Hi")
@@ -66,7 +67,7 @@ def request(llm: LLM, number: int, chance: random.Random) -> Request:
 def verify(engine: Engine, answers: list[AnswerRecord], level: Level) -> None:
     """Print how many are exact, and each that is not."""
     began = perf_counter()
-    verdicts = [engine.verify(answer, level=level) for answer in answers]
+    verdicts = [verify_answer(engine, answer, level=level) for answer in answers]
     exact = sum(verdict.is_exact for verdict in verdicts)
     print(f"{level}: {exact} of {len(verdicts)} exact, {perf_counter() - began:.0f} s")
     for verdict in verdicts:

@@ -15,8 +15,8 @@ from time import perf_counter, process_time
 
 from cutaway import LLM
 from cutaway.core.request import SamplingParams
-from cutaway.engine.look import Look
-from cutaway.engine.saved import save_trace
+from cutaway.replay.look import Look
+from cutaway.replay.trace_file import save_trace
 from cutaway.views import VIEWS, view_of
 
 

@@ -26,7 +26,7 @@ from cutaway import LLM
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import VIEWS, view_of
 from cutaway.views.drawing import WIDTH, columns
 from cutaway.views.frame import framed, plain

@@ -14,8 +14,8 @@ import architectures
 import tiny
 from cutaway import LLM
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
 from cutaway.kernels import capture
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.query import query_of
 from subjects import answered

@@ -18,11 +18,11 @@ from cutaway.cli.commands import application
 from cutaway.cli.exits import EXIT_CODES
 from cutaway.cli.keys import CHAT, KEYS
 from cutaway.core.limits import LIMITS
-from cutaway.server.anthropic import CountBody, MessagesBody
+from cutaway.server.anthropic.messages import CountBody, MessagesBody
 from cutaway.server.fields import Body, Limited, Refused, Unused
-from cutaway.server.openai_chat import ChatBody
-from cutaway.server.openai_completions import CompletionBody
-from cutaway.server.openai_responses import ResponsesBody
+from cutaway.server.openai.chat import ChatBody
+from cutaway.server.openai.completions import CompletionBody
+from cutaway.server.openai.responses import ResponsesBody
 from cutaway.server.routes import described
 
 ROOT = Path(__file__).resolve().parent.parent

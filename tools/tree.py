@@ -1,4 +1,4 @@
-"""Writes the tree in ARCHITECTURE.md from the first docstring line of every module.
+"""Writes the tree in docs/tree.md from the first docstring line of every module.
 
 Folders stand in the order of the layers in pyproject.toml, so the page cannot drift from the
 contracts. `--check` compares and writes nothing; `--first-line FILE` prints one file's line.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "cutaway"
-PAGE = ROOT / "ARCHITECTURE.md"
+PAGE = ROOT / "docs" / "tree.md"
 BEGIN, END = "<!-- tree: written by `make tree` -->\n", "<!-- end of tree -->"
 LEFT = 22  # characters of the column of names
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         print(sizes())
         if before != after:
-            print("ARCHITECTURE.md: the tree is not that of src/cutaway; run `make tree`.")
+            print("docs/tree.md: the tree is not that of src/cutaway; run `make tree`.")
         return int(before != after)
     PAGE.write_text(after, encoding="utf-8")
     return 0

@@ -31,7 +31,7 @@ WORDS = {
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 4096
 MODULES = {
-    "gguf": ["cutaway.core.gguf", "cutaway.core.gguf_header", "cutaway.core.gguf_types"],
+    "gguf": ["cutaway.host.gguf", "cutaway.host.gguf_header", "cutaway.core.gguf_types"],
     "safetensors": ["cutaway.weights.safetensors_header"],
 }
 
@@ -74,8 +74,8 @@ def fuzz(kind: str, words: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=MODULES[kind]):
-        from cutaway.core import gguf
         from cutaway.core.errors import ModelFormatError, UnsupportedModelError
+        from cutaway.host import gguf
         from cutaway.weights import safetensors_header
 
     shared = Path("/dev/shm")

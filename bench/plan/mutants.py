@@ -54,7 +54,7 @@ GROUPS = {
     ),
     "validators": Group(
         (
-            *("cutaway.core.limits", "cutaway.core.gguf_header"),
+            *("cutaway.core.limits", "cutaway.host.gguf_header"),
             "cutaway.weights.safetensors_header",
         ),
         (

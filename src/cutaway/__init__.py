@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cutaway.core.version import __version__
+
 if TYPE_CHECKING:
     from cutaway.core.request import SamplingParams
-    from cutaway.engine.async_llm import AsyncLLM
-    from cutaway.engine.llm import LLM
+    from cutaway.service.async_llm import AsyncLLM
+    from cutaway.service.llm import LLM
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
 
 _WHERE = {
-    "LLM": "cutaway.engine.llm",
-    "AsyncLLM": "cutaway.engine.async_llm",
+    "LLM": "cutaway.service.llm",
+    "AsyncLLM": "cutaway.service.async_llm",
     "SamplingParams": "cutaway.core.request",
 }
 

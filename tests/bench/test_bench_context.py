@@ -14,10 +14,10 @@ import torch
 import tiny
 from cutaway import LLM
 from cutaway.bench import context
+from cutaway.compare.variant import SCALINGS, lengthened
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import Window
 from cutaway.core.step import Step
-from cutaway.engine.variant import SCALINGS, lengthened
 
 TRAINED, LENGTH = 32, 80  # ten stretches of 8, four of them within
 TEXT = [(7 * at * at + 3 * at) % 250 + 1 for at in range(LENGTH)]

@@ -10,9 +10,9 @@ import pytest
 from cutaway.blocks.weighed import model_work
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_in
-from cutaway.engine.llm import LLM
 from cutaway.models import ARCHITECTURES
 from cutaway.models.reading import shape_of
+from cutaway.service.llm import LLM
 from published_shapes import CLASSES, tiny
 
 # An estimate takes the biases of all experts as read; we, like their matrices, those of some.

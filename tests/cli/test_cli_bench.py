@@ -201,7 +201,7 @@ def test_our_side_is_measured_on_the_real_model(
 def test_a_conversion_keeps_what_it_does_not_convert(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from cutaway.core import gguf
+    from cutaway.host import gguf
 
     monkeypatch.setattr(files, "smollm2", smollm2_gguf)
     monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)

@@ -8,7 +8,7 @@ import webbrowser
 import pytest
 
 from cutaway.cli import run
-from cutaway.server.auth import Keys
+from cutaway.server.entry.auth import Keys
 
 URL = "http://127.0.0.1:8000"
 

@@ -12,8 +12,8 @@ from cutaway.cli.settings import resolve, user_file
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.request import SamplingParams
-from cutaway.engine.bounds import ProcessConfig, TrafficConfig
 from cutaway.engine.config import EngineConfig
+from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 # Fields that belong to one request and to one command, or to other ways in.
 NOT_SETTINGS = {

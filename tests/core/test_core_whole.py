@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 
 NO_NUMBERS = ("", " ", "-", "+5", " 5", "5 ", "5\n", "1_0", "²", "①", "٣", "५", "0x1", "1e3", "5.0")
 

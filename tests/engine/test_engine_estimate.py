@@ -25,11 +25,11 @@ from cutaway.core.shapes import seen_pairs, seen_tokens
 from cutaway.core.step import LayerCache
 from cutaway.core.weight_types import weights_in
 from cutaway.engine.engine import Engine
-from cutaway.engine.llm import LLM
 from cutaway.kernels import capture
 from cutaway.kernels.delta import short_convolution
 from cutaway.models import ARCHITECTURES
 from cutaway.models.reading import shape_of
+from cutaway.service.llm import LLM
 from oracles import gemma3_gguf, smollm2_gguf
 from published_shapes import CLASSES, tiny
 

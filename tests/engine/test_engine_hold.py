@@ -9,8 +9,8 @@ import pytest
 
 import engines
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.card import stats_of
 from cutaway.engine.engine import Engine
+from cutaway.service.card import stats_of
 from subjects import engine_of
 
 

@@ -13,18 +13,18 @@ from typer.testing import CliRunner
 
 import architectures
 from cutaway.cli.commands import application
-from cutaway.core import gguf
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.llm import LLM
 from cutaway.engine.requantize import requantize
+from cutaway.host import gguf
 from cutaway.quantize.gguf import unpack
 from cutaway.quantize.gguf_rounding import block_type, blocks_of
 from cutaway.quantize.integers import IntegerMatrix
 from cutaway.quantize.rounding import rounded
 from cutaway.quantize.schemes import scheme_of
+from cutaway.service.llm import LLM
 from cutaway.weights.find import find
 from cutaway.weights.write_gguf import write_gguf
 from oracles import smollm2_gguf
@@ -110,7 +110,7 @@ def test_calibration_brings_answers_nearer(folder: Path, tmp_path: Path) -> None
     found = find(str(folder))
     requantize(found, scheme_of("int4-sym"), tmp_path / "plain")
     requantize(found, scheme_of("int4-sym"), tmp_path / "calibrated", calibration=calibration())
-    from cutaway.engine.quality import Judged, Logits
+    from cutaway.bench.quality import Judged, Logits
 
     truth = Logits(str(folder), dtype="float32")
     judged = {"plain": Judged(), "calibrated": Judged()}

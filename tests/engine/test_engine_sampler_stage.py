@@ -15,7 +15,8 @@ from cutaway import LLM
 from cutaway.core import limits
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
+from cutaway.replay.answers import verify_answer
+from cutaway.replay.look import Look
 from cutaway.sampling import sampler
 from cutaway.sampling.candidates import Candidates, Row
 from cutaway.views import view_of
@@ -78,7 +79,7 @@ def test_an_added_cut_acts_on_the_default_path_in_the_view_and_in_verify(engine:
     assert ids["beside"] == alone.token_ids, "its mates changed nothing"
     assert engine.ledger is not None
     for record in engine.ledger.answers:
-        assert engine.verify(record).is_exact
+        assert verify_answer(engine, record).is_exact
     record = next(each for each in engine.ledger.answers if each.request.request_id == "cut")
     payload = view_of("sampling").show(Look(engine, record).subject, Query(token=3)).payload
     effects = {effect.name: effect.num_kept for effect in payload.effects}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cutaway.bench.paper import SECTIONS
-from cutaway.engine.levers import change_of
+from cutaway.compare.levers import change_of
 from cutaway.views import VIEWS
 from house_tree import PACKAGE, ROOT
 

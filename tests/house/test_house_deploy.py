@@ -16,8 +16,8 @@ import yaml
 
 from cutaway.core.output import Timings, Usage
 from cutaway.core.request import SamplingParams
-from cutaway.engine.service import EngineStats
 from cutaway.server.metrics import Metrics
+from cutaway.service.service import EngineStats
 from house_tree import ROOT
 from program import spawn
 

@@ -16,6 +16,7 @@ from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.model import LoadedModel
+from cutaway.replay.answers import verify_answer
 from cutaway.weights.find import find
 from engines import engine, run
 
@@ -119,7 +120,7 @@ def test_32_greedy_tokens_equal_transformers_in_every_kind_of_run(pair: Pair) ->
     assert usage is not None and usage.cached_tokens > 0, "the second run found no prefix"
     assert cached.ledger is not None
     for record in cached.ledger.answers:
-        verdict = cached.verify(record)
+        verdict = verify_answer(cached, record)
         assert verdict.is_exact, f"run again: {verdict}"
 
 

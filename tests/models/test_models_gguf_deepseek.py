@@ -16,13 +16,13 @@ from test_models_gguf import add_tokenizer, word_id
 from torch import Tensor
 
 import architectures
-from cutaway.core import gguf as reader
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.estimate import estimate
 from cutaway.core.step import Step
 from cutaway.core.weight_types import weights_of_file
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
+from cutaway.host import gguf as reader
 from cutaway.models import deepseek2
 from cutaway.models.fields import Fields
 from cutaway.models.reading import read_gguf

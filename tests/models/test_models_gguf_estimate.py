@@ -52,7 +52,7 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
     import gguf
     import numpy
 
-    from cutaway.core.gguf import read
+    from cutaway.host.gguf import read
     from cutaway.models.reading import read_gguf, shape_of
     from published_shapes import tiny
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import gguf_bytes as b
-from cutaway.core import gguf
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES
+from cutaway.host import gguf
 from cutaway.quantize.gguf import PLAIN, check_supported, unpack
 from cutaway.quantize.gguf_blocks import BLOCKS
 from gguf_cases import NUMBERS, random_blocks

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from server_app import client, make_folder, serving
 
-from cutaway.server.auth import Keys
 from cutaway.server.context import Context
+from cutaway.server.entry.auth import Keys
 
 Ask = Callable[[httpx2.AsyncClient, Context], Awaitable[Any]]
 

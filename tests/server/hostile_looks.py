@@ -8,7 +8,7 @@ from typing import Any
 
 from hostile_bodies import TEXTS
 
-from cutaway.engine.levers import LEVERS
+from cutaway.compare.levers import LEVERS
 from cutaway.views import VIEWS
 
 NUMBERS = ["0", "1", "-1", "0.5", "1e309", "nan", "-0", "+1", "007", "1_000", " 1", "1 ", "\u00b2"]

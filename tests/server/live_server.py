@@ -14,9 +14,9 @@ import uvicorn
 from server_app import serving
 
 from cutaway.server.config import ServerConfig
-from cutaway.server.connection import protocol, settings
 from cutaway.server.context import Context
-from cutaway.server.door import Door
+from cutaway.server.entry.connection import protocol, settings
+from cutaway.server.entry.door import Door
 from cutaway.server.run import listening
 
 

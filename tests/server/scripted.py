@@ -13,7 +13,7 @@ from server_app import client, make_folder, serving
 
 from cutaway.core.output import Delta, Timings, Usage
 from cutaway.core.request import Request
-from cutaway.engine.service import EngineStats, ModelCard, State
+from cutaway.service.service import EngineStats, ModelCard, State
 
 TIMES = Timings(0, 0.001, 0.001, 0, 0.001)
 # A template that writes whatever it is given, tools, calls and results among it.

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 
 import tiny
-from cutaway.engine.local import LocalService
-from cutaway.engine.service import Service
 from cutaway.server.app import build_app
-from cutaway.server.auth import Keys
 from cutaway.server.config import ServerConfig
 from cutaway.server.context import Context
-from cutaway.server.door import Door
+from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.door import Door
+from cutaway.service.local import LocalService
+from cutaway.service.service import Service
 from cutaway.weights.find import find
 
 TEMPLATE = (

@@ -32,7 +32,7 @@ KEY = "key-canary-5d2e9b81-of-bob"
 FAILING = """
 import sys
 
-if "cutaway.engine.child" in sys.orig_argv:
+if "cutaway.service.child" in sys.orig_argv:
     from cutaway.engine.engine import Engine
     add = Engine.add
 

@@ -11,12 +11,12 @@ import httpx2
 import pytest
 from server_app import answered, client, completion, events, serving
 
+from cutaway.compare import trials
+from cutaway.compare.compare import compare
+from cutaway.compare.levers import LEVERS, change_of
 from cutaway.core.limits import LIMITS
-from cutaway.engine import trials
-from cutaway.engine.compare import compare
-from cutaway.engine.levers import LEVERS, change_of
-from cutaway.engine.llm import LLM
-from cutaway.server.auth import Keys
+from cutaway.server.entry.auth import Keys
+from cutaway.service.llm import LLM
 from cutaway.views.payload import as_json
 from subjects import answered as recorded
 

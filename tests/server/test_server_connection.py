@@ -18,7 +18,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.kernels import capture
 from cutaway.server.config import MAX_HEADER_BYTES, ServerConfig
-from cutaway.server.connection import Numbers
+from cutaway.server.entry.connection import Numbers
 from cutaway.server.run import listening
 
 # Longer than what a busy machine takes to leave in the midst of it.

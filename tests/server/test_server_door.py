@@ -20,11 +20,11 @@ import pytest
 from server_app import ORIGIN, chat, serving
 
 from cutaway.core.errors import ConfigError
-from cutaway.server import auth
-from cutaway.server.auth import Keys, read_keys
 from cutaway.server.config import MAX_HEADERS, ServerConfig
 from cutaway.server.context import Context
-from cutaway.server.door import OPEN_PATHS, Door
+from cutaway.server.entry import auth
+from cutaway.server.entry.auth import Keys, read_keys
+from cutaway.server.entry.door import OPEN_PATHS, Door
 from program import environment
 from trials import IN_FULL, ran, seed, trials
 

@@ -25,8 +25,8 @@ from openapi_fuzz import Findings, explore
 from server_app import chat, client, completion, make_folder, serving
 
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.process import ProcessService
-from cutaway.server.door import Door
+from cutaway.server.entry.door import Door
+from cutaway.service.process import ProcessService
 from trials import IN_FULL, ran, seed, trials
 
 NUM_REQUESTS = trials(3000)

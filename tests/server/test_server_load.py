@@ -23,7 +23,7 @@ import pytest
 from live_server import Live, live, post
 from server_app import chat, completion
 
-from cutaway.engine.process import ProcessService
+from cutaway.service.process import ProcessService
 from trials import IN_FULL, ran, seed, trials
 
 pytestmark = [

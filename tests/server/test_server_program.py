@@ -156,7 +156,7 @@ def until_draining(url: str) -> httpx2.Response | None:
 NOISY = """
 import sys
 
-if "cutaway.engine.child" in sys.orig_argv:
+if "cutaway.service.child" in sys.orig_argv:
     from cutaway.engine.engine import Engine
     add = Engine.add
 

@@ -15,8 +15,8 @@ from live_server import Live
 from server_app import chat, completion
 from test_server_load import closing, golden, resident, run
 
-from cutaway.engine.process import ProcessService
 from cutaway.server.config import MAX_HEADER_BYTES, MAX_HEADERS, ServerConfig
+from cutaway.service.process import ProcessService
 from trials import ran, seed, trials
 
 pytestmark = [

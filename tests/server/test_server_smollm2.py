@@ -15,10 +15,10 @@ from test_server_anthropic import read_events
 from test_server_responses import joined as joined_items
 from test_server_tools import NAMED, SCHEMA, WEATHER, joined, whole
 
-from cutaway.engine.local import LocalService
 from cutaway.server.app import build_app
 from cutaway.server.config import ServerConfig
 from cutaway.server.context import Context
+from cutaway.service.local import LocalService
 from cutaway.weights.find import find
 from oracles import smollm2_gguf
 

@@ -14,7 +14,7 @@ from server_app import make_folder
 from test_server_program import KEY, served
 from test_server_tools import CALL
 
-from cutaway.server.auth import Keys
+from cutaway.server.entry.auth import Keys
 from fetch_oracles import oracles_folder
 from oracles import smollm2_gguf
 

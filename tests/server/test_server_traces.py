@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from server_app import chat, client, completion, events, serving
 
-from cutaway.engine.service import Listened
-from cutaway.server.auth import Keys
+from cutaway.core.looks import EventRequest
+from cutaway.server.entry.auth import Keys
 
 PROMPT = [{"role": "user", "content": "hello"}]
 MESSAGES = {"model": "tiny", "messages": PROMPT, "max_tokens": 4, "temperature": 0}
@@ -267,7 +267,7 @@ def test_events_come_while_the_answer_is_made(folder: Path) -> None:
 
             async def listen(trace: str) -> list[int]:
                 numbers: list[int] = []
-                asked = Listened(request_id=trace, choice=0, owner="")
+                asked = EventRequest(request_id=trace, choice=0, owner="")
                 async with aclosing(context.service.listen(asked)) as batches:
                     async for batch in batches:
                         numbers += [number for number, _ in batch.events]

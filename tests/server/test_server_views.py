@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from server_app import answered, chat, client, completion, serving
 
 from cutaway.core.limits import LIMITS
-from cutaway.server.auth import Keys
+from cutaway.server.entry.auth import Keys
 from cutaway.trace.file import read
 from cutaway.trace.viewer import VIEWER
 

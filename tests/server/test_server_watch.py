@@ -15,11 +15,12 @@ import httpx2
 import pytest
 from server_app import answered, chat, completion
 
-from cutaway.engine import lane
 from cutaway.server import body as bodies
-from cutaway.server import log, views
-from cutaway.server.auth import Keys
+from cutaway.server import log
 from cutaway.server.context import Context
+from cutaway.server.entry.auth import Keys
+from cutaway.server.looks import views
+from cutaway.service import view_queue as lane
 
 # Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.
 STEMS = (

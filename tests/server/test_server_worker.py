@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cutaway.core.errors import OverloadedError
-from cutaway.server.owner import SHARER
+from cutaway.server.entry.owner import SHARER
 from cutaway.server.worker import MAX_WAITING, NUM_THREADS, Worker
 
 

@@ -14,8 +14,8 @@ from transformers.utils.chat_template_utils import (
     render_jinja_template,
 )
 
-from cutaway.core import gguf
 from cutaway.core.errors import TemplateError
+from cutaway.host import gguf
 from cutaway.text.messages import from_dicts
 from cutaway.text.template import ChatTemplate
 from oracles import HfName, smollm2_gguf, tokenizer_json

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_tokens_oracles import ALPHABET, CODE, LANGUAGES, ODD, WORDS
 
-from cutaway.core import gguf
+from cutaway.host import gguf
 from cutaway.tokens.files import load_model_file, load_tokenizer_json, tokenizer_from_gguf
 from cutaway.tokens.tokenizer import Tokenizer
 from oracles import PROSE, gemma3_gguf, model_file, prose, tokenizer_json

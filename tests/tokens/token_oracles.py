@@ -11,7 +11,7 @@ import tiktoken
 from tiktoken.load import load_tiktoken_bpe
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from cutaway.core import gguf
+from cutaway.host import gguf
 from cutaway.tokens.byte_bpe import ByteBPE
 from cutaway.tokens.files import load_rank_file, load_tokenizer_json, tokenizer_from_gguf
 from cutaway.tokens.patterns import ENCODINGS

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import arithmetic
 from cutaway.views.arithmetic import Arithmetic
 from cutaway.views.heads import MIXED, QUERY

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cutaway.core.errors import RequestError
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import head, head_grid
 from cutaway.views.head import Head
 from cutaway.views.head_grid import HeadGrid

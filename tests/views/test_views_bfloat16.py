@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import VIEWS
 from cutaway.views.query import Query
 from cutaway.views.view import View

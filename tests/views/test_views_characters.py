@@ -8,7 +8,7 @@ import pytest
 
 import engines
 from cutaway.core.errors import RequestError
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import view_of
 from cutaway.views.characters import MAX_CHARACTERS, Characters

@@ -8,7 +8,7 @@ import pytest
 import engines
 from cutaway.core.arithmetic import STAGES
 from cutaway.core.errors import RequestError
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.cost import Cost
 from cutaway.views.query import Query, query_of

@@ -6,7 +6,7 @@ import pytest
 
 from cutaway.core.grammar import Grammar
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.detokenization import MAX_ROWS, Detokenization
 from cutaway.views.drawing import columns

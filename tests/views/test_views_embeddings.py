@@ -11,9 +11,9 @@ import engines
 from cutaway import LLM
 from cutaway.core.errors import RequestError
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
 from cutaway.kernels import capture
 from cutaway.quantize.packed import Packed
+from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import view_of
 from cutaway.views.drawing import columns

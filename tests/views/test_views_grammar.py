@@ -9,7 +9,7 @@ import pytest
 
 from cutaway.core.grammar import Grammar
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.grammar import GrammarMask
 from cutaway.views.query import Query

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cutaway import LLM
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.lens import Lens
 from cutaway.views.query import Query

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutaway.core.grammar import Grammar
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.logits import Logits
 from cutaway.views.query import Query

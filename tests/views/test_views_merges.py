@@ -9,7 +9,7 @@ import pytest
 
 import engines
 from cutaway import LLM
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.merging import PairMerges
 from cutaway.tokens.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from cutaway import LLM
 from cutaway.core.errors import RequestError
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.probabilities import Probabilities
 from cutaway.views.query import Query

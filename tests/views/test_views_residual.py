@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.query import Query
 from cutaway.views.residual import Residual

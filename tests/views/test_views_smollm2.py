@@ -19,9 +19,9 @@ import regex
 import torch
 
 from cutaway import LLM
-from cutaway.core import gguf
 from cutaway.core.grammar import Grammar
-from cutaway.engine.look import Look
+from cutaway.host import gguf
+from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import VIEWS
 from cutaway.views.taken import Wanted

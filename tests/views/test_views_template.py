@@ -9,7 +9,7 @@ import pytest
 import engines
 from cutaway import LLM
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import view_of
 from cutaway.views.query import Query

@@ -11,7 +11,7 @@ import engines
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.query import Query

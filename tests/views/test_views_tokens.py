@@ -6,7 +6,7 @@ import pytest
 
 from cutaway import LLM
 from cutaway.core.errors import RequestError
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import tokens, view_of
 from cutaway.views.drawing import columns
 from cutaway.views.query import Query

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cutaway.server.learn import _learned
+from cutaway.server.looks.learn import _learned
 from cutaway.views import view_of
 from cutaway.views.characters import Characters
 from cutaway.views.cost import Cost, Mode, Share

@@ -19,8 +19,8 @@ from test_web_chat import changing
 from test_web_cutaway import copied, facts
 
 from conftest import PATIENCE_MS, Opened
-from cutaway.core.gguf import read as read_gguf
 from cutaway.core.request import SamplingParams
+from cutaway.host.gguf import read as read_gguf
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.sampler import Sampler
 from cutaway.sampling.uniform import uniform

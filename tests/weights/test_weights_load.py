@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from cutaway.core import gguf
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.weights import Target
+from cutaway.host import gguf
 from cutaway.weights.load import half_split, load_weights, shown_names
 from cutaway.weights.random import RandomWeights
 from cutaway.weights.safetensors import SafetensorsWeights

@@ -25,8 +25,8 @@ llm.generate([prompt], SamplingParams(${params}))`;
 /** A program that changes one thing of an answer and prints what that did. */
 export function comparePythonOf(change: string, runs: number, made: Made): string {
   return `from cutaway import LLM, SamplingParams
-from cutaway.engine.compare import compare
-from cutaway.engine.levers import change_of
+from cutaway.compare.compare import compare
+from cutaway.compare.levers import change_of
 
 ${againOf(made)}
 answer = list(llm.engine.ledger.answers)[-1]
@@ -41,7 +41,7 @@ export function pythonOf(query: Query, made: Made): string {
   const places = NAMES.filter((name) => query[name] !== undefined);
   const asked = places.map((name) => `${name}=${JSON.stringify(query[name])}`).join(", ");
   return `from cutaway import LLM, SamplingParams
-from cutaway.engine.look import Look
+from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.query import Query
 

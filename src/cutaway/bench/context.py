@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cutaway.cache.table import pages_for
+from cutaway.compare.variant import SCALINGS, lengthened
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import num_pages
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
-from cutaway.engine.variant import SCALINGS, lengthened
 
 IN_TRAINED = 4  # stretches of the trained length
 _SCORED = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0)

@@ -18,8 +18,8 @@ from typing import Literal
 
 from cutaway.bench import files
 from cutaway.bench.peers.process import Peer, PeerError, has_module
-from cutaway.core import gguf
 from cutaway.core.errors import ConfigError
+from cutaway.host import gguf
 
 Say = Callable[[str], None]
 _REST = 0.15  # seconds between two sides: threads of the last one have gone to sleep

@@ -17,8 +17,8 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.batch import build_batch
 from cutaway.engine.engine import Engine
-from cutaway.engine.llm import LLM
 from cutaway.kernels import capture, hardware
+from cutaway.service.llm import LLM
 
 
 class Driver:

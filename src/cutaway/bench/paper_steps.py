@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from cutaway.bench.machine import measure
 from cutaway.bench.paper_engine import Driver, fastest
 from cutaway.bench.paper_rows import Row, Size
-from cutaway.core import gguf
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_of_file
+from cutaway.host import gguf
 from cutaway.models.reading import read_gguf
 from cutaway.weights.find import find
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.step import Step
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.elementwise import power, row_sum

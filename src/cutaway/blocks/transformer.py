@@ -19,8 +19,8 @@ from cutaway.blocks.parts import can_record
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
 from cutaway.core.layout import CacheSpec, group_layers
-from cutaway.core.pulse import PULSE
 from cutaway.core.step import LayerCache, Step
+from cutaway.host.pulse import PULSE
 from cutaway.kernels import native
 from cutaway.kernels.capture import Tape
 from cutaway.quantize.packed import Packed

@@ -15,9 +15,9 @@ from cutaway.cache.hit import longest_hit
 from cutaway.cache.prefix import PageKeys
 from cutaway.cache.table import PageTable, most_pages, pages_for, unseen_pages, window_pages
 from cutaway.core.errors import ConfigError
-from cutaway.core.faults import again
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
 from cutaway.core.limits import INT64_MAX
+from cutaway.host.faults import again
 
 DEFAULT_PAGE_SIZE = 16
 LEAST_PAGE_SIZE, MOST_PAGE_SIZE = 8, 256

@@ -166,7 +166,7 @@ class Talk:
             self._is_mid_line = not text.endswith("\n")
 
     def end(self, deltas: list[Delta]) -> None:
-        from cutaway.engine.llm import generation_of
+        from cutaway.service.llm import generation_of
 
         assert self._request is not None, "an answer ends after it was asked for"
         answer = generation_of(self._request, deltas)
@@ -209,7 +209,7 @@ class Talk:
     def diagnosis(self) -> Sequence[str]:
         """What /why says of the last answer. Some of it is run again, which takes its time."""
         from cutaway.cli.looks import opened
-        from cutaway.engine.why import why
+        from cutaway.compare.why import why
 
         if self._request is None:
             raise RequestError("there is no answer yet; ask something first.", param="why")

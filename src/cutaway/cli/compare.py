@@ -11,12 +11,12 @@ from cutaway.cli.looks import look_at, words_of
 from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
 from cutaway.cli.pictures import print_drawing
 from cutaway.cli.terminal import note, print_json
+from cutaway.compare.levers import LEVERS, change_of
 from cutaway.core.errors import RequestError
-from cutaway.engine.levers import LEVERS, change_of
 
 if TYPE_CHECKING:
     from cutaway.cli.session import Session
-    from cutaway.engine.comparison import Comparison
+    from cutaway.compare.comparison import Comparison
 
 _LEVERS = "\n\n".join(f"{name}: {meaning}" for name, meaning in LEVERS.items())
 
@@ -59,7 +59,7 @@ def compare(
     words = words_of(prompt, given, is_chat=chat)
 
     from cutaway.cli.session import open_session
-    from cutaway.engine.compare import compare as compared
+    from cutaway.compare.compare import compare as compared
 
     session = open_session(given, config=config)
     subject = look_at(session, words, is_chat=chat).subject

@@ -21,7 +21,7 @@ from cutaway.core.request import SamplingParams
 
 if TYPE_CHECKING:
     from cutaway.cli.session import Session
-    from cutaway.engine.llm import Generation
+    from cutaway.service.llm import Generation
 
 
 @with_settings(MODEL, ENGINE, SAMPLING, CHAT)
@@ -109,7 +109,7 @@ def _answer(
 ) -> Generation:
     """The whole answer; its text is shown as it comes, if at all."""
     from cutaway.cli.session import bounded
-    from cutaway.engine.llm import generation_of
+    from cutaway.service.llm import generation_of
 
     num_left = session.llm.engine.max_length - len(token_ids)
     params = bounded(params, default=COMPLETE_TOKENS, num_left=num_left)

@@ -14,7 +14,7 @@ from cutaway.cli.reading import stdin_text
 from cutaway.cli.terminal import is_seen, note, print_data, print_json
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 
 
 @with_settings(MODEL, only=("model", "accept_license"))

@@ -1,6 +1,6 @@
 """Every setting once: its name in flags, environment and files, its default and its help.
 
-Ranges and defaults are those of core/limits.py, EngineConfig and engine/bounds.py. Free of
+Ranges and defaults are those of core/limits.py, EngineConfig and service/bounds.py. Free of
 pydantic, so that help is quick; settings.py reads the values.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from cutaway.core.limits import INT64_MAX, LIMITS, Limit
-from cutaway.engine.bounds import ProcessConfig, TrafficConfig
 from cutaway.engine.config import EngineConfig
+from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 Kind = Literal["text", "texts", "int", "float", "bool"]
 

@@ -13,7 +13,7 @@ from cutaway.core.errors import RequestError
 if TYPE_CHECKING:
     from cutaway.cli.session import Session
     from cutaway.core.grammar import Grammar
-    from cutaway.engine.look import Look
+    from cutaway.replay.look import Look
     from cutaway.text.messages import Message
 
 VIEW_TOKENS = 32  # of an answer that is looked at, unless told otherwise
@@ -55,7 +55,7 @@ def opened(
     encode_seconds: float | None,
 ) -> Look:
     """An answer of this session. Raises: RequestError where nothing was recorded."""
-    from cutaway.engine.look import Look
+    from cutaway.replay.look import Look
 
     engine = session.llm.engine
     answer = None if engine.ledger is None else engine.ledger.find(request_id)

@@ -47,7 +47,7 @@ def quantize(
     with download_bar(model) as progress:
         found = find(model, progress=progress)
 
-    from cutaway.engine.quality import CHUNK
+    from cutaway.bench.quality import CHUNK
     from cutaway.engine.requantize import requantize
     from cutaway.engine.tokenizer_of import tokenizer_of
     from cutaway.weights.store import describe
@@ -86,7 +86,7 @@ def quantize(
 
 
 def _measured(model: str, out: str, text: str, num_tokens: int) -> dict[str, Any]:
-    from cutaway.engine.quality import Judged, Logits
+    from cutaway.bench.quality import Judged, Logits
 
     truth, made = Logits(model, dtype="float32"), Logits(out, dtype="float32")
     itself, judged = Judged(), Judged()

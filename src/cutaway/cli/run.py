@@ -13,7 +13,7 @@ from cutaway.cli.serve import keys_of, serve_model
 from cutaway.cli.terminal import note
 
 if TYPE_CHECKING:
-    from cutaway.server.auth import Keys
+    from cutaway.server.entry.auth import Keys
 
 
 @with_settings(MODEL, ENGINE, TRAFFIC)

@@ -16,8 +16,8 @@ from cutaway.cli.terminal import note
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.server.auth import Keys
     from cutaway.server.config import ServerConfig
+    from cutaway.server.entry.auth import Keys
     from cutaway.server.spans import Spans
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
@@ -153,7 +153,7 @@ def serve(
 
 def keys_of(server: ServerConfig, file: Path | None, *, allow_unauthenticated: bool) -> Keys:
     """The keys of a file, or none where none is needed. Raises: ConfigError."""
-    from cutaway.server.auth import Keys, read_keys
+    from cutaway.server.entry.auth import Keys, read_keys
 
     if file is not None:
         return read_keys(file)
@@ -180,11 +180,11 @@ def serve_model(
     import asyncio
 
     from cutaway.cli.settings import resolve
-    from cutaway.engine.process import ProcessService
     from cutaway.server import log
     from cutaway.server.context import Context
     from cutaway.server.descriptors import fitted, raise_limit
     from cutaway.server.run import listening, serve, url_of
+    from cutaway.service.process import ProcessService
     from cutaway.weights.find import find
 
     settings = resolve(given, config=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -12,14 +13,14 @@ from cutaway.cli.answers import Answer, answer_object
 from cutaway.cli.at_hand import at_hand, note_left_out
 from cutaway.cli.progress import download_bar
 from cutaway.cli.settings import Resolved, resolve
-from cutaway.core import garbage
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
+from cutaway.host import garbage
 from cutaway.weights.find import find
 from cutaway.weights.names import NAMED
 
 if TYPE_CHECKING:
-    from cutaway.engine.llm import LLM
+    from cutaway.service.llm import LLM
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,10 @@ class Session:
 
         LLM.stream gives no such chance between the steps of a long prompt.
         """
-        engine = self.llm.engine
-        engine.add(request)
-        try:
-            while True:
-                if is_stopped():
-                    engine.abort(request.request_id)  # its last news comes with the next step
-                for delta in engine.step():
-                    if delta.request_id == request.request_id:
-                        yield delta
-                        if delta.finish_reason is not None:
-                            return
-        finally:
-            engine.abort(request.request_id)
+        steps = self.llm.engine.follower.follow([request], is_stopped=is_stopped)
+        with closing(steps):
+            for news in steps:
+                yield from news
 
 
 def open_session(given: Mapping[str, object], *, config: Path | None) -> Session:
@@ -92,7 +84,7 @@ def open_llm(settings: Resolved) -> LLM:
 
         opening = Opening(find(settings.model))
         torch_library.load()  # the tokenizer is made meanwhile
-        from cutaway.engine.llm import LLM
+        from cutaway.service.llm import LLM
 
         llm = LLM(opening, **settings.engine)
     note_left_out(at_hand(settings.model))

@@ -39,8 +39,8 @@ from cutaway.cli.keys import (
 from cutaway.core import limits
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.request import SamplingParams
-from cutaway.engine.bounds import ProcessConfig, TrafficConfig
 from cutaway.engine.config import EngineConfig
+from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 Origin = Literal["flag", "environment", "file", "user file", "model", "default"]
 

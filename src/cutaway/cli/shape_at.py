@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.cli.at_hand import at_hand
-from cutaway.core import gguf
 from cutaway.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
 from cutaway.core.shapes import ModelShape
 from cutaway.core.weight_types import WeightBytes, weights_of_file
+from cutaway.host import gguf
 from cutaway.models.reading import read_config, read_gguf
 
 

@@ -15,7 +15,7 @@ from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
 from cutaway.cli.pictures import print_lines, print_title
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError, RequestError, TraceFileError
-from cutaway.core.whole_file import write_whole
+from cutaway.host.whole_file import write_whole
 
 if TYPE_CHECKING:
     from cutaway.trace.file import SavedView, TraceFile
@@ -69,15 +69,15 @@ def save(
         raise ConfigError(f"{file}: its folder is not there. Make {file.parent}, or name another.")
 
     from cutaway.cli.session import open_session
-    from cutaway.engine.saved import saving_of
-    from cutaway.engine.service import Kept
+    from cutaway.core.looks import FileRequest
+    from cutaway.replay.trace_file import saving_of
     from cutaway.views import view_of
 
     names = () if views is None else tuple(_names(views))
     for name in names:
         view_of(name)  # a name that there is not is told before the model is loaded
     look = look_at(open_session(given, config=config), words, is_chat=chat)
-    kept = Kept(views=names, steps=steps, layers=layers, heads=heads, redact=redact)
+    kept = FileRequest(views=names, steps=steps, layers=layers, heads=heads, redact=redact)
     trace = saving_of(look, kept).write(file)
     note(
         f"{file}: {show_bytes(file.stat().st_size)}, {trace.section('answer')['num_tokens']} "

@@ -34,7 +34,7 @@ def why(
     words = words_of(prompt, given, is_chat=chat)
 
     from cutaway.cli.session import open_session
-    from cutaway.engine.why import why as diagnose
+    from cutaway.compare.why import why as diagnose
 
     session = open_session(given, config=config)
     found = diagnose(session.llm.engine, look_at(session, words, is_chat=chat))

@@ -56,3 +56,23 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
     40: BlockType("NVFP4", 64, 36),
     41: BlockType("Q1_0", 128, 18),
 }
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """Where one tensor lies and how it is stored.
+
+    shape:  rows first, as in torch; the file lists it the other way round.
+    offset: bytes from the start of the file.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The first byte after it."""
+        return self.offset + self.num_bytes

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cutaway.core.gguf_header import GgufTensor
-from cutaway.core.gguf_types import BLOCK_TYPES
+from cutaway.core.gguf_types import BLOCK_TYPES, GgufTensor
 from cutaway.core.shapes import Matrix, ModelShape
 
 

@@ -17,7 +17,6 @@ import torch
 from cutaway.cache.paged import CacheStats, PagedCache
 from cutaway.cache.pool import Pool
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
-from cutaway.core.faults import again, error_of, note
 from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
@@ -28,22 +27,21 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
 from cutaway.engine.drafters import Drafter
 from cutaway.engine.draws import draw, good, score_prompts
+from cutaway.engine.fingerprints import fingerprints
+from cutaway.engine.follow import Follower
 from cutaway.engine.memory import pages_of
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import can_record
 from cutaway.engine.recorder import Recorder
-from cutaway.engine.replay import Replay, SinkOf
-from cutaway.engine.replay_plan import Level, ReplayPlan, plan_replay
 from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.verify import Present, Verdict, fingerprints, verify
+from cutaway.host.faults import again, error_of, note
 from cutaway.sampling.accept import accept
 from cutaway.sampling.grammar import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.ledger import Ledger
-from cutaway.trace.records import AnswerRecord
 
 # Prompt tokens in a step of native kernels. More make it longer and no prompt faster: SmolLM2 takes
 # 0.45 ms a token from 64 tokens on, 0.49 with 512 and 0.85 with 2,048 in one step.
@@ -124,7 +122,8 @@ class Engine:
         self.recorder = (
             None if self.ledger is None else Recorder(self.ledger, page_size=config.page_size)
         )
-        self._fingerprints = {} if self.ledger is None else fingerprints(model.transformer)
+        # Of the weights as recording began, to find out later which have changed.
+        self.fingerprints = {} if self.ledger is None else fingerprints(model.transformer)
         can_roll_back = all(group.spec.can_roll_back for group in groups)
         self._can_roll_back = can_roll_back
         self._drafter = drafter if can_roll_back else None
@@ -133,6 +132,7 @@ class Engine:
         self._admission = Admission(model, self.scheduler, max_length=self.max_length)
         self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
+        self.follower = Follower(self)
         self.num_steps = 0
         self.num_drafted = 0
         self.num_accepted = 0
@@ -199,69 +199,6 @@ class Engine:
         for sequence in self._answers:
             if sequence.request.request_id == request_id:
                 self.scheduler.hold(sequence, is_held=is_held)
-
-    def replay(
-        self,
-        answer: AnswerRecord,
-        *,
-        level: Level = "shape-faithful",
-        prefill_chunk: int | None = None,
-        sink_of: SinkOf | None = None,
-        intervenes: bool = False,
-    ) -> Replay:
-        """An answer of the ledger, ready to run again in pages of its own.
-
-        prefill_chunk: of steps that are not those of serving; None takes the engine's own.
-        Its plan tells the cost before it is spent; running it is up to the caller.
-        Raises: ReplayError when the record of it is not whole.
-        """
-        plan = self.replay_plan(answer, level=level, prefill_chunk=prefill_chunk)
-        return Replay(
-            plan, model=self.model, config=self.config, sink_of=sink_of, intervenes=intervenes
-        )
-
-    def replay_plan(
-        self,
-        answer: AnswerRecord,
-        *,
-        level: Level = "shape-faithful",
-        prefill_chunk: int | None = None,
-    ) -> ReplayPlan:
-        """What it takes to run an answer of the ledger again; it holds no pages.
-
-        level, prefill_chunk: as for replay.
-        Raises: ReplayError when the record of it is not whole.
-        """
-        assert self.ledger is not None, "an answer comes from the ledger"
-        return plan_replay(
-            self.ledger,
-            answer,
-            page_size=self.config.page_size,
-            prefill_chunk=prefill_chunk or self.config.prefill_chunk,
-            level=level,
-        )
-
-    def verify(
-        self,
-        answer: AnswerRecord,
-        *,
-        level: Level = "shape-faithful",
-        prefill_chunk: int | None = None,
-    ) -> Verdict:
-        """Run an answer of the ledger again and say whether it is the one that was served.
-
-        level, prefill_chunk: as for replay.
-        Raises: ReplayError when the record of it is not whole.
-        """
-        params = answer.request.params
-        present = Present(self._fingerprints, self.model.transformer, self.cache, self.runner.pool)
-        return verify(
-            self.replay(answer, level=level, prefill_chunk=prefill_chunk),
-            vocab_size=self.model.facts.vocab_size,
-            end_ids=self.model.end_ids(params),
-            state=self.grammar_state(params),
-            present=present,
-        )
 
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:
         """The grammar of an answer before its first token; compiled again where it is not kept."""

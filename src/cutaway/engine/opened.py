@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.gguf import GgufFile
+from cutaway.host.gguf import GgufFile
 from cutaway.models.architecture import Architecture, FitsNames, Layout
 from cutaway.models.nested import TEXT_PARTS, text_name
 from cutaway.models.reading import read_config, read_gguf, word_of

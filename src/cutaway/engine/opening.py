@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from cutaway.core import gguf
-from cutaway.core.gguf import GgufFile
 from cutaway.engine.tokenizer_of import tokenizer_of
+from cutaway.host import gguf
+from cutaway.host.gguf import GgufFile
 from cutaway.tokens.files import tokenizer_from_gguf
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find import Found

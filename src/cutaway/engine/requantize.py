@@ -7,7 +7,6 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from cutaway.core import gguf
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.weights import Target
@@ -15,7 +14,7 @@ from cutaway.engine.build import load_model, num_pages
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.opened import folder_of, open_gguf, open_hf
-from cutaway.engine.quality import CHUNK
+from cutaway.host import gguf
 from cutaway.quantize.compensated import compensated, inverse_root
 from cutaway.quantize.floats8 import Float8Matrix
 from cutaway.quantize.gguf_rounding import block_type, blocks_of
@@ -29,6 +28,7 @@ from cutaway.weights.rounded import RoundedWeights, matrices_of
 from cutaway.weights.write_folder import write_folder
 from cutaway.weights.write_gguf import write_gguf
 
+CHUNK = 512  # tokens of calibration text, each read from an empty cache
 _MOST_BYTES = 2**30  # of products of inputs that are held at once; the text is read again for more
 
 Progress = Callable[[int, int], None]  # matrices done, of how many

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
-from cutaway.core.pulse import PULSE
 from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import NativeSteps, can_record
+from cutaway.host.pulse import PULSE
 
 
 class Runner:

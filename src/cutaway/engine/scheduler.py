@@ -21,10 +21,10 @@ from functools import partial
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
-from cutaway.core.faults import again
 from cutaway.engine.sequence import Sequence
 from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Shares
 from cutaway.engine.waiting import WaitingQueue
+from cutaway.host.faults import again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import cast
 
-from cutaway.core import gguf
 from cutaway.core.errors import ModelFormatError, TemplateError
+from cutaway.host import gguf
 from cutaway.text.template import ChatTemplate, choose_source
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find import Found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cutaway.core import gguf
+from cutaway.host import gguf
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 from cutaway.tokens.files import load_folder, tokenizer_from_gguf
 from cutaway.tokens.json_node import JsonNode

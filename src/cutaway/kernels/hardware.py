@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 
 _READ_BYTES = 1 << 28  # far beyond what a core's own caches hold
 

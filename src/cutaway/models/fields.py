@@ -9,7 +9,7 @@ from typing import cast
 from cutaway.core.claims import most_of
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.limits import shown
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 
 
 class Fields:

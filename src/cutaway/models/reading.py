@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol, cast
 
 from cutaway.core.claims import check_claims
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.gguf import GgufFile
 from cutaway.core.shapes import ModelShape
+from cutaway.host.gguf import GgufFile
 from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_file, gguf_word
 from cutaway.models.architecture import Architecture
 from cutaway.models.fields import Fields

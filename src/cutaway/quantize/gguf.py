@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.gguf import GgufFile, GgufTensor
 from cutaway.core.gguf_types import BLOCK_TYPES
+from cutaway.host.gguf import GgufFile, GgufTensor
 from cutaway.quantize.gguf_blocks import BLOCKS, Parts
 
 # Types that keep plain numbers: they need no unpacking.

@@ -14,24 +14,16 @@ from starlette.responses import Response
 
 from cutaway import __version__
 from cutaway.core.errors import CutawayError
-from cutaway.server import (
-    anthropic,
-    health,
-    learn,
-    levers,
-    models,
-    openai_chat,
-    openai_completions,
-    openai_responses,
-    page,
-    tokens,
-    traces,
-    views,
-)
-from cutaway.server.auth import Keys
+from cutaway.server import health, models, page, tokens
+from cutaway.server.anthropic import messages as anthropic
 from cutaway.server.context import Context
-from cutaway.server.door import ClientGoneError, Door
+from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.door import ClientGoneError, Door
 from cutaway.server.errors import HttpError, absent, encoded, fault_of, headers_of
+from cutaway.server.looks import learn, levers, traces, views
+from cutaway.server.openai import chat as openai_chat
+from cutaway.server.openai import completions as openai_completions
+from cutaway.server.openai import responses as openai_responses
 
 # One entry per API, in the order of the documentation.
 ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (

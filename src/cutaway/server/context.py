@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
-from cutaway.engine.bounds import ProcessConfig
-from cutaway.engine.service import Service
 from cutaway.engine.template_of import compiled_template, template_source_of
 from cutaway.engine.tokenizer_of import tokenizer_of
 from cutaway.server.config import ServerConfig
 from cutaway.server.errors import HttpError, ModelUnknownError
 from cutaway.server.metrics import Metrics
 from cutaway.server.worker import Worker
+from cutaway.service.bounds import ProcessConfig
+from cutaway.service.service import Service
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find import Found

@@ -16,7 +16,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.door import check_request
 from cutaway.server.context import Context
-from cutaway.server.door import Call
+from cutaway.server.entry.door import Call
 from cutaway.server.tool_words import told
 from cutaway.server.tools import Tools
 from cutaway.stream.answer import AnswerParser

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from cutaway.server import log
 from cutaway.server.config import ServerConfig
-from cutaway.server.door import ClientGoneError, Message, Receive, Scope, Send, call_of
+from cutaway.server.entry.door import ClientGoneError, Message, Receive, Scope, Send, call_of
 from cutaway.server.errors import encoded, fault_of
 
 T = TypeVar("T")

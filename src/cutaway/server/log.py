@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cutaway.core.lines import MAX_LINES, Lines
+from cutaway.host.lines import MAX_LINES, Lines
 
 Form = Literal["text", "json"]
 

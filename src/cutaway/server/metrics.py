@@ -17,7 +17,7 @@ from cutaway.core.output import Timings, Usage
 from cutaway.core.request import SamplingParams
 
 if TYPE_CHECKING:
-    from cutaway.engine.service import EngineStats
+    from cutaway.service.service import EngineStats
 
 _SECONDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from cutaway.server.browsers import Browsers
+from cutaway.server.entry.browsers import Browsers
 
 BUILT = Path(__file__).resolve().parent.parent / "_web"
 

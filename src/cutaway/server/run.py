@@ -17,11 +17,11 @@ import uvicorn
 from cutaway.core.errors import ConfigError, EngineClosedError
 from cutaway.server import log
 from cutaway.server.app import build_app
-from cutaway.server.auth import Keys
 from cutaway.server.config import ServerConfig, host_in_url
-from cutaway.server.connection import protocol, settings
 from cutaway.server.context import Context
 from cutaway.server.descriptors import Listener
+from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.connection import protocol, settings
 
 CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
 

@@ -24,7 +24,7 @@ from cutaway import __version__
 from cutaway.core.errors import ConfigError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
-from cutaway.server.door import Call
+from cutaway.server.entry.door import Call
 
 _PATH = "/v1/traces"  # where a receiver of OTLP takes spans, unless it says otherwise
 _BILLION = 1_000_000_000

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from cutaway.core.errors import OverloadedError
-from cutaway.core.shared_bound import SharedBound
-from cutaway.server.owner import who_asks
+from cutaway.server.entry.owner import who_asks
+from cutaway.service.shared_bound import SharedBound
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Protocol
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 
 Pair = tuple[int, int]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 
 # Pieces whose ids are remembered: some 13 MB when full. A longer piece seldom comes twice.
 CACHED_PIECES = 1 << 16

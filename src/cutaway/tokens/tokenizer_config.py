@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.json_node import JsonNode
 

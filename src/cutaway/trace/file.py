@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from cutaway.core.errors import TraceFileError
-from cutaway.core.whole_file import write_whole
+from cutaway.host.whole_file import write_whole
 from cutaway.trace.tensors import Array, packed, unpacked
 
 SCHEMA = 1

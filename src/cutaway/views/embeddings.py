@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, cut
 from cutaway.views.payload import Array
 from cutaway.views.plane import draw_points, principal

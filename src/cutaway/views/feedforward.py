@@ -14,7 +14,7 @@ from cutaway.blocks.block import Block
 from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.core.errors import RequestError
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query

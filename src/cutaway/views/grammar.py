@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.errors import GrammarError
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, cut, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query

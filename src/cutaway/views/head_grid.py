@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cutaway.blocks.attention.opened import Opened
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, strip
 from cutaway.views.heads import (
     GATE,

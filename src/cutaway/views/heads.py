@@ -12,7 +12,7 @@ from cutaway.blocks.attention.opened import Openable, Opened, attention_weights
 from cutaway.blocks.block import Block
 from cutaway.core.errors import RequestError
 from cutaway.core.layout import Extent, Window
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject
 from cutaway.views.taken import Taken

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, columns, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query

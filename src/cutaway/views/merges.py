@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.tokens.tokenizer import Merge, Piece, Tokenizer
 from cutaway.views.drawing import WIDTH, Drawing, Span, columns, cut
 from cutaway.views.query import Query

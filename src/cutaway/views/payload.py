@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32 | np.int64 | np.uint8]]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.sampling.candidates import Row
 from cutaway.sampling.grammar import GrammarState
 from cutaway.stream.text import TextStream

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span
 from cutaway.views.query import Query
 from cutaway.views.subject import Subject

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
-from cutaway.core.turns import breathe
+from cutaway.host.turns import breathe
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.quantize.scheme import Weight

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.pulse import PULSE
 from cutaway.core.weights import Target
+from cutaway.host.pulse import PULSE
 from cutaway.weights.source import WeightSource
 
 _MOST_SHOWN = 60  # names, or runs of names, in one message

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from cutaway.core.pulse import PULSE
 from cutaway.core.weights import Target
+from cutaway.host.pulse import PULSE
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split
 from cutaway.weights.source import WeightSource

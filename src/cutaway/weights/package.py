@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from cutaway.core.errors import DownloadError
-from cutaway.core.whole_file import remove_stale, sync_folder, whole_file
+from cutaway.host.whole_file import remove_stale, sync_folder, whole_file
 from cutaway.weights import checked
 from cutaway.weights.names import NamedModel, Packed
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cutaway.core.gguf import GgufFile
+from cutaway.host.gguf import GgufFile
 from cutaway.quantize.gguf import PLAIN, check_supported, unpack
 from cutaway.quantize.gguf_packed import BlockMatrix
 from cutaway.quantize.scheme import Quantized

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from cutaway.core import gguf
 from cutaway.core.errors import ModelError, ModelFormatError, ModelNotFoundError
 from cutaway.core.limits import shown
+from cutaway.host import gguf
 from cutaway.weights import checked, package
 from cutaway.weights.find import Found
 from cutaway.weights.folder import CONFIG

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cutaway.core.whole_file import whole_folder
+from cutaway.host.whole_file import whole_folder
 from cutaway.quantize.floats8 import Float8Matrix
 from cutaway.quantize.integers import IntegerMatrix
 from cutaway.quantize.schemes import Scheme

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from cutaway.core.gguf import GgufFile
 from cutaway.core.gguf_types import BLOCK_TYPES
-from cutaway.core.whole_file import whole_file
+from cutaway.host.gguf import GgufFile
+from cutaway.host.whole_file import whole_file
 
 _NUMBERS = {stored.name: number for number, stored in BLOCK_TYPES.items()}
 # general.file_type: what most of a file is in.

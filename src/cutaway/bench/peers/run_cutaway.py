@@ -12,8 +12,8 @@ from itertools import count
 
 from cutaway.bench.peers.loop import answers, serve, token_ids
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.llm import LLM
 from cutaway.kernels import capture, hardware
+from cutaway.service.llm import LLM
 
 
 class Cutaway:

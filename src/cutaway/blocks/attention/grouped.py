@@ -27,7 +27,7 @@ from cutaway.kernels.heads import HeadNorm, is_fused, turn_and_store
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
 
-# The other form of the sums over pages, for engine/variant.py.
+# The other form of the sums over pages, for compare/variant.py.
 NAIVE = naive_paged_attention
 
 

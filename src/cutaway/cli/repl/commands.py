@@ -18,7 +18,7 @@ from cutaway.cli.repl.memory import Fact
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import check
 from cutaway.core.request import SamplingParams
-from cutaway.core.whole import whole_number
+from cutaway.core.whole_numbers import whole_number
 
 OUTSIDE = "[outside the model]"
 

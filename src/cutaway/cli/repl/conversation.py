@@ -13,7 +13,7 @@ from cutaway.cli.repl import memory, tools
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.core.request import SamplingParams
-from cutaway.core.whole_file import write_whole
+from cutaway.host.whole_file import write_whole
 from cutaway.text.kinds import is_table
 
 FORMAT = "cutaway chat 1"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cutaway.core.errors import RequestError
-from cutaway.core.whole_file import PRIVATE
+from cutaway.host.whole_file import PRIVATE
 
 MAX_CHARACTERS = 500  # of one fact: all of them stand in every prompt
 _TABLE = """create table if not exists facts (

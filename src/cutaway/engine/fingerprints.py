@@ -1,0 +1,39 @@
+"""A number for each stored matrix or vector of a model, which any changed bit changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cutaway.quantize.packed import Packed
+
+
+def fingerprints(model: torch.nn.Module) -> dict[str, int]:
+    """A number per stored matrix or vector that any changed bit changes.
+
+    The sum of its 64-bit words modulo 2^64: a bit counts 2^k, which is never 0 there.
+    """
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    modules = cast("Iterator[tuple[str, torch.nn.Module]]", model.named_modules())
+    for name, module in modules:
+        if isinstance(module, Packed):
+            tensors[name] = module.packed.data
+    return {name: _sum_of_words(tensor.detach()) for name, tensor in tensors.items()}
+
+
+def _sum_of_words(tensor: Tensor) -> int:
+    data = as_bytes(tensor)
+    end = data.numel() // 8 * 8
+    words, rest = data[:end].view(torch.int64), int(data[end:].to(torch.int64).sum())
+    # numpy adds 8 GB/s here, torch 2.2: 0.1 s of a start.
+    whole = int(np.add.reduce(words.numpy())) if data.device.type == "cpu" else int(words.sum())
+    return (whole + rest) % 2**64
+
+
+def as_bytes(numbers: Tensor) -> Tensor:
+    """All bytes of a tensor, in its order."""
+    return numbers.contiguous().view(torch.uint8).flatten()

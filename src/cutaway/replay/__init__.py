@@ -1,0 +1,1 @@
+"""A recorded answer run again: its plan, its verdict, and looks at what it computed on the way."""

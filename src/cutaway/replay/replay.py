@@ -1,0 +1,139 @@
+"""A recorded answer run again, step by step, in a pool of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from cutaway.cache.pool import Pool
+from cutaway.cache.table import pages_for, unseen_pages
+from cutaway.core.errors import ReplayError
+from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
+from cutaway.core.step import Numbers, ShapePlan, Sink
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.model import LoadedModel
+from cutaway.engine.native import can_record
+from cutaway.engine.runner import runner_of
+from cutaway.replay.plan import ReplayPlan, Run
+from cutaway.trace.records import Origin
+
+# Who sees the taps of a run: a reader, or nobody.
+SinkOf = Callable[[Run], Sink | None]
+
+
+class Replay:
+    """Runs a plan. Its pool lives as long as it does.
+
+    sink_of:   who sees the taps of each run.
+    intervenes: whether what sinks return takes a value's place. The model then runs as modules,
+    which is another arithmetic where native kernels served.
+    """
+
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        *,
+        model: LoadedModel,
+        config: EngineConfig,
+        sink_of: SinkOf | None = None,
+        intervenes: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._device, self._page_size, self._sink_of = model.device, config.page_size, sink_of
+        self._groups = group_layers(model.transformer.cache_specs)
+        self.pool = Pool(
+            self._groups,
+            num_pages=[plan.num_pages] * len(self._groups),
+            page_size=config.page_size,
+            dtype=model.cache_dtype,
+            device=model.device,
+            is_native=can_record(model),
+        )
+        self._runner = runner_of(
+            model,
+            self.pool,
+            config=config,
+            max_length=model.facts.max_length,
+            max_tokens=plan.max_tokens,
+            keeps=sink_of is not None,
+            is_plain=intervenes,
+        )
+
+    def steps(self, stop: int | None = None) -> Iterator[tuple[Run, Tensor]]:
+        """Each step of the plan, or the first so many, after it was run.
+
+        Shapes: with each, the logits of its part's rows [R, V], valid until the next one.
+        """
+        for run in self.plan.runs[:stop]:
+            sink = None if self._sink_of is None else self._sink_of(run)
+            logits = self._runner.forward(self._numbers_of(run), sink)
+            first = sum(part.num_rows for part in run.step.parts[: run.at])
+            yield run, logits[first : first + run.part.num_rows]
+
+    def stored(self, origin: Origin, layer: int, count: int) -> dict[str, Tensor]:
+        """What a layer keeps of an admission's first tokens, as float32.
+
+        Shapes: each field [count, ...]. Raises: ReplayError where a layer keeps a state instead.
+        """
+        cache, size = self.pool.layers[layer], self._page_size
+        if self._groups[cache.group].spec.is_state:
+            raise ReplayError(
+                f"layer {layer} keeps a state, not keys of tokens; ask for another layer."
+            )
+        pages = self._tensor(list(self.plan.tables[origin][: pages_for(count, size)]))
+        places = torch.arange(count, device=self._device)
+        slots = pages[places // size] * size + places % size
+        fields = self._groups[cache.group].spec.fields
+        return {field.name: cache.read(field.name, slots) for field in fields}
+
+    def _numbers_of(self, run: Run) -> Numbers:
+        parts = run.step.parts
+        starts = [0, *accumulate(part.count for part in parts)]
+        token_ids = [0] * starts[-1]
+        token_ids[starts[run.at] : starts[run.at + 1]] = _token_ids(run)
+        rows = [
+            row
+            for part, (_, end) in zip(parts, pairwise(starts), strict=True)
+            for row in range(end - part.num_rows, end)
+        ]
+        places = [self._places(run, group) for group in self._groups]
+        return Numbers(
+            token_ids=token_ids,
+            positions=[p for part in parts for p in range(part.start, part.end)],
+            declared_lengths=[run.answer.max_length] * starts[-1],
+            logit_rows=rows,
+            plan=ShapePlan(tuple(part.count for part in parts), tuple(part.end for part in parts)),
+            pages=[pages for pages, _ in places],
+            slots=[slots for _, slots in places],
+        )
+
+    def _places(self, run: Run, group: CacheGroup) -> tuple[list[list[int]], list[int]]:
+        """Pages and slots: ours for our part; the dummies read and write the scratch page."""
+        size, parts = self._page_size, run.step.parts
+        table = [[SCRATCH_PAGE] * pages_for(part.end, size) for part in parts]
+        slots: list[int] = []
+        for index, part in enumerate(parts):
+            if index == run.at:
+                pages = list(self.plan.tables[run.writer][: pages_for(part.end, size)])
+                slots += [pages[p // size] * size + p % size for p in range(part.start, part.end)]
+                for unseen in unseen_pages(group.spec.extent, part.start, size):
+                    pages[unseen] = SCRATCH_PAGE
+                table[index] = pages
+            else:
+                slots += [p % size for p in range(part.start, part.end)]
+        return table, slots
+
+    def _tensor(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _token_ids(run: Run) -> list[int]:
+    """What went through the model: known tokens, and drafts behind them."""
+    part = run.part
+    known = run.answer.token_ids[part.start : part.end - len(part.draft_token_ids)]
+    token_ids = [*known, *part.draft_token_ids]
+    assert len(token_ids) == part.count, "the record has every token that a step computed"
+    return token_ids

@@ -1,0 +1,304 @@
+"""Anthropic's messages: a conversation in, blocks of content out, at once or as events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core import limits
+from cutaway.core.errors import RequestError
+from cutaway.core.grammar import Grammar
+from cutaway.core.limits import inside, shown
+from cutaway.core.output import Usage
+from cutaway.core.request import Request
+from cutaway.server.answers import Answer, news
+from cutaway.server.anthropic.messages_input import messages_of, tools_of
+from cutaway.server.anthropic.messages_output import Blocks, content_of, usage_of
+from cutaway.server.body import read
+from cutaway.server.constraints import schema_grammar
+from cutaway.server.context import Context
+from cutaway.server.conversation import Conversation, Reading, renamed, request_of, turn_of
+from cutaway.server.entry.door import Call, call_of
+from cutaway.server.events import EventStream, named, until_gone
+from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
+from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.openai.fields import optional
+from cutaway.server.openai.parts import timings_of
+from cutaway.server.routes import described, json_answer
+from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.stream.formats import choose_reasoning
+from cutaway.text.kinds import is_row
+
+# The newer one only takes fields away, temperature among them; here they stay, as extras.
+VERSIONS = ("2023-06-01", "2026-10-21")
+
+_OBJECT = {"type": "object"}
+_MESSAGES = array({**_OBJECT, "required": ["role", "content"]}, minItems=1)
+_SYSTEM = {"anyOf": [{"type": "string"}, array(_OBJECT), {"type": "null"}]}
+_CHOICES = {
+    **_OBJECT,
+    "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}},
+    "required": ["type"],
+}
+_STOPS = array({"type": "string", "minLength": 1}, maxItems=limits.MAX_STOP_STRINGS)
+_THINKING = {**_OBJECT, "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]}}}
+_ERROR = {
+    **_OBJECT,
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            **_OBJECT,
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "required": ["type", "message"],
+        },
+    },
+    "required": ["type", "error"],
+}
+
+
+class CountBody(Body):
+    """A conversation whose tokens are counted."""
+
+    model: str
+    messages: Annotated[object, given(_MESSAGES)]
+    system: Annotated[object, given(_SYSTEM)] = None
+    tools: Annotated[object, given(optional(array(_OBJECT, maxItems=MAX_TOOLS)))] = None
+    tool_choice: Annotated[object, given(optional(_CHOICES))] = None
+    thinking: Annotated[object, given(optional(_THINKING))] = None
+    output_config: Annotated[object, given(optional(_OBJECT))] = None
+    chat_template_kwargs: Annotated[object, given(optional(_OBJECT))] = None
+    cache_control: Ignored = None  # every prompt is kept in the cache as it is
+
+
+class MessagesBody(CountBody):
+    """A conversation that is answered."""
+
+    max_tokens: Annotated[int | None, Limited("max_tokens")]
+    stream: bool | None = None
+    stop_sequences: Annotated[object, given(optional(_STOPS))] = None
+    temperature: Annotated[float | None, Limited("temperature")] = None
+    top_p: Annotated[float | None, Limited("top_p")] = None
+    top_k: Annotated[int | None, Limited("top_k")] = None
+    min_p: Annotated[float | None, Limited("min_p")] = None
+    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
+    seed: Annotated[int | None, Limited("seed")] = None
+    ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
+    timeout: Annotated[float | None, Limited("timeout")] = None
+    cutaway: OptIn | None = None
+    container: Annotated[object, Refused("It runs no code.")] = None
+    mcp_servers: Annotated[object, Refused("It asks no other servers.", ([],))] = None
+    context_management: Annotated[object, Refused("Leave out what is old yourself.")] = None
+    metadata: Ignored = None
+    service_tier: Ignored = None
+    inference_geo: Ignored = None
+    speed: Ignored = None
+    user_profile_id: Ignored = None
+    workspace_id: Ignored = None
+    diagnostics: Ignored = None
+
+
+_DRAWN = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request, ready for the engine."""
+
+    request: Request
+    reading: Reading
+    is_streamed: bool
+    is_traced: bool  # whether the end tells where the answer opens
+
+
+def router(context: Context) -> APIRouter:
+    """The routes of this API."""
+    routes = APIRouter()
+
+    @routes.post("/v1/messages", **described(MessagesBody, streams=True, error=_ERROR))
+    async def messages(http: HttpRequest) -> Response:
+        _check_version(http)
+        call = call_of(http.scope)
+        asked = await context.worker.take_in(_asked, await http.body(), context, call)
+        if asked.is_streamed:
+            return EventStream(
+                _events(context, call, asked),
+                config=context.config,
+                error_event=lambda body: b"event: error\ndata: " + body + b"\n\n",
+            )
+        return json_answer(await until_gone(http.receive, _whole(context, call, asked)))
+
+    @routes.post("/v1/messages/count_tokens", **described(CountBody, error=_ERROR))
+    async def count_tokens(http: HttpRequest) -> Response:
+        _check_version(http)
+        return json_answer(await context.worker.take_in(_counted, await http.body(), context))
+
+    return routes
+
+
+def _check_version(http: HttpRequest) -> None:
+    version = http.headers.get("anthropic-version")
+    if version not in (None, *VERSIONS):
+        raise RequestError(
+            f"anthropic-version is {shown(version)}; it must be {' or '.join(VERSIONS)}.",
+            param="anthropic-version",
+        )
+
+
+def _counted(data: bytes, context: Context) -> dict[str, int]:
+    body = read(data, CountBody)
+    context.check_model(body.model)
+    return {"input_tokens": len(turn_of(_conversation(body, context), context).token_ids)}
+
+
+def _asked(data: bytes, context: Context, call: Call) -> Asked:
+    """Everything that can be wrong with a request is found here, in a worker thread."""
+    body = read(data, MessagesBody)
+    context.check_model(body.model)
+    if body.max_tokens is None:
+        raise RequestError("max_tokens is missing; the request needs it.", param="max_tokens")
+    stops = body.stop_sequences
+    if not (stops is None or is_row(stops)):
+        raise RequestError(
+            f"stop_sequences is {shown(stops)}; it must be a list.", param="stop_sequences"
+        )
+    turn = turn_of(_conversation(body, context), context)
+    drawn = {name: getattr(body, name) for name in (*_DRAWN, "ignore_eos")}
+    with renamed({"stop": "stop_sequences", "prompt": "messages"}):
+        params = context.sampling_params({**drawn, "stop": stops, **turn.sampling})
+        request = request_of(
+            turn, params, context=context, call=call, prefix="msg_", timeout=body.timeout
+        )
+    return Asked(
+        request=request,
+        reading=turn.reading,
+        is_streamed=bool(body.stream),
+        is_traced=wants_trace(body.cutaway, context),
+    )
+
+
+def _conversation(body: CountBody, context: Context) -> Conversation:
+    tools, is_parallel = tools_of(body.tools, body.tool_choice)
+    extras = _thinking(body.thinking, context)
+    if body.chat_template_kwargs is not None:
+        extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
+    return Conversation(
+        messages=messages_of(body.system, body.messages),
+        tools=tools,
+        form=_form(body.output_config),
+        form_field="output_config.format",
+        schema_field="input_schema",
+        extras=extras,
+        is_parallel=is_parallel,
+    )
+
+
+def _thinking(value: object, context: Context) -> dict[str, object]:
+    """Whether the model is to reason, as its template takes it; budgets are not held to."""
+    if value is None:
+        return {}
+    kind = object_of(value, "thinking").get("type")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise RequestError(
+            f"thinking.type is {shown(kind)}; it must be enabled, adaptive or disabled.",
+            param="thinking.type",
+        )
+    is_wanted = kind != "disabled"
+    if "enable_thinking" in context.template.variables:
+        return {"enable_thinking": is_wanted}
+    if is_wanted and choose_reasoning(context.template_source) is None:
+        raise RequestError(
+            f"thinking.type is {shown(kind)}; this model does not reason. Leave thinking out.",
+            param="thinking.type",
+        )
+    return {}
+
+
+def _form(value: object) -> Grammar | None:
+    """The form of the answer, where one is asked for."""
+    if value is None:
+        return None
+    for name, item in object_of(value, "output_config").items():
+        if name != "format" and item is not None:
+            param = inside("output_config", name)
+            raise RequestError(
+                f"{param} is {shown(item)}; only output_config.format is supported.", param=param
+            )
+    wanted = object_of(value, "output_config").get("format")
+    if wanted is None:
+        return None
+    fields = object_of(wanted, "output_config.format")
+    if fields.get("type") != "json_schema":
+        raise RequestError(
+            f"output_config.format.type is {shown(fields.get('type'))}; it must be json_schema.",
+            param="output_config.format.type",
+        )
+    return schema_grammar(fields.get("schema"), "output_config.format.schema")
+
+
+async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
+    answer, blocks = Answer(), Blocks(asked.reading)
+    events: list[dict[str, Any]] = []
+    ending: dict[str, Any] = {}
+    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    async with aclosing(following) as each:
+        async for _, delta in each:
+            answer.add(delta)
+            events += blocks.of(delta)
+            if delta.finish_reason is not None:
+                ending = blocks.ending(delta)
+    return {
+        **_message(context, asked),
+        "content": content_of(events),
+        **ending,
+        "usage": usage_of(answer.usage),
+        "timings": timings_of([answer]),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+    }
+
+
+async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+    """The message's start, its blocks, one ping as Anthropic sends it, and its end."""
+    answer, blocks = Answer(), Blocks(asked.reading)
+    has_begun = has_pinged = False
+    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    async with aclosing(following) as each:
+        async for _, delta in each:
+            answer.add(delta)
+            if not has_begun:
+                has_begun = True
+                yield _event({"type": "message_start", "message": _message(context, asked)})
+            for event in blocks.of(delta):
+                yield _event(event)
+                if not has_pinged:
+                    has_pinged = True
+                    yield _event({"type": "ping"})
+            if delta.finish_reason is not None:
+                end = {"type": "message_delta", "delta": blocks.ending(delta)}
+                counts = {"usage": usage_of(answer.usage), "timings": timings_of([answer])}
+                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                yield _event({**end, **counts, **more})
+    yield _event({"type": "message_stop"})
+
+
+def _event(event: dict[str, Any]) -> bytes:
+    return named(event["type"], event)
+
+
+def _message(context: Context, asked: Asked) -> dict[str, Any]:
+    """A message of which nothing is said yet."""
+    return {
+        "id": asked.request.request_id,
+        "type": "message",
+        "role": "assistant",
+        "model": context.name,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_of(Usage(len(asked.request.prompt_token_ids), 0, 0)),
+    }

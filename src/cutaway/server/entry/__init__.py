@@ -1,0 +1,1 @@
+"""What every connection and request must pass first: deadlines, sizes, hosts, keys."""

@@ -1,0 +1,382 @@
+"""What every request must pass before the framework sees it: sizes, deadlines, host, origin, key.
+
+A pure ASGI layer. Decisions rest on the path and headers as they came, never on a URL that a
+framework put together from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from cutaway.core.limits import shown
+from cutaway.core.whole_numbers import whole_number
+from cutaway.server import log
+from cutaway.server.config import (
+    LOOPBACK_NAMES,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    ServerConfig,
+    host_in_url,
+)
+from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
+from cutaway.server.errors import HttpError, encoded, fault_of, headers_of
+from cutaway.server.metrics import Metrics
+from cutaway.server.page import is_page
+from cutaway.service.shared_bound import SharedBound
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Any]
+Send = Callable[[Message], Any]
+App = Callable[[Scope, Receive, Send], Any]
+Headers = list[tuple[bytes, bytes]]
+
+OPEN_PATHS = frozenset(("/health", "/ready"))  # answered without a key; they hold no data
+ALLOWED_HEADERS = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+_ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection; there is nobody to tell anything."""
+
+
+@dataclass(eq=False)
+class Call:
+    """One request on its way: who asks, under which id, and what became of it."""
+
+    send: Send
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    owner: Owner = ANYBODY
+    connection: str = ""  # the one it came by, where the server's own code took it in
+    headers: Headers = field(default_factory=list[tuple[bytes, bytes]])  # of the answer
+    status: int | None = None
+    grammar_field: str | None = None  # where the body asks for a form of the answer
+    operation: str = "chat"  # what is asked for, as OpenTelemetry calls it
+    trace_parent: str | None = None  # the span of whoever asks, as W3C writes it
+    has_place: bool = False  # one of those that owners share
+    counts: dict[str, int] = field(default_factory=dict[str, int])  # tokens, for the log
+    began: float = field(default_factory=perf_counter)
+
+    @property
+    def sharer(self) -> str:
+        """Whose share it takes: the owner's, or where anybody may ask, its connection's."""
+        return self.owner.name or self.connection
+
+    async def pass_on(self, message: Message) -> None:
+        """Send a message of the answer, its headers completed."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = (b"x-request-id", self.request_id.encode())
+            given = list(message.get("headers", ()))
+            named = {name for name, _ in given}
+            always = [header for header in _ALWAYS if header[0] not in named]
+            message["headers"] = [*given, own, *always, *self.headers]
+        await self.send(message)
+
+
+class Door:
+    """The application behind its door.
+
+    closed: asked before each POST; a HttpError says why none is taken in now.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        config: ServerConfig,
+        *,
+        keys: Keys,
+        metrics: Metrics,
+        closed: Callable[[], HttpError | None],
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._keys = keys
+        self._metrics = metrics
+        self._closed = closed
+        self._num_open = 0
+        self._places = SharedBound(config.max_open_requests)
+        # Bodies on their way, the one that began first in front: when all places are taken it
+        # makes room, so that nobody is kept out by who sends slowly.
+        self._bodies: dict[Call, asyncio.Timeout] = {}
+        named = {host_in_url(config.host), *config.allowed_hosts}
+        has_any = config.is_public and not config.allowed_hosts
+        self._hosts = None if has_any else frozenset({*LOOPBACK_NAMES, *named})
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are being answered."""
+        return self._num_open
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        state = scope.setdefault("state", {})
+        call = state["call"] = Call(send, connection=state.get("connection", ""))
+        self._num_open += 1
+        try:
+            await self._answer(scope, receive, call)
+        except ClientGoneError:
+            call.status = call.status or 499
+        except Exception as error:
+            if fault_of(error).status == 500:
+                log.fault(error, request_id=call.request_id)
+            await _refuse(call, scope, fault_of(error))
+        finally:
+            self._num_open -= 1
+            self._leave(call)
+            self._note(scope, call)
+
+    async def _answer(self, scope: Scope, receive: Receive, call: Call) -> None:
+        headers: Headers = scope["headers"]
+        _check_sizes(scope)
+        self._check_host(_only(headers, b"host"))
+        if self._is_preflight(scope, call):
+            await _respond(call, 204, b"", _preflight_headers())
+            return
+        is_open = scope["path"] in OPEN_PATHS or is_page(scope["path"])
+        is_open = is_open and scope["method"] in ("GET", "HEAD")
+        if not is_open:
+            self._check_key(headers, call)
+            call.trace_parent = _trace_parent(headers)
+            self._enter(call, scope["method"])
+            _check_form(scope["method"], headers)
+        body = await self._body(call, headers, receive)
+        await self._app(scope, _replayed(body, receive), call.pass_on)
+
+    def _check_host(self, host: str | None) -> None:
+        """Only names that this server has: a page may have its own name point here."""
+        if host is None or (self._hosts is not None and _without_port(host) not in self._hosts):
+            raise HttpError(
+                status=403,
+                message=f"Host is {shown(host)}, which is no name of this server. Ask by its "
+                "address, or allow the name with --allow-host.",
+                code="host_not_allowed",
+            )
+
+    def _is_preflight(self, scope: Scope, call: Call) -> bool:
+        """Whether a browser asks what a page may send. Raises: HttpError for a foreign page."""
+        headers: Headers = scope["headers"]
+        origin = _only(headers, b"origin")
+        if origin is None:
+            return False
+        if origin in self._config.allowed_origins:
+            call.headers += [
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", b"x-request-id, retry-after"),
+                (b"vary", b"origin"),
+            ]
+            asked = _only(headers, b"access-control-request-method")
+            return scope["method"] == "OPTIONS" and asked is not None
+        if origin.partition("://")[2] == _only(headers, b"host"):
+            return False
+        raise HttpError(
+            status=403,
+            message=f"Origin is {shown(origin)}; pages from elsewhere may not ask here. "
+            "--allow-origin allows one.",
+            code="origin_not_allowed",
+        )
+
+    def _check_key(self, headers: Headers, call: Call) -> None:
+        owner = self._keys.owner(headers)
+        if owner is None:
+            raise HttpError(
+                status=401,
+                message="the API key is missing or wrong; send Authorization: Bearer KEY.",
+                code="invalid_api_key",
+                headers=(("www-authenticate", "Bearer"),),
+            )
+        call.owner = owner
+
+    def _enter(self, call: Call, method: str) -> None:
+        """Take one of the places for requests. Raises: HttpError when there is none."""
+        SHARER.set(call.sharer)
+        places = self._places
+        if places.left < 1 and self._bodies:
+            slowest, timeout = next(iter(self._bodies.items()))
+            timeout.reschedule(0)
+            self._leave(slowest)
+        if not places.has_room(call.sharer):
+            self._metrics.rejected("open_requests")
+            raise HttpError(
+                status=503,
+                message=f"{places.total} requests are open; at most {places.most} may be, and of "
+                "one owner no more than leaves room for others. Try again in a second.",
+                code="overloaded",
+                retry_after=1,
+            )
+        places.take(call.sharer)
+        call.has_place = True
+        fault = self._closed() if method == "POST" else None
+        if fault is not None:
+            self._metrics.rejected(fault.code or "closed")
+            raise fault
+
+    def _leave(self, call: Call) -> None:
+        """Give its place back, once."""
+        self._bodies.pop(call, None)
+        if call.has_place:
+            call.has_place = False
+            self._places.give(call.sharer)
+
+    async def _body(self, call: Call, headers: Headers, receive: Receive) -> bytes:
+        """The whole body, within its size and its time."""
+        config = self._config
+        length = _only(headers, b"content-length")
+        size = None if length is None else whole_number(length)
+        if size is not None and size > config.max_body_bytes:
+            raise _too_large(config.max_body_bytes)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(config.body_seconds) as whole:
+                self._bodies[call] = whole
+                while True:
+                    async with asyncio.timeout(config.body_idle_seconds):
+                        message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    body += message.get("body", b"")
+                    if len(body) > config.max_body_bytes:
+                        raise _too_large(config.max_body_bytes)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise HttpError(
+                status=408,
+                message=f"the body did not come within {config.body_idle_seconds:g} s between "
+                f"parts and {config.body_seconds:g} s in all.",
+                code="request_timeout",
+            ) from None
+        finally:
+            self._bodies.pop(call, None)
+
+    def _note(self, scope: Scope, call: Call) -> None:
+        seconds = perf_counter() - call.began
+        route = getattr(scope.get("route"), "path", "none")
+        self._metrics.answered(route, status=call.status or 0, seconds=seconds)
+        log.event(
+            "request",
+            request_id=call.request_id,
+            method=scope["method"],
+            route=route,
+            status=call.status,
+            owner=call.owner.name,
+            seconds=round(seconds, 4),
+            **call.counts,
+        )
+
+
+def call_of(scope: Scope) -> Call:
+    """The call that a request belongs to."""
+    return scope["state"]["call"]
+
+
+async def _refuse(call: Call, scope: Scope, fault: HttpError) -> None:
+    """Tell a fault; once an answer has begun there is no place for it, and it ends there."""
+    if call.status is not None:
+        return
+    headers = [(name.encode(), value.encode()) for name, value in headers_of(fault).items()]
+    kind = (b"content-type", b"application/json")
+    # What is left of the body is not read, so the connection cannot be used again.
+    await _respond(call, fault.status, encoded(fault, scope), [kind, *headers, _CLOSE])
+
+
+_CLOSE = (b"connection", b"close")
+
+
+async def _respond(call: Call, status: int, body: bytes, headers: Headers) -> None:
+    length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
+    start = {"type": "http.response.start", "status": status, "headers": [*headers, *length]}
+    await call.pass_on(start)
+    await call.pass_on({"type": "http.response.body", "body": body})
+
+
+def _preflight_headers() -> Headers:
+    return [
+        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-headers", ALLOWED_HEADERS.encode()),
+        (b"access-control-max-age", b"600"),
+    ]
+
+
+def _check_sizes(scope: Scope) -> None:
+    headers: Headers = scope["headers"]
+    num_bytes = sum(len(name) + len(value) + 4 for name, value in headers)
+    num_bytes += len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if len(headers) > MAX_HEADERS or num_bytes > MAX_HEADER_BYTES:
+        raise HttpError(
+            status=431,
+            message=f"the request has {len(headers)} headers of {num_bytes} bytes in all; at most "
+            f"{MAX_HEADERS} of {MAX_HEADER_BYTES} bytes are allowed.",
+            code="headers_too_large",
+        )
+
+
+def _check_form(method: str, headers: Headers) -> None:
+    """Only JSON, in the clear: what a page may send without asking is refused by that as well."""
+    if method != "POST":
+        return
+    kind = (_only(headers, b"content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpError(
+            status=400,
+            message=f"Content-Type is {shown(kind)}; it must be application/json.",
+            code="unsupported_content_type",
+        )
+    packed = _only(headers, b"content-encoding")
+    if packed not in (None, "identity"):
+        raise HttpError(
+            status=400,
+            message=f"Content-Encoding is {shown(packed)}; send the body as it is.",
+            code="unsupported_content_encoding",
+        )
+
+
+def _too_large(most: int) -> HttpError:
+    return HttpError(
+        status=413,
+        message=f"the body is larger than {most} bytes, the most that is allowed.",
+        code="body_too_large",
+    )
+
+
+def _only(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    """The value of a header that may stand once. Raises: HttpError when it stands twice."""
+    values = [value for name, value in headers if name == wanted]
+    if len(values) > 1:
+        raise HttpError(status=400, message=f"{wanted.decode()} stands twice in the headers.")
+    return values[0].decode("latin-1") if values else None
+
+
+def _trace_parent(headers: Headers) -> str | None:
+    """The span of whoever asks. One that stands twice counts as none, as W3C has it."""
+    values = [value for name, value in headers if name == b"traceparent"]
+    return values[0].decode("latin-1") if len(values) == 1 else None
+
+
+def _without_port(host: str) -> str:
+    """The name in a Host header, in lower case."""
+    name, colon, port = host.rpartition(":")
+    has_port = bool(colon) and port.isdigit() and (":" not in name or name.endswith("]"))
+    return (name if has_port else host).lower()
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A receive that gives the body at once, then what comes after it."""
+    messages = iter(({"type": "http.request", "body": body, "more_body": False},))
+
+    async def replay() -> Message:
+        return next(messages, None) or await receive()
+
+    return replay

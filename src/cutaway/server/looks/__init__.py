@@ -1,0 +1,1 @@
+"""Routes that look inside: views, levers, events of answers, vocabularies."""

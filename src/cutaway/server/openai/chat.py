@@ -1,0 +1,295 @@
+"""OpenAI's chat completions: a conversation in, the next message out, at once or as events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core.errors import RequestError
+from cutaway.core.output import Delta, TokenLogprob
+from cutaway.core.request import Request
+from cutaway.server.answers import Answers, gathered, news
+from cutaway.server.body import read
+from cutaway.server.constraints import grammar_of
+from cutaway.server.context import Context
+from cutaway.server.conversation import (
+    Conversation,
+    Reading,
+    Turn,
+    begun,
+    renamed,
+    request_of,
+    turn_of,
+)
+from cutaway.server.entry.door import Call, call_of
+from cutaway.server.events import DONE, EventStream, data, until_gone
+from cutaway.server.fields import Ignored, Limited, Refused, array, given
+from cutaway.server.looks.opt_in import ChatOptIn, opened_at, sent_now, wants_times, wants_trace
+from cutaway.server.openai.calls import GREETING, ChatPieces, chat_choice
+from cutaway.server.openai.fields import (
+    Sampling,
+    check_streaming,
+    counts_on,
+    grammar_field,
+    includes_usage,
+    optional,
+    params_of,
+)
+from cutaway.server.openai.parts import (
+    chat_logprobs,
+    prompt_logprobs,
+    timings_of,
+    usage_of,
+    usage_so_far,
+)
+from cutaway.server.routes import described, json_answer
+from cutaway.server.tokens import token_ids_of
+from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
+from cutaway.text.messages import from_dicts
+
+_MESSAGES = array(
+    {
+        "type": "object",
+        "properties": {
+            "role": {"type": "string"},
+            "content": {"type": ["string", "array", "null"]},
+        },
+        "required": ["role"],
+    },
+    minItems=1,
+)
+_USE_TOOLS = "Send tools and tool_choice."
+
+
+class ChatBody(Sampling):
+    """The body of a chat completion."""
+
+    messages: Annotated[object, given(_MESSAGES)]
+    max_completion_tokens: Annotated[int | None, Limited("max_tokens")] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, Limited("logprobs")] = None
+    tools: Annotated[object, given(optional(TOOLS))] = None
+    tool_choice: Annotated[object, given(optional(TOOL_CHOICES))] = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: Annotated[object, given(optional({"type": "object"}))] = None
+    cutaway: ChatOptIn | None = None
+    functions: Annotated[object, Refused(_USE_TOOLS)] = None
+    function_call: Annotated[object, Refused(_USE_TOOLS, ("none",))] = None
+    audio: Annotated[object, Refused("It writes text alone.")] = None
+    modalities: Annotated[object, Refused("It writes text alone.", (["text"],))] = None
+    web_search_options: Annotated[object, Refused("It never asks the web.")] = None
+    reasoning_effort: Annotated[
+        object, Refused("A template that reads it takes it in chat_template_kwargs.")
+    ] = None
+    verbosity: Annotated[object, Refused("Ask for it in a message.")] = None
+    prediction: Annotated[object, Refused("Leave it out: the answer is the same without.")] = None
+    store: Annotated[object, Refused("It keeps no answers.", (False,))] = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A chat request, ready for the engine, with what its answer must show."""
+
+    request: Request
+    reading: Reading
+    is_streamed: bool
+    has_usage: bool
+    counts_on: bool  # whether every event tells the counts so far
+    is_traced: bool  # whether the end tells where the answer opens
+    has_ids: bool  # whether log-probabilities have token ids
+    is_timed: bool  # whether each piece tells when it went out
+    tokenize: float  # seconds from the prompt's text to its token ids
+
+
+def router(context: Context) -> APIRouter:
+    """The route of this API."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions", **described(ChatBody, streams=True))
+    async def chat_completions(http: HttpRequest) -> Response:
+        call = call_of(http.scope)
+        asked = await context.worker.take_in(_asked, await http.body(), context, call)
+        if asked.is_streamed:
+            return EventStream(_events(context, call, asked), config=context.config)
+        gathering = gathered(context, call, [asked.request], watch=asked.reading.watch())
+        answers = await until_gone(http.receive, gathering)
+        # Reading a long answer takes a while: 20,000 characters about 0.1 s.
+        return json_answer(await context.worker.run(_completion, context, asked, answers))
+
+    return routes
+
+
+def _asked(body: bytes, context: Context, call: Call) -> Asked:
+    """Everything that can be wrong with a request is found here, in a worker thread."""
+    read_body = read(body, ChatBody)
+    context.check_model(read_body.model)
+    check_streaming(read_body)
+    _check_logprobs(read_body)
+    turn = _turn(read_body, context)
+    params = params_of(
+        read_body,
+        context,
+        max_tokens=_max_tokens(read_body),
+        logprobs=(read_body.top_logprobs or 0) if read_body.logprobs else None,
+        **turn.sampling,
+    )
+    with renamed({"prompt": "messages"}):
+        request = request_of(
+            turn,
+            params,
+            context=context,
+            call=call,
+            prefix="chatcmpl-",
+            timeout=read_body.timeout,
+        )
+    return Asked(
+        request=request,
+        reading=turn.reading,
+        is_streamed=bool(read_body.stream),
+        has_usage=includes_usage(read_body),
+        counts_on=counts_on(read_body),
+        is_traced=wants_trace(read_body.cutaway, context),
+        has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
+        is_timed=wants_times(read_body.cutaway, is_streamed=bool(read_body.stream)),
+        tokenize=turn.tokenize,
+    )
+
+
+def _turn(body: ChatBody, context: Context) -> Turn:
+    """The conversation, and the answer's first tokens where they are given."""
+    turn = turn_of(_conversation(body), context)
+    given_ids = None if body.cutaway is None else body.cutaway.answer_token_ids
+    if given_ids is None:
+        return turn
+    param = "cutaway.answer_token_ids"
+    vocab_size = context.service.model.vocab_size
+    return begun(turn, token_ids_of(given_ids, param, vocab_size=vocab_size), param=param)
+
+
+def _conversation(body: ChatBody) -> Conversation:
+    extras = body.chat_template_kwargs
+    return Conversation(
+        messages=from_dicts(body.messages),
+        tools=tools_of(body.tools, body.tool_choice),
+        form=grammar_of(body.response_format, body.structured_outputs),
+        form_field=grammar_field(body) or "response_format",
+        extras={} if extras is None else object_of(extras, "chat_template_kwargs"),
+        is_parallel=body.parallel_tool_calls is not False,
+    )
+
+
+def _max_tokens(body: ChatBody) -> int | None:
+    """The newer name and the older one mean the same."""
+    newer, older = body.max_completion_tokens, body.max_tokens
+    if newer is not None and older is not None and newer != older:
+        raise RequestError(
+            f"max_completion_tokens is {newer} and max_tokens is {older}; send one of them.",
+            param="max_completion_tokens",
+        )
+    return older if newer is None else newer
+
+
+def _check_logprobs(body: ChatBody) -> None:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError(
+            f"top_logprobs is {body.top_logprobs} without logprobs; send logprobs: true as well.",
+            param="top_logprobs",
+        )
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError(
+            f"prompt_logprobs is {body.prompt_logprobs} in a stream; leave out stream.",
+            param="prompt_logprobs",
+        )
+
+
+def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, Any]:
+    (choices,) = answers.all
+    wants_logprobs = asked.request.params.logprobs is not None
+    whole: dict[str, Any] = {
+        "id": asked.request.request_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": context.name,
+        "choices": [
+            {
+                "index": index,
+                **chat_choice(answer, asked.reading),
+                "logprobs": _logprobs(context, asked, answer.logprobs) if wants_logprobs else None,
+            }
+            for index, answer in enumerate(choices)
+        ],
+        "usage": usage_of(answers.all),
+        "timings": timings_of(choices, tokenize=asked.tokenize),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+    }
+    if asked.request.params.prompt_logprobs is not None:
+        scores = choices[0].prompt_logprobs
+        whole["prompt_logprobs"] = prompt_logprobs(scores, context.tokenizer)
+    return whole
+
+
+async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+    """Role, text, end and, if asked for, token counts: each event as OpenAI orders them."""
+    frame: dict[str, Any] = {
+        "id": asked.request.request_id,
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": context.name,
+    }
+    if asked.has_usage:
+        frame["usage"] = None
+    answers = Answers([asked.request])
+    (choices,) = answers.all
+    pieces: dict[int, ChatPieces] = {}
+    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    async with aclosing(following) as each:
+        async for prompt, delta in each:
+            answers.add(prompt, delta)
+            if asked.counts_on:
+                frame["usage"] = usage_so_far([asked.request.prompt_token_ids], answers)
+            if delta.choice not in pieces:
+                pieces[delta.choice] = ChatPieces(asked.reading)
+                yield data({**frame, "choices": [_piece(delta, GREETING)]})
+            for choice in _choices(context, asked, delta, pieces[delta.choice]):
+                yield data({**frame, "choices": [choice], **sent_now(is_wanted=asked.is_timed)})
+            if delta.finish_reason is not None:
+                timings = timings_of([choices[delta.choice]], tokenize=asked.tokenize)
+                ending = {**_piece(delta, {}), **pieces[delta.choice].ending(delta)}
+                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                yield data({**frame, "choices": [ending], "timings": timings, **more})
+    if asked.has_usage:
+        usage = usage_of(answers.all)
+        timings = timings_of(choices, tokenize=asked.tokenize)
+        yield data({**frame, "choices": [], "usage": usage, "timings": timings})
+    yield DONE
+
+
+def _logprobs(context: Context, asked: Asked, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return chat_logprobs(logprobs, context.tokenizer, has_ids=asked.has_ids)
+
+
+def _choices(
+    context: Context, asked: Asked, delta: Delta, pieces: ChatPieces
+) -> Iterator[dict[str, Any]]:
+    """What a delta says; its log-probabilities stand with the first piece."""
+    said = pieces.of(delta)
+    if delta.logprobs:
+        first = _piece(delta, said[0] if said else {"content": ""})
+        yield {**first, "logprobs": _logprobs(context, asked, delta.logprobs)}
+        said = said[1:]
+    for each in said:
+        yield _piece(delta, each)
+
+
+def _piece(delta: Delta, said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"index": delta.choice, "delta": said, "logprobs": None, "finish_reason": None}

@@ -1,0 +1,338 @@
+"""OpenAI's completions: prompts as text or token ids in, their continuations out.
+
+What lm-eval asks for to score texts is here: echo with log-probabilities of the prompt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import shown
+from cutaway.core.output import Delta, TokenLogprob
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.door import check_request
+from cutaway.server.answers import Answer, Answers, gathered, news
+from cutaway.server.body import read
+from cutaway.server.config import MAX_PROMPTS
+from cutaway.server.context import Context
+from cutaway.server.entry.door import Call, call_of
+from cutaway.server.events import DONE, EventStream, data, until_gone
+from cutaway.server.fields import Limited, Refused, array, given
+from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.openai.fields import (
+    Sampling,
+    check_streaming,
+    counts_on,
+    grammar_field,
+    includes_usage,
+    params_of,
+)
+from cutaway.server.openai.parts import (
+    Offsets,
+    ending_of,
+    prompt_logprobs,
+    text_logprobs,
+    timings_of,
+    usage_of,
+    usage_so_far,
+)
+from cutaway.server.routes import described, json_answer
+from cutaway.server.tokens import token_ids_of
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+_IDS = array({"type": "integer", "minimum": 0}, minItems=1)
+_PROMPT = {
+    "anyOf": [
+        {"type": "string"},
+        array({"type": "string"}, minItems=1, maxItems=MAX_PROMPTS),
+        _IDS,
+        array(_IDS, minItems=1, maxItems=MAX_PROMPTS),
+    ],
+    "description": f"a text, token ids, or at most {MAX_PROMPTS} of either",
+}
+
+
+class CompletionBody(Sampling):
+    """The body of a completion.
+
+    add_special_tokens: whether a text gets the BOS that the model wants in front.
+    control: whether names of control tokens in a text become those tokens.
+    """
+
+    prompt: Annotated[object, given(_PROMPT)]
+    echo: bool | None = None
+    logprobs: Annotated[int | None, Limited("logprobs")] = None
+    add_special_tokens: bool | None = None
+    control: bool | None = None
+    cutaway: OptIn | None = None
+    suffix: Annotated[object, Refused("It continues texts and fills no gaps.", ("",))] = None
+    best_of: Annotated[object, Refused("Ask for n answers and choose.", (1,))] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A completions request, ready for the engine, with what its answer must show.
+
+    texts: for each prompt what echo puts in front; empty without echo.
+    """
+
+    requests: Sequence[Request]
+    texts: Sequence[str]
+    has_echo: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+    is_streamed: bool
+    has_usage: bool
+    counts_on: bool  # whether every event tells the counts so far
+    is_traced: bool  # whether the end tells where the answer opens
+
+    @property
+    def completion_id(self) -> str:
+        """The id of the whole answer."""
+        return self.requests[0].request_id.rpartition("-")[0]
+
+    @property
+    def n(self) -> int:
+        """Choices per prompt."""
+        return self.requests[0].params.n
+
+
+def router(context: Context) -> APIRouter:
+    """The route of this API."""
+    routes = APIRouter()
+
+    @routes.post("/v1/completions", **described(CompletionBody, streams=True))
+    async def completions(http: HttpRequest) -> Response:
+        call = call_of(http.scope)
+        asked = await context.worker.take_in(_asked, await http.body(), context, call)
+        if asked.is_streamed:
+            return EventStream(_events(context, call, asked), config=context.config)
+        answers = await until_gone(http.receive, gathered(context, call, asked.requests))
+        # Scores of many long prompts take a while to write.
+        return json_answer(await context.worker.run(_completion, context, asked, answers))
+
+    return routes
+
+
+def _asked(body: bytes, context: Context, call: Call) -> Asked:
+    """Everything that can be wrong with a request is found here, in a worker thread."""
+    read_body = read(body, CompletionBody)
+    context.check_model(read_body.model)
+    call.grammar_field = grammar_field(read_body)
+    call.operation = "text_completion"
+    check_streaming(read_body)
+    _check_scores(read_body)
+    params = _params(read_body, context)
+    prompts = _prompts(read_body, context)
+    deadline = context.deadline(read_body.timeout)
+    has_echo = bool(read_body.echo)
+    asked = Asked(
+        requests=[
+            Request(
+                request_id=f"cmpl-{call.request_id}-{index}",
+                prompt_token_ids=tuple(token_ids),
+                params=params,
+                cache_salt=call.owner.cache_salt,
+                owner=call.owner.name,
+                connection=call.connection,
+                deadline=deadline,
+            )
+            for index, (_, token_ids) in enumerate(prompts)
+        ],
+        texts=[text if has_echo else "" for text, _ in prompts],
+        has_echo=has_echo,
+        logprobs=read_body.logprobs,
+        prompt_logprobs=read_body.prompt_logprobs,
+        is_streamed=bool(read_body.stream),
+        has_usage=includes_usage(read_body),
+        counts_on=counts_on(read_body),
+        is_traced=wants_trace(read_body.cutaway, context),
+    )
+    for request in asked.requests:
+        check_request(request, context.service.model.vocab_size, context.service.model.max_length)
+    return asked
+
+
+def _check_scores(body: CompletionBody) -> None:
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError(
+            f"prompt_logprobs is {body.prompt_logprobs} in a stream; leave out stream, or send "
+            "echo and logprobs.",
+            param="prompt_logprobs",
+        )
+
+
+def _params(body: CompletionBody, context: Context) -> SamplingParams:
+    """With echo, the prompt is scored as the answer is; with no answer it is scored alone."""
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if body.max_tokens is None and body.min_tokens is not None:
+        max_tokens = max(max_tokens, body.min_tokens)
+    scores = body.prompt_logprobs
+    if body.echo and (body.logprobs is not None or max_tokens == 0):
+        scores = max(scores or 0, body.logprobs or 0)
+    return params_of(
+        body, context, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=scores
+    )
+
+
+def _prompts(body: CompletionBody, context: Context) -> list[tuple[str, list[int]]]:
+    """Text and token ids of each prompt."""
+    if isinstance(body.prompt, str):
+        return [_of_text(body.prompt, body, context)]
+    if not isinstance(body.prompt, list) or not body.prompt:
+        raise _no_prompt(body)
+    items = cast("list[object]", body.prompt)
+    if all(isinstance(item, int) for item in items):
+        return [_of_ids(items, body, context)]
+    if len(items) > MAX_PROMPTS:
+        raise RequestError(
+            f"prompt has {len(items)} prompts; at most {MAX_PROMPTS} are allowed. Send several "
+            "requests.",
+            param="prompt",
+        )
+    if all(isinstance(item, str) for item in items):
+        return [_of_text(cast(str, item), body, context) for item in items]
+    if all(isinstance(item, list) for item in items):
+        return [_of_ids(item, body, context) for item in items]
+    raise _no_prompt(body)
+
+
+def _of_text(text: str, body: CompletionBody, context: Context) -> tuple[str, list[int]]:
+    bos = body.add_special_tokens is not False
+    return text, context.tokenizer.encode(text, control=bool(body.control), bos=bos)
+
+
+def _of_ids(ids: object, body: CompletionBody, context: Context) -> tuple[str, list[int]]:
+    token_ids = token_ids_of(ids, "prompt", vocab_size=context.service.model.vocab_size)
+    skip = body.skip_special_tokens is not False
+    text = context.tokenizer.decode(token_ids, skip_control=skip) if body.echo else ""
+    return text, token_ids
+
+
+def _no_prompt(body: CompletionBody) -> RequestError:
+    return RequestError(
+        f"prompt is {shown(body.prompt)}; it must be a string, a list of strings, a list "
+        "of token ids, or a list of such lists, and not empty.",
+        param="prompt",
+    )
+
+
+def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = []
+    for prompt, each in enumerate(answers.all):
+        for choice, answer in enumerate(each):
+            choices.append(
+                {
+                    "index": prompt * asked.n + choice,
+                    "text": asked.texts[prompt] + answer.text,
+                    "logprobs": _logprobs(
+                        context,
+                        asked,
+                        _scored(asked, prompt, answer, each[0].prompt_logprobs),
+                        Offsets(),
+                    ),
+                    **ending_of(answer),
+                    **_scores(context, asked, each[0]),
+                }
+            )
+    return {
+        "id": asked.completion_id,
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": context.name,
+        "choices": choices,
+        "usage": usage_of(answers.all),
+        "timings": timings_of(answers.all[0]),
+        **opened_at(asked.completion_id, is_wanted=asked.is_traced),
+    }
+
+
+def _logprobs(
+    context: Context,
+    asked: Asked,
+    scored: Sequence[tuple[int, TokenLogprob | None]],
+    offsets: Offsets,
+) -> dict[str, Any] | None:
+    if asked.logprobs is None:
+        return None
+    return text_logprobs(scored, tokenizer=context.tokenizer, offsets=offsets, asked=asked.logprobs)
+
+
+def _scored(
+    asked: Asked, prompt: int, answer: Answer, scores: Sequence[TokenLogprob | None]
+) -> list[tuple[int, TokenLogprob | None]]:
+    """Tokens with their scores: those of the answer, after the prompt's where it is echoed."""
+    own = zip(answer.token_ids, answer.logprobs, strict=False)
+    if not asked.has_echo:
+        return list(own)
+    return [*zip(asked.requests[prompt].prompt_token_ids, scores, strict=False), *own]
+
+
+def _scores(context: Context, asked: Asked, first: Answer) -> dict[str, Any]:
+    if asked.prompt_logprobs is None:
+        return {}
+    return {"prompt_logprobs": prompt_logprobs(first.prompt_logprobs, context.tokenizer)}
+
+
+async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+    """Text, end and, if asked for, token counts: each event as OpenAI orders them."""
+    frame: dict[str, Any] = {
+        "id": asked.completion_id,
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": context.name,
+    }
+    if asked.has_usage:
+        frame["usage"] = None
+    answers = Answers(asked.requests)
+    begun: dict[tuple[int, int], Offsets] = {}
+    async with aclosing(news(context, call, asked.requests)) as each:
+        async for prompt, delta in each:
+            answers.add(prompt, delta)
+            if asked.counts_on:
+                frame["usage"] = usage_so_far(
+                    [request.prompt_token_ids for request in asked.requests], answers
+                )
+            is_first = (prompt, delta.choice) not in begun
+            offsets = begun.setdefault((prompt, delta.choice), Offsets())
+            piece = _piece(context, asked, prompt, delta, offsets, is_first=is_first)
+            if not (piece["text"] or piece["logprobs"] or delta.finish_reason):
+                continue
+            event = {**frame, "choices": [piece]}
+            if delta.finish_reason is not None:
+                event["timings"] = timings_of([answers.all[prompt][delta.choice]])
+                event |= opened_at(asked.completion_id, is_wanted=asked.is_traced)
+            yield data(event)
+    if asked.has_usage:
+        usage, timings = usage_of(answers.all), timings_of(answers.all[0])
+        yield data({**frame, "choices": [], "usage": usage, "timings": timings})
+    yield DONE
+
+
+def _piece(
+    context: Context, asked: Asked, prompt: int, delta: Delta, offsets: Offsets, *, is_first: bool
+) -> dict[str, Any]:
+    """What is new of one choice; the first piece holds the echo."""
+    echo = asked.texts[prompt] if is_first else ""
+    own: list[tuple[int, TokenLogprob | None]] = [
+        *zip(delta.token_ids, delta.logprobs, strict=False)
+    ]
+    if is_first and asked.has_echo:
+        ids = asked.requests[prompt].prompt_token_ids
+        own = [*zip(ids, delta.prompt_logprobs, strict=False), *own]
+    return {
+        "index": prompt * asked.n + delta.choice,
+        "text": echo + delta.text,
+        "logprobs": _logprobs(context, asked, own, offsets) if own else None,
+        **ending_of(delta),
+    }

@@ -1,0 +1,284 @@
+"""OpenAI's Responses without its memory: items in, items out, at once or as events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import shown
+from cutaway.core.output import Usage
+from cutaway.core.request import Request
+from cutaway.server.answers import Answer, news
+from cutaway.server.body import read
+from cutaway.server.context import Context
+from cutaway.server.conversation import Conversation, Reading, renamed, request_of, turn_of
+from cutaway.server.entry.door import Call, call_of
+from cutaway.server.events import EventStream, named, until_gone
+from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
+from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.openai.fields import optional
+from cutaway.server.openai.parts import timings_of, token_logprobs
+from cutaway.server.openai.responses_input import form_of, messages_of, tools_of
+from cutaway.server.openai.responses_output import Items
+from cutaway.server.routes import described, json_answer
+from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.text.kinds import is_row
+
+_OBJECT = {"type": "object"}
+_INPUT = {"anyOf": [{"type": "string"}, array(_OBJECT, minItems=1)]}
+_TOOLS = array({**_OBJECT, "properties": {"type": {"const": "function"}}}, maxItems=MAX_TOOLS)
+_CHOICES = {"anyOf": [{"enum": ["none", "auto", "required"]}, _OBJECT]}
+_STATELESS = "It keeps no answers: send the whole conversation as input."
+_LOGPROBS = "message.output_text.logprobs"
+# Nothing is encrypted here, so the second asks for nothing.
+INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
+_INCLUDE = array({"enum": list(INCLUDES)})
+
+
+class ResponsesBody(Body):
+    """The body of a response."""
+
+    model: str
+    input: Annotated[object, given(_INPUT)]
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: Annotated[int | None, Limited("max_tokens")] = None
+    temperature: Annotated[float | None, Limited("temperature")] = None
+    top_p: Annotated[float | None, Limited("top_p")] = None
+    top_k: Annotated[int | None, Limited("top_k")] = None
+    min_p: Annotated[float | None, Limited("min_p")] = None
+    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
+    seed: Annotated[int | None, Limited("seed")] = None
+    ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
+    timeout: Annotated[float | None, Limited("timeout")] = None
+    text: Annotated[object, given(optional(_OBJECT))] = None
+    tools: Annotated[object, given(optional(_TOOLS))] = None
+    tool_choice: Annotated[object, given(optional(_CHOICES))] = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: Annotated[object, given(optional(_OBJECT))] = None
+    metadata: Annotated[object, given(optional(_OBJECT))] = None
+    previous_response_id: Annotated[object, Refused(_STATELESS)] = None
+    conversation: Annotated[object, Refused(_STATELESS)] = None
+    prompt: Annotated[object, Refused(_STATELESS)] = None
+    background: Annotated[object, Refused("Wait for the answer, or stream it.", (False,))] = None
+    include: Annotated[object, given(optional(_INCLUDE))] = None
+    top_logprobs: Annotated[int | None, Limited("logprobs")] = None
+    reasoning: Annotated[
+        object, Refused("A template that reads it takes it in chat_template_kwargs.", ({},))
+    ] = None
+    truncation: Annotated[object, Refused("Leave out what is old.", ("disabled",))] = None
+    max_tool_calls: Annotated[object, Refused("Tools are called by you.")] = None
+    cutaway: OptIn | None = None
+    store: Ignored = None  # nothing is kept, and the answer says so
+    stream_options: Ignored = None
+    user: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
+
+
+_DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "ignore_eos")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request, ready for the engine."""
+
+    request: Request
+    reading: Reading
+    body: ResponsesBody
+    is_traced: bool  # whether the end tells where the answer opens
+    created: int = field(default_factory=lambda: int(time.time()))
+    began: float = field(default_factory=perf_counter)
+
+
+def router(context: Context) -> APIRouter:
+    """The route of this API."""
+    routes = APIRouter()
+
+    @routes.post("/v1/responses", **described(ResponsesBody, streams=True))
+    async def responses(http: HttpRequest) -> Response:
+        call = call_of(http.scope)
+        asked = await context.worker.take_in(_asked, await http.body(), context, call)
+        if not asked.body.stream:
+            return json_answer(await until_gone(http.receive, _whole(context, call, asked)))
+        stream = _Stream()
+        return EventStream(
+            stream.events(context, call, asked),
+            config=context.config,
+            error_event=stream.error,
+        )
+
+    return routes
+
+
+def _asked(data: bytes, context: Context, call: Call) -> Asked:
+    """Everything that can be wrong with a request is found here, in a worker thread."""
+    body = read(data, ResponsesBody)
+    context.check_model(body.model)
+    if body.metadata is not None:
+        object_of(body.metadata, "metadata")
+    turn = turn_of(_conversation(body), context)
+    drawn = {name: getattr(body, name) for name in _DRAWN}
+    drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
+    with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
+        params = context.sampling_params({**drawn, **turn.sampling})
+        request = request_of(
+            turn, params, context=context, call=call, prefix="resp_", timeout=body.timeout
+        )
+    is_traced = wants_trace(body.cutaway, context)
+    return Asked(request=request, reading=turn.reading, body=body, is_traced=is_traced)
+
+
+def _logprobs(body: ResponsesBody) -> int | None:
+    """Alternatives per token; None where no log-probabilities are asked for."""
+    if not (body.include is None or is_row(body.include)):
+        raise RequestError(f"include is {shown(body.include)}; it must be a list.", param="include")
+    asked = body.include or ()
+    for index, name in enumerate(asked):
+        if name not in INCLUDES:
+            raise RequestError(
+                f"include[{index}] is {shown(name)}; it must be one of {', '.join(INCLUDES)}.",
+                param=f"include[{index}]",
+            )
+    if _LOGPROBS in asked:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise RequestError(
+            f'top_logprobs is {body.top_logprobs} without include; send include: ["{_LOGPROBS}"] '
+            "as well.",
+            param="top_logprobs",
+        )
+    return None
+
+
+def _conversation(body: ResponsesBody) -> Conversation:
+    extras = body.chat_template_kwargs
+    return Conversation(
+        messages=messages_of(body.instructions, body.input),
+        tools=tools_of(body.tools, body.tool_choice),
+        form=form_of(body.text),
+        form_field="text.format",
+        schema_field="parameters",
+        extras={} if extras is None else object_of(extras, "chat_template_kwargs"),
+        is_parallel=body.parallel_tool_calls is not False,
+    )
+
+
+async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
+    """The response of the last event of a stream."""
+    last: dict[str, Any] = {}
+    async with aclosing(_told(context, call, asked)) as events:
+        async for event in events:
+            last = event
+    return last["response"]
+
+
+class _Stream:
+    """Numbers the events of one stream, an error among them."""
+
+    def __init__(self) -> None:
+        self._number = -1
+
+    async def events(self, context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+        """All events."""
+        async with aclosing(_told(context, call, asked)) as events:
+            async for event in events:
+                yield self._numbered(event)
+
+    def error(self, body: bytes) -> bytes:
+        """An error: its fields as this API has them, and the object that clients look for."""
+        error = msgspec.json.decode(body)["error"]
+        told = {name: error[name] for name in ("code", "message", "param")}
+        return self._numbered({"type": "error", **told, "error": error})
+
+    def _numbered(self, event: dict[str, Any]) -> bytes:
+        self._number += 1
+        return named(event["type"], {**event, "sequence_number": self._number})
+
+
+async def _told(context: Context, call: Call, asked: Asked) -> AsyncGenerator[dict[str, Any]]:
+    """The response's start, its items, and its end."""
+    write = partial(token_logprobs, tokenizer=context.tokenizer)
+    answer, items = Answer(), Items(asked.reading, write=write)
+    has_begun = False
+    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    async with aclosing(following) as each:
+        async for _, delta in each:
+            answer.add(delta)
+            if not has_begun:
+                has_begun = True
+                start = _response(context, asked, status="in_progress")
+                yield {"type": "response.created", "response": start}
+                yield {"type": "response.in_progress", "response": start}
+            for event in items.of(delta):
+                yield event
+    reasoning = await context.worker.run(context.tokenizer.encode, items.reasoning)
+    is_cut = answer.finish_reason == "length"
+    status = "incomplete" if is_cut else "completed"
+    whole = {
+        **_response(context, asked, status=status),
+        # No second look at the wall clock: an answer never ends before it began.
+        "completed_at": None if is_cut else asked.created + int(perf_counter() - asked.began),
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": items.output,
+        "usage": _usage(answer.usage, num_reasoning=len(reasoning)),
+        "timings": timings_of([answer]),
+        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+    }
+    yield {"type": f"response.{status}", "response": whole}
+
+
+def _response(context: Context, asked: Asked, *, status: str) -> dict[str, Any]:
+    """A response that says nothing yet; what was asked for stands in it, as in OpenAI's."""
+    body, params = asked.body, asked.request.params
+    return {
+        "id": asked.request.request_id,
+        "object": "response",
+        "created_at": asked.created,
+        "status": status,
+        "background": False,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "model": context.name,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": params.temperature,
+        "text": body.text or {"format": {"type": "text"}},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": body.tools or [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "disabled",
+        "usage": None,
+    }
+
+
+def _usage(usage: Usage, *, num_reasoning: int) -> dict[str, Any]:
+    """Token counts. Reasoning is among the output; apart, its text counts without its markers."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": num_reasoning},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,1 @@
+"""An engine for many callers: its process, messages, loop, view queue, and Python fronts."""

@@ -1,0 +1,285 @@
+"""The front for asyncio: the engine steps in a thread of its own, answers stream to coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
+from cutaway.core.output import Delta
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.engine import Engine
+from cutaway.host.faults import again, note, refuse
+from cutaway.service import loop
+from cutaway.service.feeds import Feeds
+from cutaway.service.llm import LLM, Generation, Messages, Prompt, generation_of
+from cutaway.service.view_queue import Lane
+
+T = TypeVar("T")
+
+# Called on the engine's thread with news of one request, or with what ended it.
+_Deliver = Callable[[Delta | BaseException], None]
+_Hear = Callable[[EventBatch | CutawayError], None]
+
+# Of an event loop that was closed while something was made for it: nobody waits there.
+_CLOSED_LOOP = suppress(RuntimeError)
+
+
+class AsyncLLM:
+    """A model in this process, for any number of coroutines at once.
+
+    settings: as for LLM. Use as an async context manager, or call close().
+    """
+
+    def __init__(self, model: str = "smollm2", **settings: object) -> None:
+        self._llm = LLM(model, **settings)
+        self._lane = Lane(self._llm.engine)
+        self._feeds = Feeds(self._llm.engine)
+        self._commands: loop.Commands = SimpleQueue()
+        self._open: dict[str, _Deliver] = {}
+        self._waiting: dict[object, Callable[[CutawayError], None]] = {}  # beside answers
+        self._lock = threading.Lock()  # between submitting and closing
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="cutaway-engine", daemon=True)
+        self._thread.start()
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every open answer and the engine's thread."""
+        with self._lock:
+            self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
+    ) -> AsyncIterator[Delta]:
+        """Continue a prompt. Leaving the loop, or cancelling it, ends the request.
+
+        Raises: RequestError when the prompt or a parameter does not fit.
+        """
+        request = self._llm.request(prompt, params, control=control)
+        async with aclosing(self.follow(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def stream_chat(
+        self, messages: Messages, params: SamplingParams | None = None, **template: Any
+    ) -> AsyncIterator[Delta]:
+        """Answer a conversation, as stream does."""
+        request = self._llm.request(self._llm.encode_chat(messages, **template), params)
+        async with aclosing(self.follow(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
+    ) -> Generation:
+        """Continue a prompt and return the whole answer."""
+        request = self._llm.request(prompt, params, control=control)
+        async with aclosing(self.follow(request)) as deltas:
+            return generation_of(request, [delta async for delta in deltas])
+
+    async def ask(self, question: Callable[[Engine], T]) -> T:
+        """What a function finds of the engine, called between two steps.
+
+        Raises: what the function raises.
+        """
+
+        def ask(put: Callable[[T | Exception], None]) -> None:
+            try:
+                found = question(self._llm.engine)
+            except Exception as fault:
+                put(fault)
+            else:
+                put(found)
+
+        return await self._once(lambda _, put: ask(put))
+
+    async def view(self, asked: ViewRequest) -> bytes:
+        """What a view of an answer gives, as views/frame.py writes it, in a moment without work.
+
+        Raises: ReplayError, RequestError.
+        """
+        return await self._once(lambda name, tell: self._lane.add(name, asked, tell))
+
+    async def _once(self, begin: Callable[[object, Callable[[T | Exception], None]], None]) -> T:
+        """The one thing that is told of what begins on the engine's thread."""
+        ours = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = ours.create_future()
+
+        def put(found: T | Exception) -> None:
+            if answer.done():  # whoever asked may have left
+                return
+            if isinstance(found, StopIteration):
+                answer.set_exception(RuntimeError("StopIteration was raised"))  # as in coroutines
+            elif isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        def tell(found: T | Exception) -> None:
+            with _CLOSED_LOOP:
+                ours.call_soon_threadsafe(put, found)
+
+        name = object()
+        self._submit(lambda: self._begin(name, tell, lambda: begin(name, tell)))
+        try:
+            return await answer
+        finally:
+            with suppress(EngineClosedError):
+                self._submit(lambda: self._leave(name))
+
+    async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
+        """The events of an answer, while it is made or afterwards, until the last.
+
+        No more are made before those of the last batch were taken.
+        Raises: ReplayError, OverloadedError.
+        """
+        async with aclosing(
+            self._told(lambda name, tell: self._feeds.open(name, listened, tell))
+        ) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
+        """How far a comparison is, and in the end what it found. Leaving the loop ends it.
+
+        Raises: ReplayError, RequestError, OverloadedError.
+        """
+        async with aclosing(
+            self._told(lambda name, tell: self._lane.compare(name, tried, tell))
+        ) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _told(self, begin: Callable[[object, _Hear], None]) -> AsyncGenerator[EventBatch]:
+        ours = asyncio.get_running_loop()
+        inbox: asyncio.Queue[EventBatch | CutawayError] = asyncio.Queue()
+        name = object()
+
+        def tell(told: EventBatch | CutawayError) -> None:
+            with _CLOSED_LOOP:
+                ours.call_soon_threadsafe(inbox.put_nowait, told)
+
+        self._submit(lambda: self._begin(name, tell, lambda: begin(name, tell)))
+        try:
+            while True:
+                told = await inbox.get()
+                if isinstance(told, CutawayError):
+                    raise told
+                yield told
+                if told.is_last:
+                    return
+                self._submit(lambda: self._feeds.more(name))
+        finally:
+            with suppress(EngineClosedError):
+                self._submit(lambda: self._leave(name))
+
+    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+        """News of a request that is made already, as stream does."""
+        ours = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Delta | BaseException] = asyncio.Queue()
+
+        def deliver(news: Delta | BaseException) -> None:
+            ours.call_soon_threadsafe(inbox.put_nowait, news)
+
+        self._submit(lambda: self._start(request, deliver))
+        num_open = request.params.n
+        try:
+            while num_open:
+                news = await inbox.get()
+                if isinstance(news, BaseException):
+                    raise news
+                num_open -= news.finish_reason is not None
+                yield news
+        finally:
+            with suppress(EngineClosedError):  # a closed engine has nothing left to forget
+                self._submit(lambda: self._forget(request.request_id))
+
+    def _submit(self, command: Callable[[], None]) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosedError("the engine is closed; make a new AsyncLLM.")
+            self._commands.put(command)
+
+    # Everything below runs on the engine's thread.
+
+    def _run(self) -> None:
+        ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
+        try:
+            loop.run(self._llm.engine, self._lane, self._feeds, self._commands, self._tell)
+        except BaseException as fault:
+            ended = fault  # nobody may wait for ever, whatever went wrong
+            raise
+        finally:
+            with self._lock:
+                self._is_closed = True
+            self._end_all(ended)
+
+    def _end_all(self, why: BaseException) -> None:
+        """Tell everybody who waits; whom that fails, fails alone."""
+        while not self._commands.empty():  # requests that came too late are told as well
+            command = self._commands.get()
+            if command is not None:
+                _alone(command)
+        for request_id, deliver in list(self._open.items()):
+            _alone(partial(deliver, why))
+            _alone(partial(self._forget, request_id))
+        for tell in list(self._waiting.values()):
+            words = "the engine was closed before it had come to this."
+            _alone(partial(tell, EngineClosedError(words)))
+
+    def _tell(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            deliver = self._open.get(delta.request_id)
+            if deliver is None:
+                continue
+            try:
+                deliver(delta)
+            except Exception:  # its event loop is closed: nobody listens any more
+                self._forget(delta.request_id)
+
+    def _begin(
+        self, name: object, tell: Callable[[CutawayError], None], begin: Callable[[], None]
+    ) -> None:
+        self._waiting[name] = tell
+        try:
+            begin()
+        except Exception as fault:
+            refuse(tell, fault, "this cannot be begun")
+
+    def _leave(self, name: object) -> None:
+        self._waiting.pop(name, None)
+        self._feeds.leave(name)
+        self._lane.leave(name)
+
+    def _start(self, request: Request, deliver: _Deliver) -> None:
+        error = loop.take_in(self._llm.engine, request)
+        if error is not None:
+            with _CLOSED_LOOP:
+                deliver(error)
+            return
+        self._open[request.request_id] = deliver
+
+    def _forget(self, request_id: str) -> None:
+        """Nobody listens any more: what still runs is aborted."""
+        self._open.pop(request_id, None)
+        again(partial(self._llm.engine.abort, request_id))
+
+
+def _alone(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as fault:
+        note("somebody could not be told that the engine ends.", fault)

@@ -1,0 +1,459 @@
+"""The engine in a process of its own, as a service: watched, and started again when it ends.
+
+Free of torch. What the two processes say to each other is in service/messages.py, what the other
+one does in service/child.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import asdict, replace
+from itertools import count
+
+from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.door import check_request
+from cutaway.service.bounds import ProcessConfig, TrafficConfig
+from cutaway.service.messages import (
+    Abort,
+    Add,
+    Count,
+    Counted,
+    Failed,
+    Heard,
+    Hold,
+    Leave,
+    Listen,
+    Load,
+    Loaded,
+    More,
+    News,
+    Ping,
+    Progress,
+    Report,
+    See,
+    Seen,
+    Survey,
+    Try,
+    Unloadable,
+)
+from cutaway.service.service import EngineStats, ModelCard, State
+from cutaway.service.spawn import EngineProcess
+from cutaway.service.traffic import Traffic
+
+MOST_UNREAD = 64  # news of a request, over which it is held: seconds of reading
+
+_Events = asyncio.Queue[EventBatch | CutawayError]
+
+
+_HUNG = "the engine does not move. It is started again unless it does. Try again in a minute."
+
+
+class _Inbox(asyncio.Queue[Delta | CutawayError]):
+    """What was said of a request and not taken yet; what is full is told once, until drained."""
+
+    is_held = False
+
+    def is_full(self) -> bool:
+        """Whether its reader is so slow that the engine should make no more, from now on."""
+        if self.is_held or self.qsize() < MOST_UNREAD:
+            return False
+        self.is_held = True
+        return True
+
+    def is_drained(self) -> bool:
+        """Whether the engine may go on, from now on."""
+        if not self.is_held or self.qsize() > MOST_UNREAD // 4:
+            return False
+        self.is_held = False
+        return True
+
+
+def _note(text: str) -> None:
+    print(f"cutaway: {text}", file=sys.stderr, flush=True)
+
+
+class ProcessService:
+    """A Service over an engine's process.
+
+    tell: hears in the event loop what befalls the process; it must not wait for anybody.
+    settings: as for LLM.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        process: ProcessConfig | None = None,
+        traffic: TrafficConfig | None = None,
+        tell: Callable[[str], None] = _note,
+        **settings: object,
+    ) -> None:
+        self._tell = tell
+        self._load = Load(model, asdict(EngineConfig.of(settings)))
+        self._config = process or ProcessConfig()
+        self._traffic_config = traffic or TrafficConfig()
+        self._traffic: Traffic | None = None
+        self._card: ModelCard | None = None
+        self._life: EngineProcess | None = None
+        self._loading: asyncio.Future[Loaded] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._open: dict[str, _Inbox] = {}
+        self._counts: dict[int, asyncio.Future[EngineStats]] = {}
+        self._looks: dict[int, asyncio.Future[bytes]] = {}
+        self._feeds: dict[int, _Events] = {}
+        self._numbers = count()
+        self._restarts = 0
+        self._has_answered = False
+        self._num_fruitless = 0  # starts in a row without an answer
+        self._gone: asyncio.Queue[str] = asyncio.Queue()
+        self._silent = 0.0
+        self._has_moved = False  # since the watchdog last looked
+        self._progress = -1
+        self._state: State = "starting"
+
+    @property
+    def model(self) -> ModelCard:
+        """Known once the service is ready."""
+        assert self._card is not None, "a model is known once the service is ready"
+        return self._card
+
+    @property
+    def state(self) -> State:
+        """draining outlasts the rest: nothing is taken in any more, whatever the engine does."""
+        return self._state
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the engine has shown no sign of work, be it idle; 0 while it does."""
+        return self._silent
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the engine's process, where there is one."""
+        return None if self._life is None else self._life.pid
+
+    async def start(self) -> None:
+        """Start the process and load the model.
+
+        Raises: what keeps the model from being loaded; EngineClosedError when the process ends.
+        """
+        self._life = await self._begin()
+        self._state = "ready"
+        self._keeper = asyncio.create_task(self._keep(), name="cutaway-keeper")
+
+    async def gone(self) -> str:
+        """Why the engine is given up; returns when it is, and else never."""
+        return await self._gone.get()
+
+    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+        """News of one request until it is done. Leaving the loop ends it.
+
+        Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
+        there.
+        """
+        life = self._alive()
+        assert self._traffic is not None, "the door is made with the first process"
+        check_request(request, self.model.vocab_size, self.model.max_length)
+        assert request.request_id not in self._open, "a request's id is its own while it runs"
+        with self._traffic.enter(request) as place:
+            inbox = self._open[request.request_id] = _Inbox()
+            num_open = request.params.n
+            try:
+                life.say(Add(request))
+                while num_open:
+                    news = await inbox.get()
+                    if inbox.is_drained():
+                        life.say(Hold(request.request_id, is_held=False))
+                    if isinstance(news, CutawayError):
+                        num_open = 0
+                        raise news
+                    place.begin()
+                    num_open -= news.finish_reason is not None
+                    yield news
+            finally:
+                del self._open[request.request_id]
+                if num_open:
+                    life.say(Abort(request.request_id))
+
+    async def end(self, request_id: str, choice: int) -> None:
+        """End one choice that has said something: its last news follows, as of an abort."""
+        if self._life is not None:
+            self._life.say(Abort(request_id, choice))
+
+    async def stats(self) -> EngineStats:
+        """What the engine holds between two steps. Raises: EngineClosedError."""
+        life = self._alive()
+        number = next(self._numbers)
+        told = self._counts[number] = asyncio.get_running_loop().create_future()
+        try:
+            life.say(Count(number))
+            return replace(await told, restarts=self._restarts)
+        finally:
+            del self._counts[number]
+
+    async def view(self, asked: ViewRequest) -> bytes:
+        """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
+        number = next(self._numbers)
+        return await self._seen(number, See(number, asked))
+
+    async def snapshot(self, owner: str) -> bytes:
+        """What the engine holds now, as somebody may see it. Raises: EngineClosedError."""
+        number = next(self._numbers)
+        return await self._seen(number, Survey(number, owner))
+
+    async def _seen(self, number: int, command: See | Survey) -> bytes:
+        life = self._alive()
+        told = self._looks[number] = asyncio.get_running_loop().create_future()
+        try:
+            life.say(command)
+            return await told
+        finally:
+            del self._looks[number]
+            if told.cancelled():  # whoever asked has left: nothing is computed for nobody
+                life.say(Leave(number))
+
+    async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
+        """The events of an answer, while it is made or afterwards, until the last.
+
+        Raises: ReplayError, OverloadedError, EngineClosedError.
+        """
+        number = next(self._numbers)
+        async with aclosing(self._told(number, Listen(number, listened))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
+        """How far a comparison is, and in the end what it found. Leaving the loop ends it.
+
+        Raises: ReplayError, RequestError, OverloadedError, EngineClosedError.
+        """
+        number = next(self._numbers)
+        async with aclosing(self._told(number, Try(number, tried))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _told(self, number: int, command: Listen | Try) -> AsyncGenerator[EventBatch]:
+        life = self._alive()
+        inbox = self._feeds[number] = _Events()
+        try:
+            life.say(command)
+            while True:
+                heard = await inbox.get()
+                if isinstance(heard, CutawayError):
+                    raise heard
+                yield heard
+                if heard.is_last:
+                    return
+                life.say(More(number))
+        finally:
+            del self._feeds[number]
+            life.say(Leave(number))
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new in, and wait until what runs has ended, for so long at most."""
+        self._state = "draining"
+        if self._traffic is not None:
+            await self._traffic.drain(seconds)
+
+    async def close(self) -> None:
+        """End the process; what still runs is told."""
+        self._state = "draining"
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._life is not None:
+            self._life.cut()
+            self._tell_all("the engine was closed while this answer ran.")
+            await self._life.close()
+
+    def _alive(self) -> EngineProcess:
+        if self._life is None or self._life.ended.is_set():
+            raise EngineClosedError("the engine is being started. Try again in a few seconds.")
+        if self._silent >= self._config.silent_seconds:
+            raise EngineClosedError(_HUNG)
+        return self._life
+
+    async def _begin(self) -> EngineProcess:
+        """A process with a loaded model."""
+        self._loading = asyncio.get_running_loop().create_future()
+        life = await EngineProcess.start(self._hear)
+        ending = asyncio.create_task(life.ended.wait())
+        try:
+            life.say(self._load)
+            done, _ = await asyncio.wait(
+                {self._loading, ending},
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=self._config.load_seconds,
+            )
+            if not done:
+                await life.dump()
+                raise EngineClosedError(
+                    f"the model was not loaded in load_seconds, {self._config.load_seconds:g}. "
+                    "Where its threads stood is on stderr. Allow more for a large model."
+                )
+            if not self._loading.done():
+                raise EngineClosedError(
+                    "the engine's process ended before its model was loaded. Its last words are "
+                    "on stderr; memory that runs out leaves none."
+                )
+            loaded = self._loading.result()
+        except BaseException:
+            await life.close(at_once=True)
+            raise
+        finally:
+            self._loading = None
+            ending.cancel()
+        self._card = loaded.card
+        if self._traffic is None:
+            self._traffic = Traffic(
+                self._traffic_config,
+                max_sequences=loaded.max_sequences,
+                cache_tokens=loaded.cache_tokens,
+            )
+        return life
+
+    async def _keep(self) -> None:
+        """Watch the process; end it when it hangs, and start another whenever it has ended."""
+        while True:
+            life = self._life
+            assert life is not None, "who is watched has started"
+            why = await self._watch(life)
+            life.cut()  # before they are told, so that nobody joins them afterwards
+            self._tell_all(why)
+            self._become("failed")
+            self._silent = 0.0
+            await life.close(at_once=True)
+            self._tell(f"{why} (exit code {life.exit_code})")
+            begun = await self._begin_again()
+            if begun is None:
+                self._give_up()
+                return
+            self._life = begun
+            self._restarts += 1
+            self._become("ready")
+            self._tell("the engine is back.")
+
+    async def _watch(self, life: EngineProcess) -> str:
+        """Wait until a process ends or hangs; returns what those who wait are told.
+
+        Silence is counted in looks, not by a clock: while this process itself is stopped, nobody
+        is silent. An engine that is idle is looked at like one that works.
+        """
+        self._has_answered, self._has_moved, self._progress = False, False, -1
+        config = self._config
+        pause = min(1.0, config.silent_seconds / 4)
+        while self._silent < config.stall_seconds:
+            life.say(Ping())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await life.ended.wait()
+                return "the engine ended while this answer ran. Try again in a few seconds."
+            moved, self._has_moved = self._has_moved, False
+            before, self._silent = self._silent, 0.0 if moved else self._silent + pause
+            if before < config.silent_seconds <= self._silent:
+                await self._tell_hung(life)
+            elif moved and before >= config.silent_seconds:
+                self._tell(f"the engine moves again, after {before:g} seconds.")
+        await life.dump()
+        return (
+            f"the engine did not move in {config.stall_seconds:g} seconds, so it is started again. "
+            "Try again in a few seconds."
+        )
+
+    async def _tell_hung(self, life: EngineProcess) -> None:
+        """Say where its threads stand; who waits for a look is not kept waiting with it."""
+        why = ": a signal or a debugger has stopped it" if life.is_stopped else ""
+        self._tell(f"the engine has not moved for {self._silent:g} seconds{why}.")
+        for waiting in (*self._counts.values(), *self._looks.values()):
+            if not waiting.done():
+                waiting.set_exception(EngineClosedError(_HUNG))
+        await life.dump()
+
+    async def _begin_again(self) -> EngineProcess | None:
+        """Another process, as often as it takes and is allowed; None when it is given up."""
+        pause, most = 0.0 if self._has_answered else 0.5, self._config.max_restarts
+        while most is None or self._num_fruitless < most:
+            self._num_fruitless += 1
+            await asyncio.sleep(pause)
+            self._become("starting")
+            try:
+                return await self._begin()
+            except (CutawayError, OSError) as error:
+                self._become("failed")
+                self._tell(f"the engine could not be started again: {error}")
+            pause = min(self._config.restart_seconds, max(0.5, 2 * pause))
+        return None
+
+    def _give_up(self) -> None:
+        tries = f"{self._num_fruitless} starts in a row came to nothing"
+        told = f"the engine is given up: {tries if self._num_fruitless else 'it has ended'}, and "
+        self._gone.put_nowait(f"{told}max_restarts is {self._config.max_restarts}.")
+
+    def _become(self, state: State) -> None:
+        if self._state != "draining":
+            self._state = state
+
+    def _hear(self, said: Report) -> None:
+        """Called in the event loop with each message of the process."""
+        self._has_moved |= not isinstance(said, Progress) or said.count != self._progress
+        match said:
+            case News(deltas):
+                self._has_answered = True
+                self._num_fruitless = 0
+                for delta in deltas:
+                    inbox = self._open.get(delta.request_id)
+                    if inbox is None:
+                        continue  # nobody listens any more
+                    inbox.put_nowait(delta)
+                    if inbox.is_full() and self._life is not None:
+                        self._life.say(Hold(delta.request_id, is_held=True))
+            case Failed(asker, error):
+                self._fail(asker, error)
+            case Counted(number, stats):
+                told = self._counts.get(number)
+                if told is not None and not told.done():
+                    told.set_result(stats)
+            case Seen(number, frame):
+                look = self._looks.get(number)
+                if look is not None and not look.done():
+                    look.set_result(frame)
+            case Heard(number, told):
+                feed = self._feeds.get(number)
+                if feed is not None:
+                    feed.put_nowait(told)
+            case Loaded():
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_result(said)
+            case Unloadable(error):
+                if self._loading is not None and not self._loading.done():
+                    self._loading.set_exception(error)
+            case Progress(count):
+                self._progress = count
+
+    def _fail(self, asker: int | str, error: CutawayError) -> None:
+        """Tell whoever waits for an answer, or for what has a number; they may have left."""
+        if isinstance(asker, str):
+            inbox = self._open.get(asker)
+        else:
+            inbox = self._feeds.get(asker)
+            told = self._looks.get(asker) or self._counts.get(asker)
+            if told is not None and not told.done():
+                told.set_exception(error)
+        if inbox is not None:
+            inbox.put_nowait(error)
+
+    def _tell_all(self, why: str) -> None:
+        """The engine is gone: everybody who waits for it hears so."""
+        for inbox in (*self._open.values(), *self._feeds.values()):
+            inbox.put_nowait(EngineClosedError(why))
+        for told in (*self._counts.values(), *self._looks.values()):
+            if not told.done():
+                told.set_exception(EngineClosedError(why))

@@ -1,0 +1,139 @@
+"""What a server needs of an engine, wherever it runs. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cutaway.core.looks import (
+    ComparisonRequest,
+    EventBatch,
+    EventRequest,
+    LeverCard,
+    ViewCard,
+    ViewRequest,
+)
+from cutaway.core.output import Delta
+from cutaway.core.request import Request
+
+State = Literal["starting", "ready", "draining", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """What a loaded model is, as plain data.
+
+    max_length: tokens of prompt and answer together that the engine can hold.
+    is_recorded: whether there is a ledger, so that answers can be opened.
+    """
+
+    name: str
+    licence: str
+    architecture: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_length: int
+    num_parameters: int
+    views: tuple[ViewCard, ...] = ()
+    levers: tuple[LeverCard, ...] = ()
+    is_recorded: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """What an engine holds now, and what it has counted since its start."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    pages_used: int = 0
+    pages_cached: int = 0
+    pages_total: int = 0
+    hit_tokens: int = 0
+    query_tokens: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    restarts: int = 0  # of the engine's process
+
+
+class Service(Protocol):
+    """An engine that answers requests."""
+
+    @property
+    def model(self) -> ModelCard:
+        """Known once the service is ready."""
+        ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the engine has shown no sign of work, be it idle; 0 while it does."""
+        ...
+
+    def follow(self, request: Request) -> AsyncIterator[Delta]:
+        """News of one request until it is done. Leaving the loop ends it.
+
+        Raises: RequestError for what can never be computed, OverloadedError when too much waits,
+        EngineClosedError when the engine ends before the answer.
+        """
+        ...
+
+    async def end(self, request_id: str, choice: int) -> None:
+        """End one choice that has said something: its last news follows, as of an abort."""
+        ...
+
+    async def stats(self) -> EngineStats: ...
+
+    async def view(self, asked: ViewRequest) -> bytes:
+        """What a view gives, as views/frame.py writes it, once the engine has a moment for it.
+
+        Whoever is cancelled waits no more, and what is not begun for them is not computed.
+        Raises: ReplayError where there is nothing to look at or it costs too much; RequestError
+        for a view or place that there is not; OverloadedError when too many wait;
+        EngineClosedError.
+        """
+        ...
+
+    def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
+        """The events of an answer as docs/events.md has them, until the last.
+
+        No more are made before those of the last batch were taken. Leaving the loop ends it.
+        Raises: ReplayError where there is no record; OverloadedError when too many listen;
+        EngineClosedError.
+        """
+        ...
+
+    def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
+        """How far a comparison is, and in the end what it found, as docs/compare.md has it.
+
+        The engine works at it in moments without other work. Leaving the loop ends it.
+        Raises: ReplayError where there is no record; RequestError for a change that there is not,
+        or that takes too much; OverloadedError when too many wait; EngineClosedError.
+        """
+        ...
+
+    async def snapshot(self, owner: str) -> bytes:
+        """What the engine holds now, as docs/events.md has it. Raises: EngineClosedError."""
+        ...
+
+    async def start(self) -> None:
+        """Load the model; returns when requests are taken in."""
+        ...
+
+    async def gone(self) -> str:
+        """Why the engine is given up; returns when it is, and else never."""
+        ...
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing new in, and wait until what runs has ended, for so long at most."""
+        ...
+
+    async def close(self) -> None:
+        """End everything."""
+        ...

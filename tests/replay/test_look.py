@@ -1,0 +1,256 @@
+"""Inner values of an answer that was served: from native buffers and modules, proven by rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from cutaway import LLM
+from cutaway.core.errors import ReplayError
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.engine import Engine
+from cutaway.kernels import capture
+from cutaway.replay.answers import plan_answer, replay_answer
+from cutaway.replay.look import Look
+from cutaway.replay.view_cost import Cost, Pace, timed
+from cutaway.trace.records import AnswerRecord
+from cutaway.views import view_of
+from cutaway.views.query import Query
+from cutaway.views.taken import Taken, Wanted
+from engines import run
+
+NATIVE = pytest.param(
+    "auto",
+    marks=pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built"),
+)
+DTYPES = ["float32", NATIVE]
+TAPS = frozenset(
+    {
+        "embedding.hidden",
+        *(f"blocks.attention.{name}" for name in ("query", "key", "value", "mixed", "update")),
+        *(f"blocks.{name}" for name in ("mlp.product", "mlp.update", "hidden")),
+    }
+)
+LAYERS = frozenset({0, 1})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("look")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    config = tiny.config(vocab_size=320, num_hidden_layers=2, **sizes)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def opened(folder: Path, dtype: str, **settings: object) -> Engine:
+    given = {"cache_tokens": 512, "page_size": 8, "prefill_chunk": 16, "dtype": dtype, **settings}
+    return LLM(f"random:{folder}/config.json", **given).engine
+
+
+def answered(engine: Engine, prompt: range, name: str = "one") -> AnswerRecord:
+    params = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    run(engine, [Request(request_id=name, prompt_token_ids=tuple(prompt), params=params)])
+    assert engine.ledger is not None
+    found = engine.ledger.find(name)
+    assert found is not None
+    return found
+
+
+def everything(answer: AnswerRecord) -> Wanted:
+    count = answer.num_prompt_tokens + len(answer.tokens) - 1
+    rows = frozenset(range(len(answer.tokens)))
+    return Wanted(taps=TAPS, layers=LAYERS, end=count, stored=LAYERS, rows=rows)
+
+
+def check_sums(taken: Taken) -> None:
+    """The stream is the embedding and every update, added up."""
+    hidden = taken.value("embedding.hidden")
+    for layer in sorted(LAYERS):
+        hidden = hidden + taken.value("blocks.attention.update", layer)
+        hidden = hidden + taken.value("blocks.mlp.update", layer)
+        torch.testing.assert_close(hidden, taken.value("blocks.hidden", layer))
+        for name in ("key", "value"):
+            stored = taken.stored[layer][name]
+            tapped = taken.value(f"blocks.attention.{name}", layer)
+            torch.testing.assert_close(stored, tapped, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_are_those_of_the_rows_that_were_served(folder: Path, dtype: str) -> None:
+    engine = opened(folder, dtype)
+    answer = answered(engine, range(40))
+    taken = Look(engine, answer).take(everything(answer))
+    assert taken.proof.is_exact and str(taken.proof) == "exact (shape-faithful, 6 rows)"
+    check_sums(taken)
+    for index, token in enumerate(answer.tokens):
+        row = taken.rows[index]
+        assert int(row.argmax()) == token.token_id
+        assert float(row[token.token_id]) == token.logit
+
+
+@NATIVE.marks[0]
+def test_native_values_are_those_of_the_modules(folder: Path) -> None:
+    """The modules are another arithmetic, so nearly equal is all there is."""
+    engine = opened(folder, "auto")
+    answer = answered(engine, range(40))
+    wanted = everything(answer)
+    native = Look(engine, answer).take(wanted)
+    seen: dict[tuple[str, int | None], torch.Tensor] = {}
+
+    def keep(name: str, value: torch.Tensor, layer: int | None) -> None:
+        seen[name, layer] = value
+
+    replay = replay_answer(engine, answer, sink_of=lambda run: keep, intervenes=True)
+    next(iter(replay.steps()))
+    chunk = engine.config.prefill_chunk
+    for key, value in native.values.items():
+        torch.testing.assert_close(value[:chunk], seen[key].float(), rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positions_of_a_prefix_are_those_of_the_answer_that_wrote_it(
+    folder: Path, dtype: str
+) -> None:
+    engine = opened(folder, dtype)
+    alone = Look(engine, first := answered(engine, range(40), "first")).take(everything(first))
+    second = answered(engine, range(48), "second")
+    assert second.admissions[0].num_hit == 40
+    taken = Look(engine, second).take(everything(second))
+    assert taken.proof.is_exact
+    check_sums(taken)
+    for key, value in alone.values.items():
+        assert torch.equal(taken.values[key][:40], value[:40])
+
+
+def test_it_stops_where_nothing_more_is_wanted_and_runs_nothing_twice(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = answered(engine, range(40))
+    look = Look(engine, answer)
+    some = Wanted(taps=frozenset({"blocks.hidden"}), layers=LAYERS, start=3, end=5)
+    assert look.cost(some).num_tokens == 40  # up to the prompt's end, where a row is proof
+    taken = look.take(some)
+    assert taken.value("blocks.hidden", 1).shape == (2, 64) and taken.proof.num_rows == 1
+    fewer = Wanted(taps=frozenset({"blocks.hidden"}), layers=frozenset({1}), start=4, end=5)
+    assert look.cost(fewer).num_tokens == 0 and look.take(fewer) is taken
+    assert torch.equal(
+        taken.value("blocks.hidden", 1, start=4), taken.value("blocks.hidden", 1)[1:]
+    )
+    assert look.cost(everything(answer)).num_tokens == 45
+
+
+def test_one_replay_serves_several_views_and_keeps_no_more_than_they_want(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    look = Look(engine, answered(engine, range(40)))
+    views = [view_of(name) for name in ("lens", "residual", "sampling", "drift")]
+    query = Query()
+    look.prepare(views, query)
+    wants = [view.wants(look.subject, query) for view in views]
+    assert all(look.cost(wanted).num_tokens > 0 for wanted in wants), "nothing is run before"
+    first, *others = (look.take(wanted) for wanted in wants)
+    assert {id(taken.proof) for taken in others} == {id(first.proof)}, "one replay, one proof"
+    assert first.value("blocks.hidden", 1).shape == (4, 64)
+    assert others[0].value("blocks.hidden", 1).shape == (1, 64)
+    assert others[1].rows.keys() == {0} and not others[1].values
+
+
+def test_what_is_too_much_together_is_run_in_parts_and_the_oldest_is_dropped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(folder, "float32")
+    look = Look(engine, answered(engine, range(40)))
+    views, query = [view_of(name) for name in ("lens", "residual")], Query()
+    wants = [view.wants(look.subject, query) for view in views]
+    monkeypatch.setattr("cutaway.replay.look.MOST_TOGETHER", look.cost(wants[0]).num_bytes)
+    look.prepare(views, query)
+    look.take(wants[0])
+    assert look.cost(wants[1]).num_tokens > 0
+    look.take(wants[1])
+    assert look.cost(wants[0]).num_tokens > 0 and look.cost(wants[1]).num_tokens == 0
+
+
+def test_a_look_that_costs_too_much_is_refused_before_it_runs(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = answered(engine, range(40))
+    with pytest.raises(ReplayError, match=r"bytes; allowed are 1,000\. Ask for fewer"):
+        Look(engine, answer, max_bytes=1000).take(everything(answer))
+    with pytest.raises(ReplayError, match="FLOPs; allowed are 1,000"):
+        Look(engine, answer, max_flops=1000).take(everything(answer))
+
+
+def test_values_of_another_model_are_not_called_exact(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = answered(engine, range(40))
+    with torch.no_grad():
+        next(engine.model.transformer.parameters())[0, 0] += 1
+    proof = Look(engine, answer).take(everything(answer)).proof
+    assert not proof.is_exact and str(proof).startswith("not exact (shape-faithful): ")
+
+
+def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> None:
+    engine = opened(folder, "float32")
+    answer = answered(engine, range(40))
+    look = Look(engine, answer)
+    assert engine.ledger is not None
+    lens, query = view_of("lens"), Query(position=41)
+    cost, wanted = look.foreseen(lens, query), look.cost(lens.wants(look.subject, query))
+    runs = plan_answer(engine, answer).runs
+    until = [run for run in runs if run.part.start <= 41]
+    assert wanted.num_tokens == sum(run.num_tokens for run in until) == 42
+    assert wanted.seconds == pytest.approx(sum(r.step.ended - r.step.began for r in until))
+    own = 2 * 64 * 320 * (1 + 1) * 1  # of one layer at one position, and what came
+    assert cost.flops - wanted.flops == own == lens.flops(look.subject, query)
+    rate = max(run.num_tokens / (run.step.ended - run.step.began) for run in runs)
+    tokens = own / (2 * engine.model.facts.num_parameters)
+    assert cost.own_seconds == pytest.approx(tokens / rate) and cost.own_flops == own
+    assert cost.seconds == wanted.seconds
+    look.take(lens.wants(look.subject, query))
+    assert look.foreseen(lens, query).num_tokens == 0, "what is there costs its products alone"
+    assert look.foreseen(view_of("tokens"), Query()) == Cost(0, 0, 0)
+
+
+def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 10.0, 13.0, 20.0, 22.0])  # in a step, outside, in a step, outside
+    monkeypatch.setattr("cutaway.replay.view_cost.perf_counter", lambda: next(clock))
+
+    def steps() -> Generator[None, None, str]:
+        yield
+        yield
+        return "found"
+
+    def whole() -> Generator[None, None, tuple[str, float]]:
+        return (yield from timed(steps()))
+
+    walk = whole()
+    assert next(walk) is None and next(walk) is None
+    with pytest.raises(StopIteration) as ended:
+        next(walk)
+    assert ended.value.value == ("found", 8.0)
+
+
+def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:
+    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0)
+    told = [pace.seconds(cost)]
+    for _ in range(3):
+        pace.replayed(cost, 8.0)
+        told.append(pace.seconds(cost))
+    assert told == [2.0, 2.0, 2.0, 8.0]  # two may be slow because somebody else is at work
+    for _ in range(10):
+        pace.replayed(replace(cost, seconds=0.001), 1.0)
+    assert pace.seconds(cost) == 8.0
+
+
+def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
+    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0, own_flops=100, own_seconds=0.5)
+    assert pace.seconds(cost, "lens") == 2.5, "at the rate of steps, until one was seen"
+    pace.showed(cost, "lens", 3.0)
+    assert pace.seconds(replace(cost, own_flops=200), "lens") == pytest.approx(2.0 + 6.0)
+    assert pace.seconds(cost, "tokens") == 2.5, "of each view alone"
+    pace.showed(Cost(0, 0, 0), "tokens", 0.04)
+    assert pace.seconds(Cost(0, 0, 0), "tokens") == pytest.approx(0.04)
