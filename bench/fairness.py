@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 from cutaway.bench.server import started
-from cutaway.server.descriptors import raise_limit
+from cutaway.server.entry.descriptors import raise_limit
 
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-another-key-of-his"}
 WORDS = "the rain in that valley falls on a road where old men walk with dogs at night".split()

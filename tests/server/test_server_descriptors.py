@@ -11,12 +11,12 @@ import sys
 import pytest
 
 from cutaway.server.config import ServerConfig
-from cutaway.server.descriptors import KEPT_FOR_OTHERS, Listener, fitted
+from cutaway.server.entry.descriptors import KEPT_FOR_OTHERS, Listener, fitted
 from cutaway.server.run import listening
 
 RAISED = """
 import resource
-from cutaway.server.descriptors import raise_limit
+from cutaway.server.entry.descriptors import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
 print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """

@@ -182,7 +182,7 @@ def serve_model(
     from cutaway.cli.settings import resolve
     from cutaway.server import log
     from cutaway.server.context import Context
-    from cutaway.server.descriptors import fitted, raise_limit
+    from cutaway.server.entry.descriptors import fitted, raise_limit
     from cutaway.server.run import listening, serve, url_of
     from cutaway.service.process import ProcessService
     from cutaway.weights.find import find

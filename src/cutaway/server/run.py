@@ -19,9 +19,9 @@ from cutaway.server import log
 from cutaway.server.app import build_app
 from cutaway.server.config import ServerConfig, host_in_url
 from cutaway.server.context import Context
-from cutaway.server.descriptors import Listener
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.connection import protocol, settings
+from cutaway.server.entry.descriptors import Listener
 
 CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
 

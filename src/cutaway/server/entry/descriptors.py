@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -25,12 +24,24 @@ _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 def raise_limit() -> int:
     """Raise this process's soft limit of descriptors to the hard one, within reason. Returns it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if os.name == "posix":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(OSError, ValueError):  # macOS has a lower one that it does not tell
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return soft_limit()
+
+
+def soft_limit() -> int:
+    """Descriptors that this process may have; MOST_DESCRIPTORS where nothing bounds them."""
+    if os.name != "posix":
+        return MOST_DESCRIPTORS
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
@@ -96,6 +107,6 @@ class Listener(socket.socket):
             "out_of_descriptors",
             level=logging.WARNING,
             reason=error.strerror,
-            limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            limit=soft_limit(),
             closed=closed,
         )
