@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from services import heard, make_model, request, running
 
 import engines
 from cutaway import LLM
@@ -31,6 +30,7 @@ from cutaway.service import view_queue as lanes
 from cutaway.service.view_queue import Lane
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.payload import as_json
+from services import heard, make_model, request, running
 from subjects import answered, engine_of
 
 PROMPT = tuple(range(40, 60))

@@ -22,9 +22,9 @@ PACKAGE_LOOKS = {
     "server/context.py": ["time.time"],  # since when a model is served
     "server/log.py": ["datetime.fromtimestamp"],  # when a line was logged
     "server/models.py": ["datetime.fromtimestamp"],  # the same as text
-    "server/openai_chat.py": ["time.time", "time.time"],  # when an answer was made
-    "server/openai_completions.py": ["time.time", "time.time"],
-    "server/openai_responses.py": ["time.time"],
+    "server/openai/chat.py": ["time.time", "time.time"],  # when an answer was made
+    "server/openai/completions.py": ["time.time", "time.time"],
+    "server/openai/responses.py": ["time.time"],
     "server/spans.py": ["time.time_ns"],  # one look, from which all times of a span are counted
     "text/sandbox.py": ["datetime.now"],  # what a template asks for by strftime_now
     "text/template.py": ["datetime.now"],

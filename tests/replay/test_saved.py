@@ -14,6 +14,7 @@ import pytest
 import clocks
 import subjects
 from cutaway.core.errors import RequestError
+from cutaway.replay.answers import replay_answer
 from cutaway.replay.look import Look
 from cutaway.replay.places import Places, places_of, spread
 from cutaway.replay.trace_file import save_trace
@@ -174,7 +175,7 @@ def test_chunks_that_give_other_bits_are_not_believed(
     both = ("invariant", "shape-faithful")
     monkeypatch.setattr("cutaway.replay.gathering.levels_of", lambda *_: both)
     levels: list[str] = []
-    replay = engine.replay
+    replay = replay_answer
 
     def counted(*given: Any, **more: Any) -> Any:
         levels.append(more["level"])
@@ -185,7 +186,7 @@ def test_chunks_that_give_other_bits_are_not_believed(
             )
         return made
 
-    monkeypatch.setattr(engine, "replay", counted)
+    monkeypatch.setattr("cutaway.replay.passes.replay_answer", counted)
     path = tmp_path / "a.cutaway"
     save_trace(Look(engine, answer), path, [view_of("probabilities"), view_of("residual")])
     assert levels == ["invariant", "shape-faithful"]

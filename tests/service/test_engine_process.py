@@ -15,18 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services import (
-    GOLDEN,
-    SETTINGS,
-    assert_no_more_than,
-    heard,
-    held,
-    make_model,
-    request,
-    running,
-    token_ids,
-    until,
-)
 
 import engines
 import tiny
@@ -48,6 +36,18 @@ from cutaway.service.local import LocalService
 from cutaway.service.process import ProcessService
 from cutaway.service.service import Service
 from program import environment
+from services import (
+    GOLDEN,
+    SETTINGS,
+    assert_no_more_than,
+    heard,
+    held,
+    make_model,
+    request,
+    running,
+    token_ids,
+    until,
+)
 
 
 @pytest.fixture(scope="module")

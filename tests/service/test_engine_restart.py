@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import services
+from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.output import Delta
+from cutaway.service.bounds import ProcessConfig
+from cutaway.service.process import ProcessService
 from services import (
     END,
     HANG,
@@ -33,11 +38,6 @@ from services import (
     token_ids,
     until,
 )
-
-from cutaway.core.errors import CutawayError, EngineClosedError
-from cutaway.core.output import Delta
-from cutaway.service.bounds import ProcessConfig
-from cutaway.service.process import ProcessService
 from trials import ran, trials
 
 # Longer than a busy machine keeps a step waiting that is about to come back.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cutaway.core.errors import DownloadError
-from cutaway.core.whole_file import write_whole
+from cutaway.host.whole_file import write_whole
 
 
 def digest_of(path: Path) -> str:
