@@ -281,6 +281,30 @@ def test_a_body_that_grows_too_large_is_not_read_to_its_end(folder: Path) -> Non
     assert num_read == 11
 
 
+@pytest.mark.parametrize("length", [b"1001", b"18446744073709551615", b"0" * 30 + b"1001"])
+def test_a_body_that_is_told_to_be_too_large_is_not_read_at_all(
+    folder: Path, length: bytes
+) -> None:
+    """A parser counts to 2^64, which has a digit more than the numbers that are read here."""
+
+    async def body() -> int:
+        async with serving(folder, max_body_bytes=1000) as (app, _):
+            sent: list[Any] = []
+
+            async def receive() -> dict[str, Any]:
+                raise AssertionError("nothing of it is read")
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            scope = scope_of("/tokenize")
+            scope["headers"] = [*scope["headers"], (b"content-length", length)]
+            await app(scope, receive, send)
+            return sent[0]["status"]
+
+    assert asyncio.run(body()) == 413
+
+
 @pytest.mark.parametrize("settings", [{"body_idle_seconds": 0.02}, {"body_seconds": 0.02}])
 def test_a_body_that_does_not_come_is_not_waited_for(
     folder: Path, settings: dict[str, float]

@@ -102,7 +102,9 @@ async def send(server: Live, data: bytes) -> tuple[bytes, int]:
             sent = at + 65_536
             await writer.drain()
         line = await asyncio.wait_for(answer, 60)
-    except (ConnectionError, OSError):
+    except TimeoutError:
+        line = b"HTTP/1.1 silence"
+    except OSError:
         line = b"HTTP/1.1 reset"
     finally:
         writer.transport.abort()
