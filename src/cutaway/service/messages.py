@@ -205,7 +205,9 @@ class Frames:
             end = start + _LENGTH.size + length
             if end > len(self._rest):
                 break
-            yield bytes(self._rest[start + _LENGTH.size : end])
+            with memoryview(self._rest) as whole:  # a slice of the bytes themselves is a copy more
+                body = bytes(whole[start + _LENGTH.size : end])
+            yield body
             start = end
         del self._rest[:start]
 
