@@ -24,6 +24,15 @@ def draw(
 
     Shapes: logits [R, V], one row for each of the batch's logit rows.
     """
+    logits, rows, counts = wanted(batch, logits, answers)
+    drawn = iter(sampler.sample(logits, rows))
+    return [list(islice(drawn, count)) for count in counts]
+
+
+def wanted(
+    batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
+) -> tuple[Tensor, list[Row], list[int]]:
+    """Logits and settings of the rows to sample, and how many each scheduled sequence has."""
     rows: list[Row] = []
     counts: list[int] = []
     for item in batch.scheduled:
@@ -32,10 +41,9 @@ def draw(
             rows += answers[item.sequence].rows(item.num_drafts)
         counts.append(len(rows) - before)
     if len(rows) < len(batch.numbers.logit_rows):
-        wanted = [row for index in range(len(counts)) for row in batch.sample_rows(index)]
-        logits = logits[torch.tensor(wanted, dtype=torch.int64, device=logits.device)]
-    drawn = iter(sampler.sample(logits, rows))
-    return [list(islice(drawn, count)) for count in counts]
+        indices = [row for index in range(len(counts)) for row in batch.sample_rows(index)]
+        logits = logits[torch.tensor(indices, dtype=torch.int64, device=logits.device)]
+    return logits, rows, counts
 
 
 def good(drawn: Items[Sampled]) -> Iterator[int]:

@@ -22,6 +22,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.admission import Admission
+from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
@@ -62,8 +63,8 @@ class Computed(NamedTuple):
 
     batch: Batch
     drawn: list[list[Sampled]]
-    began: float
     computed: float
+    began: float
 
 
 class EngineLostError(Exception):
@@ -127,6 +128,8 @@ class Engine:
         can_roll_back = all(group.spec.can_roll_back for group in groups)
         self._can_roll_back = can_roll_back
         self._drafter = drafter if can_roll_back else None
+        runs_ahead = self.runner.runs_ahead and sink is None and drafter is None
+        self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
         self._admission = Admission(model, self.scheduler, max_length=self.max_length)
@@ -213,7 +216,7 @@ class Engine:
         self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
-        for batch, drawn_for, start, computed in self._computed(self._schedule(), began):
+        for batch, drawn_for, computed, start in self._computed(self._schedule(), began):
             self._record(Recorder.planned, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
                 try:
@@ -284,10 +287,12 @@ class Engine:
         """The forward and the draws. Where this raises it may be done again, to the same bits."""
         layers, device = self.runner.pool.layers, self.model.device
         batch = build_batch(scheduled, layers, device=device, sink=self.sink)
+        if self._ahead is not None:
+            return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
-        return Computed(batch, draw(self.sampler, batch, logits, self._answers), began, computed)
+        return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)
 
     def _take_back(self, part: Items[Scheduled], fault: Exception) -> None:
         """Begin again, each alone: states may have gone on in the step that raised."""

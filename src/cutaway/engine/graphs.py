@@ -69,15 +69,30 @@ class DecodeGraphs:
         is_small = numbers.plan.is_decode and count <= self._buckets[-1]
         return self._can_capture and is_plain and is_small
 
-    def run(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
-        """Logits of the step's sequences. Shapes: [B, V], valid until the next run."""
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether every small decode step has its graph from the start."""
+        return self._can_capture and self._has_one_width
+
+    def bucket(self, count: int) -> int | None:
+        """Sequences of the graph that runs so many; None where no graph does."""
+        return next((size for size in self._buckets if size >= count), None)
+
+    def run(
+        self, numbers: Numbers, sink: Sink | None = None, *, token_ids: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the step's sequences. Shapes: [B, V], valid until the next run.
+
+        token_ids: where they are known to the device alone [B].
+        """
         count = len(numbers.plan.query_lengths)
-        bucket = next(size for size in self._buckets if size >= count)
+        bucket = self.bucket(count)
+        assert bucket is not None, "a step that fits has a bucket"
         width = self._width(numbers)
         if sink is not None:
             return self._run_eagerly(numbers, sink, self._inputs(bucket, width))
         captured = self._graph(bucket, width)
-        self._inputs(bucket, width).fill(numbers)
+        self._inputs(bucket, width).fill(numbers, token_ids)
         captured.graph.replay()
         return captured.logits[:count]
 

@@ -50,6 +50,24 @@ class Runner:
         PULSE.beat()
         return self.forward(batch.numbers, batch.sink)
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether decode steps can be begun before their tokens are known on the host."""
+        return self._graphs is not None and self._graphs.runs_ahead
+
+    def bucket(self, count: int) -> int | None:
+        """Sequences of the shape in which so many are decoded ahead; None where they are not."""
+        return None if self._graphs is None else self._graphs.bucket(count)
+
+    @torch.inference_mode()
+    def run_ahead(self, numbers: Numbers, token_ids: Tensor) -> Tensor:
+        """Begin a decode step whose token ids are known to the device alone.
+
+        Shapes: token_ids [B] -> [B, V], valid until the next one.
+        """
+        assert self._graphs is not None, "steps are begun ahead where they are captured"
+        return self._graphs.run(numbers, token_ids=token_ids)
+
     def forward(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.
 

@@ -56,6 +56,12 @@ class Running:
         masks = self._masks(num_drafts)
         return [self._row(offset, masks[offset]) for offset in range(1 + num_drafts)]
 
+    def row_ahead(self) -> Row | None:
+        """The row after the one that draws now, where that draw plays no part in it."""
+        if self.grammar is not None or self.sequence.request.params.has_penalties:
+            return None
+        return self._row(1, None)
+
     def take(self, emitted: Items[int]) -> Taken:
         """Push tokens through the stream until one ends the answer."""
         text = ""

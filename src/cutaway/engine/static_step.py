@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import GroupTables, LayerCache, Numbers, ShapePlan, Step
@@ -68,8 +69,11 @@ class StaticStep:
         self._pad(0)
         self._send(1)
 
-    def fill(self, numbers: Numbers) -> None:
-        """Put a step in its first rows; the rest is padding again. The device is not waited for."""
+    def fill(self, numbers: Numbers, token_ids: Tensor | None = None) -> None:
+        """Put a step in its first rows; the rest is padding again. The device is not waited for.
+
+        token_ids: where they are known to the device alone [B].
+        """
         self._copied.synchronize()  # of the step before, which has long been read
         plan = numbers.plan
         given = (
@@ -83,6 +87,8 @@ class StaticStep:
         for group, pages in enumerate(numbers.pages):
             self._change(group, pages)
         self._send(max(len(row) for pages in numbers.pages for row in pages))
+        if token_ids is not None:
+            self.step.token_ids[:count].copy_(token_ids)
 
     def _pad(self, count: int) -> None:
         for part, padding in zip(self._numbers, _PADDING, strict=False):

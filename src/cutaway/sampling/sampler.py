@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, cast
 
@@ -105,10 +106,47 @@ class Sampler:
         return sample_plain(logits, rows)
 
 
-@one_thread()
-@torch.no_grad()
+@dataclass(frozen=True)
+class Drawing:
+    """Rows that are being sampled on a device: the host has not waited for them yet.
+
+    order: of each row of the parts the index among the rows.   draws: its random number.
+    """
+
+    order: list[int]
+    draws: list[int | None]
+    parts: list[Tensor]
+
+    def token_ids(self, indices: Sequence[int]) -> Tensor:
+        """The tokens of some rows where they are, on the device. Shapes: [R] whole numbers."""
+        column = torch.cat([part[:, 0] for part in self.parts])
+        places = {index: place for place, index in enumerate(self.order)}
+        wanted = [places[index] for index in indices]
+        if wanted == list(range(len(column))):
+            return column
+        return column.index_select(0, upload.integers(wanted, column))
+
+    def read(self, indices: Sequence[int] | None = None) -> list[Sampled]:
+        """What became of each row, or of some; the device is waited for here."""
+        results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(self.order)
+        wanted = None if indices is None else set(indices)
+        numbers_of = to_host(self.parts)
+        for index, u, numbers in zip(self.order, self.draws, numbers_of, strict=True):
+            if wanted is None or index in wanted:
+                low, high = numbers[-2:]
+                results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
+        return results if indices is None else [results[index] for index in indices]
+
+
 def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
     """In torch, on any device: rows that are alike go through every stage together."""
+    return begin_plain(logits, rows).read()
+
+
+@one_thread()
+@torch.no_grad()
+def begin_plain(logits: Tensor, rows: Sequence[Row]) -> Drawing:
+    """The same, handed to the device and not waited for."""
     fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
     order, draws, parts = _sample_fused(logits, rows, fused)
     for indices in _tiles(logits, rows, without=set(fused)):
@@ -117,11 +155,7 @@ def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
         parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
         order += indices
         draws += u or [None] * len(group)
-    results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(rows)
-    for index, u, numbers in zip(order, draws, to_host(parts), strict=True):
-        low, high = numbers[-2:]
-        results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
-    return results
+    return Drawing(order, draws, parts)
 
 
 def _is_fused(row: Row) -> bool:

@@ -1,0 +1,98 @@
+"""Steps begun before their tokens are known: the answers are those of steps one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cutaway.core.request import Request, SamplingParams
+from cutaway.core.step import Step
+from cutaway.engine.ahead import Ahead
+from cutaway.engine.engine import Engine
+from engines import engine, loaded, run, workload
+
+
+@pytest.fixture(scope="module")
+def model():
+    return loaded()
+
+
+def ahead_of(target: Engine, *, buckets: tuple[int, ...] = (1, 2, 4, 8, 64)) -> Ahead:
+    """Let an engine on a CPU run ahead, by the modules, as a GPU does by its graphs."""
+    runner = target.runner
+
+    def run_ahead(numbers, token_ids):
+        step = Step.of(numbers, runner.pool.layers, device=runner.device)
+        return runner.model(replace(step, token_ids=token_ids.to(torch.int64)))
+
+    runner.run_ahead = torch.inference_mode()(run_ahead)
+    runner.bucket = lambda count: next((size for size in buckets if size >= count), None)
+    target._ahead = Ahead(runner, target.scheduler)
+    return target._ahead
+
+
+def essences(answers) -> dict:
+    return {key: answer.essence for key, answer in answers.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("settings", [{}, {"num_pages": 18}, {"prefill_chunk": 3}], ids=str)
+def test_answers_are_those_of_one_step_after_the_other(model, seed: int, settings) -> None:
+    # A row whose draw hangs on the token before keeps all others waiting.
+    requests = [each for each in workload(seed, 20) if not each.params.has_penalties]
+    target = engine(model, **settings)
+    ahead = ahead_of(target)
+    assert essences(run(target, requests)) == essences(run(engine(model, **settings), requests))
+    assert ahead.num_begun >= ahead.num_taken > 0
+
+
+def greedy(name: str, length: int, **more) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, **more)
+    return Request(request_id=name, prompt_token_ids=(5, 6, 7), params=params)
+
+
+def test_every_step_but_the_first_is_taken_where_nobody_comes_or_ends_unexpectedly(model) -> None:
+    target = engine(model)
+    ahead = ahead_of(target)
+    run(target, [greedy("a", 12), greedy("b", 12)])
+    assert ahead.num_taken == ahead.num_begun == target.num_steps - 1
+
+
+def test_what_was_begun_goes_when_somebody_comes(model) -> None:
+    target, alone = engine(model), engine(model)
+    ahead = ahead_of(target)
+    found = run(target, [greedy("a", 12), greedy("b", 5)], [0, 4])
+    assert ahead.num_taken < ahead.num_begun
+    assert essences(found) == essences(run(alone, [greedy("a", 12), greedy("b", 5)], [0, 4]))
+
+
+def test_a_step_in_another_bucket_is_computed_again(model) -> None:
+    """A record names the sequences of a step; a replay of it runs in the shape that they give."""
+    target = engine(model)
+    ahead = ahead_of(target, buckets=(1, 2, 3, 4))
+    stopping = SamplingParams(temperature=0.0, max_tokens=12, stop_token_ids=(0,), ignore_eos=True)
+    first = run(engine(model), [greedy("a", 12)])
+    token = next(iter(first.values())).token_ids[3]
+    params = replace(stopping, stop_token_ids=(token,))
+    ends = Request(request_id="b", prompt_token_ids=(5, 6, 7), params=params)
+    run(target, [greedy("a", 12), ends])
+    assert ahead.num_taken == ahead.num_begun - 1
+
+
+def test_answers_with_penalties_or_a_grammar_wait_for_their_tokens(model) -> None:
+    target = engine(model)
+    ahead = ahead_of(target)
+    run(target, [greedy("a", 6, frequency_penalty=0.5)])
+    assert ahead.num_begun == 0
+
+
+def test_replays_of_steps_that_were_begun_ahead_are_exact(model) -> None:
+    target = engine(model)
+    ahead = ahead_of(target)
+    run(target, [each for each in workload(3, 20) if not each.params.has_penalties])
+    assert target.ledger is not None
+    answers = [answer for answer in target.ledger.answers if answer.tokens]
+    assert ahead.num_taken
+    assert answers and all(target.verify(answer).is_exact for answer in answers)
