@@ -65,7 +65,7 @@ def main() -> None:
         model = random_model(SHAPES[shape] | COMMON)
         weights = read_bytes(model)
         for batch in args.batches:
-            engine = engine_of(model, batch, args.context + 96)
+            engine = engine_of(model, batch, args.context + 160)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
             floor = read / bandwidth * 1e3
@@ -167,17 +167,13 @@ def measure(
 ) -> dict[str, Any]:
     """Median milliseconds of decode steps, and of a graph's replay by the device's clock."""
     generator = torch.Generator().manual_seed(0)
-    params = SamplingParams(temperature=0.0, max_tokens=90, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=160, ignore_eos=True)
     for number in range(batch):
         ids = torch.randint(0, 50_000, (context - 8,), generator=generator).tolist()
         engine.add(Request(request_id=str(number), prompt_token_ids=tuple(ids), params=params))
     began = time.perf_counter()
-    while not all(s.num_output_tokens for s in engine.scheduler.running) or engine.num_steps == 0:
+    while not _all_decode(engine, batch):
         engine.step()
-        if len(engine.scheduler.running) == batch and all(
-            s.num_output_tokens for s in engine.scheduler.running
-        ):
-            break
     prefill = time.perf_counter() - began
     for _ in range(4):
         engine.step()
@@ -203,6 +199,11 @@ def measure(
         row["kernels_us"] = profiled(engine)
         row["host_us"] = host_profiled(engine)
     return row
+
+
+def _all_decode(engine: Engine, batch: int) -> bool:
+    running = engine.scheduler.running
+    return len(running) == batch and all(each.num_output_tokens for each in running)
 
 
 def profiled(engine: Engine) -> dict[str, list[float]]:

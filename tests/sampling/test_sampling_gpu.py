@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from cutaway.sampling import sampler as sampler_module
 from cutaway.sampling.effects import trace
 from cutaway.sampling.largest import first_largest, largest
-from cutaway.sampling.logprobs import prompt_logprobs
+from cutaway.sampling.logprobs import Sent, prompt_logprobs
 from cutaway.sampling.sampler import Sampler
 
 pytestmark = pytest.mark.gpu
@@ -52,14 +52,13 @@ def test_a_bad_row_fails_alone(fault: str) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_host_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     transfers: list[int] = []
-    original = sampler_module.to_host
+    original = sampler_module.Sent
 
-    def transfer(parts: Sequence[Tensor]) -> Iterator[list[float]]:
-        torch.cuda.set_sync_debug_mode("default")
+    def send(parts: Sequence[Tensor]) -> Sent:
         transfers.append(len(parts))
         return original(parts)
 
-    monkeypatch.setattr(sampler_module, "to_host", transfer)
+    monkeypatch.setattr(sampler_module, "Sent", send)
     logits = random_logits(len(MIXED_ROWS), 5000).cuda()
     try:
         torch.cuda.set_sync_debug_mode("error")

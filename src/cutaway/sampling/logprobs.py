@@ -110,19 +110,36 @@ def prompt_logprobs(
     for start in range(0, len(logits), size):
         raw = Candidates(logits[start : start + size].to(torch.float32))
         measured.append(measure(raw, chosen[start : start + size], num_logprobs=num_logprobs))
-    return [read_score(numbers) for numbers in to_host(measured)]
+    return [read_score(numbers) for numbers in Sent(measured).rows()]
 
 
-def to_host(parts: Sequence[Tensor]) -> Iterator[list[float]]:
-    """The rows of all parts [R, N], which may differ in N, in one transfer."""
-    if not parts:
-        return
-    numbers = cast("list[float]", torch.cat([part.flatten() for part in parts]).tolist())
-    start = 0
-    for num_rows, width in (part.shape for part in parts):
-        for _ in range(num_rows):
-            yield numbers[start : start + width]
-            start += width
+class Sent:
+    """The rows of all parts [R, N], which may differ in N, on their way to the host at once.
+
+    What is handed to the device afterwards is not waited for.
+    """
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self._shapes = [(part.shape[0], part.shape[1]) for part in parts]
+        numbers = torch.cat([part.flatten() for part in parts]) if parts else torch.empty(0)
+        self._arrived: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            numbers = pinned.copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._numbers = numbers
+
+    def rows(self) -> Iterator[list[float]]:
+        """Each row; the device is waited for first."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        numbers = cast("list[float]", self._numbers.tolist())
+        start = 0
+        for num_rows, width in self._shapes:
+            for _ in range(num_rows):
+                yield numbers[start : start + width]
+                start += width
 
 
 def rows_at_once(logits: Tensor) -> int:

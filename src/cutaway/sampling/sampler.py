@@ -33,11 +33,11 @@ from cutaway.sampling.largest import first_largest
 from cutaway.sampling.logprobs import (
     BAD_SCORE,
     Score,
+    Sent,
     alternatives,
     measure,
     read_score,
     rows_at_once,
-    to_host,
 )
 from cutaway.sampling.mask import GrammarMask
 from cutaway.sampling.penalties import Penalties
@@ -116,6 +116,7 @@ class Drawing:
     order: list[int]
     draws: list[int | None]
     parts: list[Tensor]
+    sent: Sent
 
     def token_ids(self, indices: Sequence[int]) -> Tensor:
         """The tokens of some rows where they are, on the device. Shapes: [R] whole numbers."""
@@ -130,8 +131,7 @@ class Drawing:
         """What became of each row, or of some; the device is waited for here."""
         results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(self.order)
         wanted = None if indices is None else set(indices)
-        numbers_of = to_host(self.parts)
-        for index, u, numbers in zip(self.order, self.draws, numbers_of, strict=True):
+        for index, u, numbers in zip(self.order, self.draws, self.sent.rows(), strict=True):
             if wanted is None or index in wanted:
                 low, high = numbers[-2:]
                 results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
@@ -155,7 +155,7 @@ def begin_plain(logits: Tensor, rows: Sequence[Row]) -> Drawing:
         parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
         order += indices
         draws += u or [None] * len(group)
-    return Drawing(order, draws, parts)
+    return Drawing(order, draws, parts, Sent(parts))
 
 
 def _is_fused(row: Row) -> bool:

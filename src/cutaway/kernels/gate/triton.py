@@ -55,7 +55,7 @@ def _gate(
         active = wide / (1.0 + tl.exp(-wide))
     else:
         inner = 0.7978845608028654 * (wide + 0.044715 * wide * wide * wide)
-        # tanh by an exponential that cannot overflow to NaN: 1 - 2 / (1 + inf) is 1.
-        active = 0.5 * wide * (2.0 - 2.0 / (1.0 + tl.exp(2.0 * inner)))
+        # 1 + tanh(x) is 2 / (1 + exp(-2x)), without a difference of two numbers that are alike.
+        active = wide / (1.0 + tl.exp(-2.0 * inner))
     product = active.to(gate.dtype).to(tl.float32) * up
     tl.store(out_ptr + row * width + place, product.to(gate.dtype), mask=inside)

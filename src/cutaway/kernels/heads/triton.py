@@ -66,7 +66,7 @@ def _normed(
     KIND: tl.constexpr,
 ):
     """A head and its partners, both normed; x has zeros outside."""
-    factor = tl.rsqrt(tl.sum(x * x, 0) / SIZE + epsilon)
+    factor = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / SIZE + epsilon)
     weight = tl.load(weight_ptr + place, mask=inside, other=0.0)
     dtype = weight.dtype
     beside = tl.load(weight_ptr + other, mask=inside, other=0.0).to(tl.float32)

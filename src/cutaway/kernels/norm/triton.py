@@ -81,7 +81,7 @@ def _norm(
         x = (x.to(tl.float32) + update.to(tl.float32)).to(x.dtype)
         tl.store(total_ptr + first + place, x, mask=inside)
     wide = x.to(tl.float32)
-    quotient = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + epsilon)
+    quotient = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / WIDTH + epsilon))
     if HAS_WEIGHT:
         weight = tl.load(weight_ptr + place, mask=inside, other=0.0).to(tl.float32)
         if KIND == 0:
