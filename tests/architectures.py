@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 COMMON: dict[str, Any] = {
@@ -286,6 +287,8 @@ def reference(case: str, **more: Any) -> Any:
         )
         for parameter in (*model.parameters(), *buffers):
             parameter.add_(torch.randn_like(parameter) * 0.1)
+    if word == "GptOss" and model.model.layers[0].mlp.experts.limit != config.swiglu_limit:
+        pytest.skip("transformers before 5.24 fixes the clamp of gpt-oss at 7, whatever is set")
     return model
 
 

@@ -70,6 +70,10 @@ class PageTable:
         """Flat places, page * page_size + offset, of the tokens start to start + count."""
         size = self.page_size
         assert start + count <= self.capacity, "a token has no page; reserve comes first"
+        if count == 1:  # for every sequence of every step of decoding
+            page = self.pages[start // size]
+            assert page != SCRATCH_PAGE, "a token that left the window has no slot"
+            return [page * size + start % size]
         slots: list[int] = []
         while len(slots) < count:
             index, offset = divmod(start + len(slots), size)

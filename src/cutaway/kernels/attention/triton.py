@@ -22,7 +22,8 @@ from cutaway.kernels.attention.plain import Scoring
 _LOG2_E = 1.4426950408889634
 _ENOUGH_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
 _MOST_SPLITS = 64
-_MOST_DECODE_ROWS = 64  # rows of a block that is split over keys
+# Queries of a sequence whose keys are split. Longer chunks are summed alike, whatever their length.
+_MOST_DECODE_QUERIES, _MOST_DECODE_ROWS = 8, 64
 
 
 def paged_attention(
@@ -48,7 +49,8 @@ def paged_attention(
     # The sequences at the front that bring equally many queries, few of them: their keys are split.
     count, length = _alike(plan)
     shared = query.shape[1] // key_pages.shape[2]
-    if length * triton.next_power_of_2(shared) > _MOST_DECODE_ROWS:
+    rows = length * triton.next_power_of_2(shared)
+    if length > _MOST_DECODE_QUERIES or rows > _MOST_DECODE_ROWS:
         count = 0
     if count:
         past = count * length
@@ -146,9 +148,8 @@ def _chunks(
     _, num_heads, size = query.shape
     page_size, num_groups = key_pages.shape[1:3]
     shared = triton.next_power_of_2(num_heads // num_groups)
-    rows = max(16, shared, min(128, triton.next_power_of_2(longest * shared)))
-    if query.dtype == torch.float32 or size > 128:
-        rows = max(16, shared, min(rows, 32))
+    most = 32 if query.dtype == torch.float32 or size > 128 else 128
+    rows = max(16, shared) if longest * shared <= 16 else max(most, shared)
     _attend_chunks[(triton.cdiv(longest * shared, rows), num_groups, len(context_lengths))](
         *(query, *_addresses(pages), page_table, query_starts, context_lengths, out),
         *_numbers(scoring, query),
