@@ -94,10 +94,12 @@ class Ahead:
             if not item.samples or item.num_drafts:
                 return
             sequence = item.sequence
-            if sequence.num_tokens + 1 >= sequence.max_length:
+            num_tokens = item.start + item.count
+            if num_tokens + 1 >= sequence.max_length:
                 continue  # the token that is being drawn is its last
-            row = answers[sequence].row_ahead()
-            if row is None or not self._reserve(sequence):
+            row, tables = answers[sequence].row_ahead(), sequence.tables
+            assert tables is not None, "a scheduled sequence has tables"
+            if row is None or not self._scheduler.cache.reserve(tables, num_tokens + 1):
                 return
             sequences.append(sequence)
             rows.append(row)
@@ -105,23 +107,20 @@ class Ahead:
         bucket = self._runner.bucket(len(sequences)) if sequences else None
         if bucket is None:
             return
-        logits = self._runner.run_ahead(_numbers(sequences), drawing.token_ids(places))
+        numbers = _numbers(sequences, [row.position - 1 for row in rows])
+        logits = self._runner.run_ahead(numbers, drawing.token_ids(places))
+        pairs = zip(sequences, numbers.positions, strict=True)
         self._begun = _Begun(
             {sequence: row for row, sequence in enumerate(sequences)},
-            {each: (each.num_tokens, each.num_preemptions) for each in sequences},
+            {each: (position, each.num_preemptions) for each, position in pairs},
             begin_plain(logits, rows),
             bucket,
         )
         self.num_begun += 1
 
-    def _reserve(self, sequence: Sequence) -> bool:
-        """Whether there is a page for the token that is being drawn."""
-        tables = sequence.tables
-        return tables is not None and self._scheduler.cache.reserve(tables, sequence.num_tokens + 1)
 
-
-def _numbers(sequences: list[Sequence]) -> Numbers:
-    """A decode step of the tokens that come next; their ids stand for nothing."""
+def _numbers(sequences: list[Sequence], positions: list[int]) -> Numbers:
+    """A decode step of the tokens at some positions; their ids stand for nothing."""
     tables = [each.tables for each in sequences]
     pages: list[list[list[int]]] = []
     slots: list[list[int]] = []
@@ -129,10 +128,9 @@ def _numbers(sequences: list[Sequence]) -> Numbers:
     for group in range(len(tables[0].groups)):
         its = [each.groups[group] for each in tables if each is not None]
         pages.append([table.pages for table in its])
-        ends = zip(its, sequences, strict=True)
-        slots.append([table.slots(each.num_tokens, 1)[0] for table, each in ends])
+        ends = zip(its, positions, strict=True)
+        slots.append([table.slots(position, 1)[0] for table, position in ends])
     count = len(sequences)
-    positions = [each.num_tokens for each in sequences]
     return Numbers(
         token_ids=[0] * count,
         positions=positions,

@@ -20,12 +20,21 @@ class Batch:
     when prompt log-probabilities are wanted, then 1 + num_drafts rows to sample from.
     """
 
-    numbers: Numbers
     scheduled: tuple[Scheduled, ...]
     rows: tuple[range, ...]
     caches: tuple[LayerCache, ...] = field(repr=False)
     device: torch.device
     sink: Sink | None = None
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The step itself, laid out when it is asked for: one that ran ahead was laid out then."""
+        return _lay_out(self.scheduled)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits that the step wants."""
+        return self.rows[-1].stop
 
     @cached_property
     def step(self) -> Step:
@@ -44,32 +53,44 @@ def build_batch(
     *,
     device: torch.device,
     sink: Sink | None = None,
+    later: bool = False,
 ) -> Batch:
-    """Lay the scheduled tokens side by side, sequence after sequence."""
+    """A batch of the scheduled tokens side by side, sequence after sequence.
+
+    later: whether the step is laid out when it is asked for, and not now.
+    """
+    rows: list[range] = []
+    first = 0
+    for item in scheduled:
+        past = first + len(_wanted_rows(item))
+        rows.append(range(first, past))
+        first = past
+    batch = Batch(tuple(scheduled), tuple(rows), caches, device, sink)
+    if not later:
+        _ = batch.numbers
+    return batch
+
+
+def _lay_out(scheduled: Items[Scheduled]) -> Numbers:
     token_ids: list[int] = []
     positions: list[int] = []
     declared: list[int] = []
     logit_rows: list[int] = []
-    rows: list[range] = []
     for item in scheduled:
         sequence, start, stop = item.sequence, item.start, item.start + item.count
         first = len(token_ids)
-        known = sequence.token_ids
-        token_ids += known[start:stop]
+        token_ids += sequence.token_ids[start:stop]
         token_ids += sequence.draft_token_ids[: item.num_drafts]
         assert len(token_ids) == first + item.count, "a scheduled token does not exist"
         positions += range(start, stop)
         declared += [sequence.max_length] * item.count
-        wanted = _wanted_rows(item)
-        rows.append(range(len(logit_rows), len(logit_rows) + len(wanted)))
-        logit_rows += [first + row for row in wanted]
+        logit_rows += [first + row for row in _wanted_rows(item)]
     pages, slots = _places(scheduled)
     plan = ShapePlan(
         tuple([item.count for item in scheduled]),
         tuple([item.start + item.count for item in scheduled]),
     )
-    numbers = Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots)
-    return Batch(numbers, tuple(scheduled), tuple(rows), caches, device, sink)
+    return Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots)
 
 
 def _wanted_rows(item: Scheduled) -> range:

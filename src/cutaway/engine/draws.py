@@ -40,7 +40,7 @@ def wanted(
         if item.samples:
             rows += answers[item.sequence].rows(item.num_drafts)
         counts.append(len(rows) - before)
-    if len(rows) < len(batch.numbers.logit_rows):
+    if len(rows) < batch.num_rows:
         indices = [row for index in range(len(counts)) for row in batch.sample_rows(index)]
         logits = logits[torch.tensor(indices, dtype=torch.int64, device=logits.device)]
     return logits, rows, counts

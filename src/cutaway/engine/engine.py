@@ -286,7 +286,8 @@ class Engine:
     def _compute(self, scheduled: Items[Scheduled], began: float) -> Computed:
         """The forward and the draws. Where this raises it may be done again, to the same bits."""
         layers, device = self.runner.pool.layers, self.model.device
-        batch = build_batch(scheduled, layers, device=device, sink=self.sink)
+        runs_ahead = self._ahead is not None
+        batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
         if self._ahead is not None:
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch)

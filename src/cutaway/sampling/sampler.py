@@ -160,7 +160,9 @@ def begin_plain(logits: Tensor, rows: Sequence[Row]) -> Drawing:
 
 def _is_fused(row: Row) -> bool:
     """Whether kernels/sample has all that a row asks for."""
-    return row.num_logprobs is None and all(type(stage) in _FUSED for stage in stages_of(row))
+    if row.num_logprobs is not None:
+        return False
+    return all(type(stage) in _FUSED or stage.is_neutral(row) for stage in ORDER)
 
 
 def _sample_fused(
