@@ -45,14 +45,17 @@ class PageAllocator:
 
     @property
     def num_free(self) -> int:
+        """Pages that nobody holds and nobody can find."""
         return len(self._free)
 
     @property
     def num_cached(self) -> int:
+        """Pages that nobody holds and the prefix index can find."""
         return self._num_cached
 
     @property
     def num_used(self) -> int:
+        """Pages held by a sequence or more."""
         return self.num_usable - self.num_available
 
     @property

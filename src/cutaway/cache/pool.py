@@ -47,6 +47,7 @@ class Pool:
 
     @property
     def num_bytes(self) -> int:
+        """Memory of all pages; layers that read another's count once."""
         return sum(pages.nbytes for layer in self._kept for pages in layer.fields.values())
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:

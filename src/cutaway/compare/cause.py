@@ -19,8 +19,10 @@ class Cause:
 
 
 def counted(count: int, noun: str) -> str:
+    """A count with its noun in the singular or plural: 1 token, 2 tokens."""
     return f"{count} {noun}{'s'[: count != 1]}"
 
 
 def ms(seconds: float) -> str:
+    """A time in words: milliseconds below one second, else seconds."""
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -23,6 +23,7 @@ class Spread:
 
     @staticmethod
     def of(values: Sequence[float]) -> Spread:
+        """Median and range of some measurements, one at least."""
         return Spread(median(values), min(values), max(values))
 
 
@@ -96,6 +97,7 @@ class Comparison:
     notes: tuple[str, ...]
 
     def draw(self) -> Drawing:
+        """The comparison as lines of text: first difference, moved chances, measurements."""
         drawing = Drawing()
         drawing.line(Span(cut(f"{self.change}, and nothing else", 98), "strong"))
         self._texts(drawing)

@@ -38,6 +38,11 @@ class Ablation:
     taps: tuple[str, ...] = (ATTENTION, MLP)
 
     def sink(self) -> Sink:
+        """A sink that puts zeros in place of what the part gives.
+
+        Raises: RequestError, once it runs, for a head that the layer does not have.
+        """
+
         def zeroed(name: str, value: Tensor, layer: int | None) -> Tensor | None:
             if layer != self.layer:
                 return None

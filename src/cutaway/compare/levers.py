@@ -99,6 +99,7 @@ class Change:
         return self.value
 
     def refusal(self, words: str) -> RequestError:
+        """The error for this change: the lever, its value, and words that say what is allowed."""
         return RequestError(f"{self.lever} is {shown(self.value)}; {words}.", param="change")
 
 

@@ -53,6 +53,7 @@ class Trials:
 
     @property
     def has_work(self) -> bool:
+        """Whether a comparison waits or runs."""
         return bool(self._open)
 
     def open(self, name: Hashable, tried: ComparisonRequest, hear: Hear) -> None:

@@ -30,6 +30,7 @@ class Diagnosis:
     causes: tuple[Cause, ...]
 
     def draw(self) -> Drawing:
+        """The causes as lines of text, by question."""
         drawing = Drawing()
         for question in _QUESTIONS:
             causes = [cause for cause in self.causes if cause.question == question]

@@ -45,6 +45,7 @@ class TimeCauses:
         )
 
     def slow(self) -> Iterator[Cause]:
+        """Causes of the time that it took: waiting, prefill, cache misses, company, preemption."""
         times, phases = self._times, {phase.name: phase.seconds for phase in self._times.phases}
         if phases["queue"] > _SHARE * times.total:
             yield self._queue(phases["queue"])
@@ -58,6 +59,7 @@ class TimeCauses:
             yield self._preemption(phases["preempted"])
 
     def expensive(self) -> Iterator[Cause]:
+        """Causes of what it took of the engine's time: its prompt, and what binds a step."""
         prefill, decode = self._costs.modes
         share = prefill.seconds / self._costs.seconds
         if share > 0.3:

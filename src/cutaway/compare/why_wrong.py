@@ -38,6 +38,7 @@ class WrongCauses:
         self._max_length = engine.max_length
 
     def wrong(self) -> Iterator[Cause]:
+        """Causes of a doubtful answer: low confidence, hidden letters, a cut, a window."""
         for start, end in self._doubtful():
             yield self._doubt(start, end)
         hidden = self._hidden_letters()

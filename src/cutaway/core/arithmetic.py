@@ -14,7 +14,9 @@ class Cached(Protocol):
     """Loaded facts or a shape read from a configuration."""
 
     @property
-    def cache_specs(self) -> tuple[CacheSpec, ...]: ...
+    def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """What each layer that keeps something keeps of a token."""
+        ...
 
 
 def cache_bytes_per_token(facts: Cached, dtype: str) -> int:
@@ -47,10 +49,12 @@ class Work:
 
     @property
     def num_bytes(self) -> float:
+        """Bytes read and written, of both kinds."""
         return self.weight_bytes + self.cache_bytes
 
     @property
     def flops(self) -> float:
+        """Operations of both kinds."""
         return self.matrix_flops + self.pair_flops
 
     @property
@@ -63,6 +67,7 @@ class Work:
 
     @property
     def kinds(self) -> tuple[float, float, float, float]:
+        """All four numbers, in the order of the fields."""
         return (self.weight_bytes, self.cache_bytes, self.matrix_flops, self.pair_flops)
 
 

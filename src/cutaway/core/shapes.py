@@ -35,6 +35,7 @@ class Matrix:
 
     @property
     def values(self) -> int:
+        """Numbers in all copies."""
         return self.rows * self.columns * self.copies
 
 
@@ -56,14 +57,17 @@ class Grouped:
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """Keys and values of a token; nothing where an earlier layer's are used."""
         spec = grouped_cache_spec(self.num_groups, self.head_size, self.extent)
         return (spec,) if self.has_cache else ()
 
     @property
     def state_values(self) -> int:
+        """Numbers kept per sequence whatever its length: none."""
         return 0
 
     def matrices(self, width: int) -> Iterator[Matrix]:
+        """Weight matrices: query, key and value, output."""
         rows = self.num_heads * self.head_size
         yield Matrix(2 * rows if self.has_gate else rows, width)
         if self.has_cache:
@@ -72,6 +76,7 @@ class Grouped:
         yield Matrix(width, rows)
 
     def vectors(self, width: int) -> int:
+        """Numbers in biases, norms and sinks."""
         own = (2 if self.has_value else 1) if self.has_cache else 0
         biases = (self.num_heads + own * self.num_groups) * self.head_size if self.has_bias else 0
         biases += width if self.has_output_bias else 0
@@ -102,13 +107,16 @@ class Latent:
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """The compressed row and the rotary key of a token."""
         return (latent_cache_spec(self.rank, self.rotary_size),)
 
     @property
     def state_values(self) -> int:
+        """Numbers kept per sequence whatever its length: none."""
         return 0
 
     def matrices(self, width: int) -> Iterator[Matrix]:
+        """Weight matrices: query, compressed row, its expansion, output."""
         query_rows = self.num_heads * (self.plain_size + self.rotary_size)
         if self.query_rank:
             yield Matrix(self.query_rank, width)
@@ -120,6 +128,7 @@ class Latent:
         yield Matrix(width, self.num_heads * self.value_size)
 
     def vectors(self, width: int) -> int:
+        """Numbers in norms and biases."""
         norms = self.query_rank + self.rank  # of both compressed rows
         return norms + (norms + self.rotary_size + width if self.has_bias else 0)
 
@@ -179,12 +188,14 @@ class Delta:
         return matrix + self.channels * (self.kernel - 1)
 
     def matrices(self, width: int) -> Iterator[Matrix]:
+        """Weight matrices: queries, keys, values and gate; decay and step; output."""
         values = self.num_value_heads * self.value_size
         yield Matrix(self.channels + values, width)  # the gate's rows too
         yield Matrix(2 * self.num_value_heads, width)  # decay and step of each head
         yield Matrix(width, values)
 
     def vectors(self, width: int) -> int:
+        """Numbers in the convolution, in decay and step, and in the norm."""
         return self.channels * self.kernel + 2 * self.num_value_heads + self.value_size
 
     @property
@@ -214,6 +225,7 @@ class Mlp:
     router_vectors: int = 0  # biases and scales of the router
 
     def matrices(self, width: int) -> Iterator[Matrix]:
+        """Weight matrices: dense or shared part, experts, router, shared gate."""
         first = 2 if self.is_gated else 1
         if self.inner:
             yield Matrix(self.inner, width, first, first)
@@ -227,6 +239,7 @@ class Mlp:
             yield Matrix(1, width, kind="router")
 
     def vectors(self, width: int, num_used: int) -> int:
+        """Numbers in biases and of the router, where a batch uses so many experts."""
         first = 2 if self.is_gated else 1
         count = first * self.inner + width if self.has_bias else 0
         if self.has_expert_bias:
@@ -258,6 +271,7 @@ class ModelShape:
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """What each layer that keeps something keeps of a token, in the order of layers."""
         return tuple(spec for layer in self.layers for spec in layer.attention.cache_specs)
 
     @property

@@ -142,10 +142,12 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
+        """Whether a step would do something, or news wait to be handed out."""
         return self.scheduler.has_work or bool(self._news) or bool(self._admission)
 
     @property
     def cache_stats(self) -> CacheStats:
+        """Pages of the cache by state, and what the prefix index gave since the start."""
         return self.cache.stats
 
     def add(self, request: Request) -> None:

@@ -22,6 +22,7 @@ class Pending(Generic[Waiting, Made]):
         return bool(self._futures)
 
     def add(self, waiting: Waiting, made: Future[Made]) -> None:
+        """Queue one behind the others until its future is done."""
         self._futures[waiting] = made
 
     def discard(self, waiting: Waiting) -> None:

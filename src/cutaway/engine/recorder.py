@@ -34,6 +34,10 @@ class Recorder:
         self._parts: tuple[Part, ...] = ()
 
     def opened(self, sequence: Sequence, *, arrived: float) -> None:
+        """An answer was queued: open its record.
+
+        Units: arrived in seconds of perf_counter.
+        """
         self._records[sequence] = self.ledger.open(
             sequence.request,
             choice=sequence.choice,

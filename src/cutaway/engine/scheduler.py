@@ -148,10 +148,12 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
+        """Sequences that hold no pages, the held ones included."""
         return len(self._keys) - len(self._running)
 
     @property
     def num_running(self) -> int:
+        """Sequences that hold pages."""
         return len(self._running)
 
     @property

@@ -40,16 +40,20 @@ class Sequence:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
         return len(self.request.prompt_token_ids)
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of prompt and output together."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
+        """Tokens of the output so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
+        """The output so far, without the prompt."""
         return self.token_ids[self.num_prompt_tokens :]

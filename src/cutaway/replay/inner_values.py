@@ -83,6 +83,7 @@ class Sinks:
     plan: ReplayPlan | None = None
 
     def of(self, run: Run) -> Sink | None:
+        """A sink for all readers that a run concerns; None if it concerns none."""
         plan, size = self.plan, self.page_size
         assert plan is not None, "a replay has a plan"
         sinks = [

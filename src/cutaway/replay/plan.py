@@ -78,6 +78,7 @@ class ReplayPlan:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens that go through the model in all runs, dummies included."""
         return sum(run.num_tokens for run in self.runs)
 
     @property

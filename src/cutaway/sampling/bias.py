@@ -17,6 +17,7 @@ class LogitBias:
     name = "logit_bias"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row has no bias."""
         return not row.params.logit_bias
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
@@ -35,6 +36,7 @@ class Bans:
     name = "bans"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row bans nothing."""
         return not row.banned_token_ids
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:

@@ -24,6 +24,7 @@ class Temperature:
     name = "temperature"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row is greedy or its temperature is 1."""
         return row.params.is_greedy or row.params.temperature == 1
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
@@ -45,6 +46,7 @@ class MinP:
     name = "min_p"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row is greedy or its min_p is 0."""
         return row.params.is_greedy or row.params.min_p == 0
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
@@ -67,6 +69,7 @@ class TopK:
     name = "top_k"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row is greedy or its top_k keeps every token."""
         return row.params.is_greedy or row.params.top_k <= 0
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
@@ -94,6 +97,7 @@ class TopP:
     name = "top_p"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row is greedy or its top_p is 1."""
         return row.params.is_greedy or row.params.top_p == 1
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:

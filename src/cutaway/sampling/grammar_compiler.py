@@ -34,11 +34,22 @@ class GrammarVocabulary(Protocol):
     """What is asked of a tokenizer here."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """How many token ids there are, 0 to vocab_size - 1."""
+        ...
+
     @property
-    def control_ids(self) -> frozenset[int]: ...
-    def token_bytes(self, token_id: int) -> bytes: ...
-    def encode_bytes(self, data: bytes) -> list[int]: ...
+    def control_ids(self) -> frozenset[int]:
+        """Ids that stand for no text."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that an id stands for."""
+        ...
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """Token ids of some bytes, without control tokens."""
+        ...
 
 
 class GrammarCompiler:

@@ -19,6 +19,7 @@ class GrammarMask:
     name = "grammar"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row has no grammar."""
         return row.allowed is None
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:

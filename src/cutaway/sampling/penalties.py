@@ -31,6 +31,7 @@ class Penalties:
     name = "penalties"
 
     def is_neutral(self, row: Row) -> bool:
+        """Whether the row has no penalty."""
         return not row.params.has_penalties
 
     def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:

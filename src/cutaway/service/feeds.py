@@ -78,6 +78,7 @@ class Feeds:
 
     @property
     def has_work(self) -> bool:
+        """Whether somebody waits and there may be something new to tell."""
         return bool(self._waiting) and not self._is_dry
 
     @property

@@ -49,26 +49,32 @@ class Generation:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
+        """Token ids of the first answer, its ending token included."""
         return self.choices[0].token_ids
 
     @property
     def text(self) -> str:
+        """Text of the first answer."""
         return self.choices[0].text
 
     @property
     def finish_reason(self) -> FinishReason:
+        """Why the first answer ended."""
         return self.choices[0].finish_reason
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """Log-probabilities of the first answer's tokens; None unless asked for."""
         return self.choices[0].logprobs
 
     @property
     def usage(self) -> Usage:
+        """How many tokens the first answer took."""
         return self.choices[0].usage
 
     @property
     def timings(self) -> Timings:
+        """Seconds that the first answer spent in each stage."""
         return self.choices[0].timings
 
     def _repr_html_(self) -> str:

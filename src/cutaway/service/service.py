@@ -69,7 +69,9 @@ class Service(Protocol):
         ...
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """Whether it starts, is ready, ends or has failed."""
+        ...
 
     @property
     def silent_seconds(self) -> float:
@@ -88,7 +90,9 @@ class Service(Protocol):
         """End one choice that has said something: its last news follows, as of an abort."""
         ...
 
-    async def stats(self) -> EngineStats: ...
+    async def stats(self) -> EngineStats:
+        """What the engine holds between two steps. Raises: EngineClosedError."""
+        ...
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view gives, as views/frame.py writes it, once the engine has a moment for it.

@@ -111,10 +111,12 @@ class EngineProcess(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the link, to speak over it."""
         assert isinstance(transport, asyncio.Transport)
         self._link = transport
 
     def data_received(self, data: bytes) -> None:
+        """Take in each whole message; what comes after the end is dropped."""
         for body in self._frames.feed(data):
             if not self.ended.is_set():
                 self._take_in(body)
@@ -128,6 +130,7 @@ class EngineProcess(asyncio.Protocol):
             self.cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the link is closed: the process has ended or is about to."""
         self.ended.set()
 
 

@@ -52,6 +52,7 @@ class Lane:
 
     @property
     def has_work(self) -> bool:
+        """Whether a view or a comparison waits or runs."""
         return bool(self._jobs) or self._trials.has_work
 
     def add(self, name: Hashable, asked: ViewRequest, tell: Tell) -> None:

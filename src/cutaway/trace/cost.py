@@ -38,6 +38,7 @@ class Rates:
     seconds: tuple[float, float, float, float]
 
     def predicted(self, work: Work) -> float:
+        """Time that the work takes at these rates. Units: seconds."""
         return sum(rate * kind for rate, kind in zip(self.seconds, work.kinds, strict=True))
 
 
@@ -56,6 +57,7 @@ class StageCost:
 
     @property
     def intensity(self) -> float:
+        """Operations per byte; 0 where nothing is read."""
         return self.flops / self.num_bytes if self.num_bytes else 0.0
 
 
@@ -68,14 +70,17 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
+        """Its time, all stages."""
         return sum(stage.seconds for stage in self.stages)
 
     @property
     def num_bytes(self) -> float:
+        """Bytes read and written for it, all stages."""
         return sum(stage.num_bytes for stage in self.stages)
 
     @property
     def flops(self) -> float:
+        """Its operations, all stages."""
         return sum(stage.flops for stage in self.stages)
 
 

@@ -42,6 +42,7 @@ class Ledger:
 
     @property
     def num_answers(self) -> int:
+        """How many answers are kept."""
         return len(self._answers)
 
     @property
@@ -116,6 +117,7 @@ class Ledger:
             self._make_room()
 
     def add_token(self, answer: AnswerRecord, token: TokenRecord) -> None:
+        """Add the next token of an answer that has not ended."""
         answer.tokens.append(token)
         self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token.top)
 

@@ -30,6 +30,7 @@ class Part:
 
     @property
     def end(self) -> int:
+        """Position behind its last token."""
         return self.start + self.count
 
 
@@ -119,6 +120,7 @@ class AnswerRecord:
 
     @property
     def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
         return len(self.request.prompt_token_ids)
 
     @property

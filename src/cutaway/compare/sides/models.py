@@ -18,6 +18,10 @@ _DTYPE_BITS = {"float32": 32, "float64": 64, "bfloat16": 16, "float16": 16}
 
 
 def change_model(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides where the other model is loaded beside: another name, dtype or quantization.
+
+    Raises: RequestError where the second model would take too much memory.
+    """
     engine, name = source.engine, source.name
     config = engine.config
     if change.lever == "model":

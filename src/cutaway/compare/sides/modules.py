@@ -21,6 +21,10 @@ from cutaway.core.step import Sink
 
 
 def change_modules(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides of a change inside the model.
+
+    Raises: RequestError for a layer, head, position or number that the model does not have.
+    """
     engine, model = source.engine, source.engine.model
     if change.lever in ("ablate", "patch"):
         # A sink counts tokens, and drafts that are refused would be counted too.

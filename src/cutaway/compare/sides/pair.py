@@ -49,6 +49,7 @@ class Source:
 
     @property
     def prompt(self) -> tuple[int, ...]:
+        """Token ids of the answer's prompt."""
         return self.answer.request.prompt_token_ids
 
     @property

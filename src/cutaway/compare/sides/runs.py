@@ -16,6 +16,7 @@ from cutaway.engine.config import EngineConfig
 
 
 def change_draw(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides of a change of sampling. Raises: RequestError for a value that it cannot have."""
     limit = LIMITS[change.lever]
     value = _number(change.value.strip(), is_whole=limit.kind == "int")
     if value is None:
@@ -25,6 +26,10 @@ def change_draw(source: Source, change: Change, base: Side) -> Pair:
 
 
 def change_run(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides of a change of how one answer runs: cache, streaming or copies at once.
+
+    Raises: RequestError for a value that it cannot have.
+    """
     engine = source.engine
     if change.lever == "prefix_cache":
         is_on = change.one_of("on", "off") == "on"
@@ -51,6 +56,10 @@ def change_run(source: Source, change: Change, base: Side) -> Pair:
 
 
 def change_engine(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides of a change of the engine's settings, over the same model.
+
+    Raises: RequestError or ConfigError for a value that a setting cannot have.
+    """
     engine, model = source.engine, source.engine.model
     value: object = change.value
     if change.lever in ("prefill_chunk", "page_size"):

@@ -17,6 +17,10 @@ from cutaway.text.prompt import encode
 
 
 def change_words(source: Source, change: Change, base: Side) -> Pair:
+    """Both sides of a change of what the model is given.
+
+    Raises: RequestError for a place behind the answer, a token or a length that there is not.
+    """
     if change.lever == "token":
         return _token(source, change, base)
     if change.lever == "context":

@@ -19,6 +19,7 @@ class NGramDrafter:
     reach: int = 2048  # tokens looked back over
 
     def propose(self, token_ids: Sequence[int]) -> list[int]:
+        """What followed the latest earlier place with the same last tokens; [] without one."""
         recent = list(token_ids[-self.reach :])
         for length in range(self.longest, self.shortest - 1, -1):
             tail = recent[-length:]
