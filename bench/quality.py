@@ -22,7 +22,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from cutaway.bench.quality import CHUNK, Judged, Logits
+from cutaway.bench.quality import CHUNK, Judged, PromptLogits
 from cutaway.weights.find import find
 
 
@@ -55,13 +55,13 @@ def main() -> None:
     options.add_argument("--text", type=Path, help="another text, UTF-8")
     args = options.parse_args()
     text = args.text.read_text(encoding="utf-8") if args.text else _austen()
-    fastest, truth = Logits(args.model), Logits(args.model, dtype="float32")
+    fastest, truth = PromptLogits(args.model), PromptLogits(args.model, dtype="float32")
     chunks = fastest.chunks(text, args.chunks * CHUNK)
     has_llama = not subprocess.run(
         [args.llama_python, "-c", "import llama_cpp"], capture_output=True, check=False
     ).returncode
     llama = llama_logits(args.llama_python, find(args.model).path, chunks) if has_llama else None
-    narrow = {f"auto, {each}": Logits(args.model, kv_dtype=each) for each in args.kv_dtype}
+    narrow = {f"auto, {each}": PromptLogits(args.model, kv_dtype=each) for each in args.kv_dtype}
     engines = {"auto": fastest, **narrow}
     names = ("float32", *engines, *(["llama.cpp"] if llama else []))
     sides = {name: Judged() for name in names}

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cutaway.bench.quality import CHUNK, Judged, Logits
+from cutaway.bench.quality import CHUNK, Judged, PromptLogits
 from cutaway.engine.requantize import requantize
 from cutaway.quantize.schemes import scheme_of
 from cutaway.weights.find import find
@@ -31,17 +31,17 @@ def main() -> None:
     options.add_argument("--text", type=Path, help="another text, UTF-8")
     args = options.parse_args()
     text = args.text.read_text(encoding="utf-8") if args.text else _austen()
-    truth = Logits(args.model, dtype="float32")
+    truth = PromptLogits(args.model, dtype="float32")
     chunks = truth.chunks(text, args.chunks * CHUNK)
     calibration = truth.chunks(text[-128 * CHUNK :], 16 * CHUNK)
     sides = {name: Judged() for name in ("unrounded", *args.scheme)}
     with tempfile.TemporaryDirectory() as folder:
-        made = {name: Logits(args.model, dtype="float32", quant=name) for name in args.scheme}
+        made = {name: PromptLogits(args.model, dtype="float32", quant=name) for name in args.scheme}
         if args.calibrate:
             for name in args.scheme:
                 out = Path(folder) / f"{name}.gguf"
                 requantize(find(args.model), scheme_of(name), out, calibration=calibration)
-                made[f"{name}, calibrated"] = Logits(str(out), dtype="float32")
+                made[f"{name}, calibrated"] = PromptLogits(str(out), dtype="float32")
                 sides[f"{name}, calibrated"] = Judged()
         for chunk in chunks:
             exact = truth.of(chunk)

@@ -11,7 +11,7 @@ import torch
 
 from cutaway.bench import paper, paper_attention, paper_bytes
 from cutaway.bench.paper_attention import fit, moved, naive
-from cutaway.bench.paper_rows import SMALL, Report, Row
+from cutaway.bench.paper_rows import SMALL, PaperReport, PaperRow
 from cutaway.bench.paper_shapes import CONFIGS
 from cutaway.core.errors import ConfigError
 
@@ -23,13 +23,13 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> PaperReport:
     path = tmp_path_factory.mktemp("paper") / "config.json"
     path.write_text(json.dumps(TINY))
     return paper.run(replace(SMALL, model=f"random:{path}"))
 
 
-def of(report: Report, section: str, name: str) -> Row:
+def of(report: PaperReport, section: str, name: str) -> PaperRow:
     return next(row for row in report.rows if row.section == section and name in row.name)
 
 

@@ -96,7 +96,7 @@ def test_ratios_are_of_one_round_and_their_lower_quartile_is_judged(
 ) -> None:
     monkeypatch.setattr(cpu, "_REST", 0)
     case = cpu.Case("decode", "q4_1", {"llama.cpp": 1.9, "OpenVINO": None}, limit=0.9)
-    report = cpu.Report()
+    report = cpu.CpuReport()
     cpu._measure(case, Sides(smollm2_gguf()), rounds=4, steps=1, report=report)
     (row,) = report.rows
     ratios = [2.0, 1.5, 1.5, 4.0]
@@ -165,7 +165,7 @@ def test_a_peer_that_cannot_start_is_left_out_of_the_start_too(
 
     monkeypatch.setattr(cpu, "_peak_memory", peak_memory)
     monkeypatch.setattr(cpu, "has_module", lambda *_: True)
-    report, said = cpu.Report(), list[str]()
+    report, said = cpu.CpuReport(), list[str]()
     cpu._measure_start(Path("model.gguf"), 2, 1, sys.executable, report, said.append)
     start, memory = report.rows
     assert (start.peer, start.ratio, memory.ours) == (None, None, 300.0)

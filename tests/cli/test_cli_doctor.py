@@ -55,7 +55,7 @@ def test_variables_that_may_hold_secrets_are_left_out(
 def test_a_torch_that_cannot_be_imported_stops_cutaway(
     cutaway: Cutaway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> environment.Report:
+    def broken() -> environment.ReportSection:
         raise OSError("libtorch.so: cannot open shared object file")
 
     monkeypatch.setattr(environment, "torch_report", broken)

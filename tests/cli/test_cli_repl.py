@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cutaway.cli.repl import tools
-from cutaway.cli.repl.commands import VERBS, Around, Outcome, apply, parse
+from cutaway.cli.repl.commands import VERBS, Around, CommandOutcome, apply, parse
 from cutaway.cli.repl.conversation import FORMAT, Conversation, Turn, load, save
 from cutaway.cli.repl.memory import Fact, Memory
 from cutaway.cli.repl.reply import IsStopped, reply
@@ -35,7 +35,7 @@ def around(tmp_path: Path) -> Around:
     )
 
 
-def said(line: str, conversation: Conversation, around: Around) -> Outcome:
+def said(line: str, conversation: Conversation, around: Around) -> CommandOutcome:
     command = parse(line)
     assert command is not None
     return apply(*command, conversation, around)

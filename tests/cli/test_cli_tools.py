@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cutaway.cli.repl.tools import (
     CallFinder,
-    ToolCall,
+    LineCall,
     calculate,
     examples,
     result_message,
@@ -83,26 +83,26 @@ def test_any_text_gives_a_number_or_a_value_error_at_once(expression: str) -> No
     assert perf_counter() - began < 60, "a bound on work, not a measure of speed"
 
 
-def find_call(text: str, *, is_finished: bool) -> ToolCall | None:
+def find_call(text: str, *, is_finished: bool) -> LineCall | None:
     return CallFinder().push(text, is_finished=is_finished)
 
 
 def test_a_call_is_found_when_its_line_is_whole() -> None:
     finder = CallFinder()
     found = [finder.push(char, is_finished=False) for char in "TOOL calc: 1\nTOOL date:\n"]
-    call = ToolCall("calc", "1", end=12)
+    call = LineCall("calc", "1", end=12)
     assert found == [None] * 12 + [call] * 12, "later calls are not looked at"
 
 
 def test_a_whole_line_is_a_call() -> None:
     text = "Let me see.\nTOOL calc: 12*34\nThe answer"
     call = find_call(text, is_finished=False)
-    assert call == ToolCall("calc", "12*34", end=text.index("\nThe"))
+    assert call == LineCall("calc", "12*34", end=text.index("\nThe"))
 
 
 def test_a_line_that_may_go_on_is_no_call_until_the_answer_ends() -> None:
     assert find_call("TOOL calc: 12", is_finished=False) is None
-    assert find_call("TOOL calc: 12", is_finished=True) == ToolCall("calc", "12", end=13)
+    assert find_call("TOOL calc: 12", is_finished=True) == LineCall("calc", "12", end=13)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_no_line_of_that_form_is_no_call(text: str) -> None:
 
 
 def test_a_call_does_not_reach_into_the_next_line() -> None:
-    assert find_call("TOOL date:\nmore\n", is_finished=True) == ToolCall("date", "", end=10)
+    assert find_call("TOOL date:\nmore\n", is_finished=True) == LineCall("date", "", end=10)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_call_does_not_reach_into_the_next_line() -> None:
 def test_a_tool_answers_in_one_line_whatever_was_asked(
     name: str, argument: str, result: str
 ) -> None:
-    assert run_call(ToolCall(name, argument, 0), today=lambda: date(2026, 3, 2)) == result
+    assert run_call(LineCall(name, argument, 0), today=lambda: date(2026, 3, 2)) == result
 
 
 def test_the_examples_are_what_the_tools_would_do() -> None:

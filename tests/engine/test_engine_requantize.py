@@ -110,12 +110,12 @@ def test_calibration_brings_answers_nearer(folder: Path, tmp_path: Path) -> None
     found = find(str(folder))
     requantize(found, scheme_of("int4-sym"), tmp_path / "plain")
     requantize(found, scheme_of("int4-sym"), tmp_path / "calibrated", calibration=calibration())
-    from cutaway.bench.quality import Judged, Logits
+    from cutaway.bench.quality import Judged, PromptLogits
 
-    truth = Logits(str(folder), dtype="float32")
+    truth = PromptLogits(str(folder), dtype="float32")
     judged = {"plain": Judged(), "calibrated": Judged()}
     for name, sums in judged.items():
-        made = Logits(str(tmp_path / name), dtype="float32")
+        made = PromptLogits(str(tmp_path / name), dtype="float32")
         for chunk in calibration():
             sums.add(made.of(chunk), truth.of(chunk), chunk)
     assert 0 < judged["calibrated"].kl < judged["plain"].kl

@@ -9,39 +9,45 @@ from pathlib import Path
 import pytest
 from live_server import live
 
-from cutaway.bench.serve import Heard, Load, report_of, run
+from cutaway.bench.serve import ClientRecord, ServeLoad, report_of, run
 from cutaway.bench.server import children, cpu_seconds, started
 from cutaway.core.errors import ConfigError
 from program import spawn
 
 
-def heard(first: float, gap: float, *, tokens: int = 11) -> Heard:
+def heard(first: float, gap: float, *, tokens: int = 11) -> ClientRecord:
     """An answer whose tokens came evenly."""
     events = [first + gap * index for index in range(tokens)]
-    return Heard(status=200, events=events, num_tokens=tokens, is_whole=True)
+    return ClientRecord(status=200, events=events, num_tokens=tokens, is_whole=True)
 
 
 def test_percentiles_are_times_that_were_measured() -> None:
-    report = report_of([heard(i / 1000, 0.01) for i in range(1, 101)], 10.0, Load())
+    report = report_of([heard(i / 1000, 0.01) for i in range(1, 101)], 10.0, ServeLoad())
     assert report.first_token == pytest.approx({"mean": 50.5, "p50": 50, "p90": 90, "p99": 99})
     assert report.per_token["p99"] == pytest.approx(10)
     assert report.tokens_per_second == pytest.approx(110)
 
 
 def test_goodput_counts_answers_that_kept_both_promises() -> None:
-    answers = [heard(0.1, 0.01), heard(0.3, 0.01), heard(0.1, 0.05), Heard(status=503), Heard()]
-    report = report_of(answers, 2.0, Load(promise_first=200, promise_token=20))
+    answers = [
+        heard(0.1, 0.01),
+        heard(0.3, 0.01),
+        heard(0.1, 0.05),
+        ClientRecord(status=503),
+        ClientRecord(),
+    ]
+    report = report_of(answers, 2.0, ServeLoad(promise_first=200, promise_token=20))
     assert (report.completed, report.refused, report.failed) == (3, 1, 1)
     assert report.goodput == pytest.approx(0.5) and report.kept == pytest.approx(0.2)
 
 
 def test_a_run_without_any_answer_has_no_times() -> None:
-    report = report_of([Heard(status=503)], 1.0, Load())
+    report = report_of([ClientRecord(status=503)], 1.0, ServeLoad())
     assert report.first_token == {} and report.refused == 1
 
 
 def test_a_server_under_load_is_measured(folder: Path) -> None:
-    load = Load(rate=50, requests=12, prompt_tokens=16, answer_tokens=8)
+    load = ServeLoad(rate=50, requests=12, prompt_tokens=16, answer_tokens=8)
 
     async def body() -> None:
         async with live(folder) as server:
@@ -93,9 +99,9 @@ def test_what_cannot_be_measured_is_one_line(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://127.0.0.1:9"])
 def test_where_no_server_is_it_says_so(url: str) -> None:
     with pytest.raises(ConfigError, match=r"url is|no server"):
-        run(url, Load())
+        run(url, ServeLoad())
 
 
 def test_a_load_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="rate is 0"):
-        Load(rate=0)
+        ServeLoad(rate=0)

@@ -26,7 +26,7 @@ _SCORED = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0)
 
 
 @dataclass(frozen=True)
-class Reading:
+class ContextReading:
     """One way of reading the text. perplexities: one for each stretch."""
 
     name: str
@@ -34,7 +34,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Report:
+class ContextReport:
     """What was read, and how well.
 
     trained: tokens that the model was made for.   length: tokens that were read.
@@ -48,7 +48,7 @@ class Report:
     factor: float
     starts: tuple[int, ...]
     width: int
-    readings: tuple[Reading, ...]
+    readings: tuple[ContextReading, ...]
     seconds: float
 
 
@@ -59,7 +59,7 @@ def run(
     *,
     scalings: Sequence[str],
     say: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> ContextReport:
     """Read a text that is longer than what the model was made for.
 
     Raises: ConfigError for a text that is not, for an unknown scaling, and as lengthened does.
@@ -84,7 +84,7 @@ def run(
         say(f"{name}: {length:,} tokens at once ...")
         losses[name] = _losses(_engine(form, config, length), token_ids)
     starts = range(0, length - width + 1, width)
-    return Report(
+    return ContextReport(
         model=model.name,
         dtype=config.dtype,
         trained=trained,
@@ -93,7 +93,9 @@ def run(
         starts=tuple(starts),
         width=width,
         readings=tuple(
-            Reading(name, tuple(_perplexity(each[at : at + width], at, trained) for at in starts))
+            ContextReading(
+                name, tuple(_perplexity(each[at : at + width], at, trained) for at in starts)
+            )
             for name, each in losses.items()
         ),
         seconds=time.perf_counter() - began,

@@ -87,7 +87,7 @@ CASES = (
 
 
 @dataclass
-class Row:
+class CpuRow:
     """Tokens per second of both sides (seconds or bytes where the unit says so).
 
     ratio: lower quartile of the paired ratios; for a time or a size the upper one, and `target` is
@@ -107,13 +107,13 @@ class Row:
 
 
 @dataclass
-class Report:
+class CpuReport:
     """Rows, what ran, and the read bandwidth of all rounds in bytes per second.
 
     is_whole: all that was asked for was measured; no Ctrl-C came before.
     """
 
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[CpuRow] = field(default_factory=list[CpuRow])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     bandwidth: float = 0.0
     is_whole: bool = True
@@ -128,7 +128,7 @@ def run(
     only: str = "",
     steps: int = 16,
     say: Say = lambda _: None,
-) -> Report:
+) -> CpuReport:
     """Measure the cases of some models; peers run in the interpreter `python`.
 
     only: a part of the names of the cases that are wanted.
@@ -139,7 +139,7 @@ def run(
     names = [case.name for case in CASES if case.model in models] + [START]
     if not any(only in name for name in names):
         raise ConfigError(f"only is {only!r}; no case has it. Cases are {', '.join(names)}.")
-    report, bandwidths = Report(), list[float]()
+    report, bandwidths = CpuReport(), list[float]()
     try:
         for model in models:
             cases = [case for case in CASES if case.model == model and only in case.name]
@@ -194,7 +194,7 @@ class _Sides:
                 self.versions[" ".join((kind.name, *more))] = peer.versions
 
 
-def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: Report) -> list[float]:
+def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: CpuReport) -> list[float]:
     """One case in paired rounds, after a round that warms up and is not counted."""
     ours, bandwidths = list[float](), list[float]()
     theirs: dict[str, list[float]] = {name: [] for name in case.targets if name in sides.peers}
@@ -214,11 +214,11 @@ def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: Report)
         share = statistics.median(shares)
     speed = tokens / statistics.median(ours)
     if not theirs:
-        report.rows.append(Row(case.name, speed, limit_share=share, limit_target=case.limit))
+        report.rows.append(CpuRow(case.name, speed, limit_share=share, limit_target=case.limit))
     for name, measured in theirs.items():
         ratios = [b / a for a, b in zip(ours, measured, strict=True)]
         report.rows.append(
-            Row(
+            CpuRow(
                 case.name,
                 speed,
                 peer=name,
@@ -255,7 +255,7 @@ def _bytes_read(path: Path, case: Case) -> int:
 
 
 def _measure_start(
-    path: Path, rounds: int, threads: int, python: str, report: Report, say: Say
+    path: Path, rounds: int, threads: int, python: str, report: CpuReport, say: Say
 ) -> None:
     """From starting a process to its first token, and the most memory that ours held."""
     say(f"{START} ...")
@@ -275,7 +275,7 @@ def _measure_start(
             _peak_memory(theirs)
         pairs.append((ours, time.perf_counter() - began))
     pairs = pairs[1:]  # the first one warmed the page cache
-    row = Row(START, statistics.median(p[0] for p in pairs), unit="s")
+    row = CpuRow(START, statistics.median(p[0] for p in pairs), unit="s")
     if has_peer:
         ratios = [ours / peer for ours, peer in pairs]
         row.peer, row.peer_value = LLAMA.name, statistics.median(p[1] for p in pairs)
@@ -285,7 +285,7 @@ def _measure_start(
             2.0,
         )
     report.rows.append(row)
-    report.rows.append(Row("peak resident memory", max(sizes) / 1e6, unit="MB", target=450.0))
+    report.rows.append(CpuRow("peak resident memory", max(sizes) / 1e6, unit="MB", target=450.0))
 
 
 def _can_run(command: Sequence[str], say: Say) -> bool:
@@ -322,7 +322,7 @@ def _quartile(values: Sequence[float], which: int) -> float:
     return statistics.quantiles(values, n=4, method="inclusive")[which] if values[1:] else values[0]
 
 
-def misses(report: Report) -> Iterator[Row]:
+def misses(report: CpuReport) -> Iterator[CpuRow]:
     """Rows that fall short of their target."""
     for row in report.rows:
         is_most = row.unit in ("s", "MB")

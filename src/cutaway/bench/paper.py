@@ -11,10 +11,10 @@ from pathlib import Path
 
 from cutaway.bench import paper_attention, paper_bytes, paper_levers, paper_steps
 from cutaway.bench.machine import measure
-from cutaway.bench.paper_rows import Report, Row, Say, Size
+from cutaway.bench.paper_rows import PaperReport, PaperRow, PaperSize, Say
 from cutaway.core.errors import ConfigError
 
-SECTIONS: Mapping[str, Callable[[Size], Iterator[Row]]] = {
+SECTIONS: Mapping[str, Callable[[PaperSize], Iterator[PaperRow]]] = {
     "gqa": paper_bytes.grouped,
     "mla": paper_bytes.latent,
     "quantization": paper_bytes.fewer_bits,
@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, Callable[[Size], Iterator[Row]]] = {
 }
 
 
-def run(size: Size, *, only: str = "", say: Say = lambda _: None) -> Report:
+def run(size: PaperSize, *, only: str = "", say: Say = lambda _: None) -> PaperReport:
     """All rows, or those of the sections that `only` names, with commas between.
 
     Raises: ConfigError for an unknown section.
@@ -37,7 +37,7 @@ def run(size: Size, *, only: str = "", say: Say = lambda _: None) -> Report:
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"only holds {unknown[0]!r}; sections are {', '.join(SECTIONS)}.")
-    report, began = Report(), time.perf_counter()
+    report, began = PaperReport(), time.perf_counter()
     here = measure()
     report.machine = {
         "cpu": _processor(),

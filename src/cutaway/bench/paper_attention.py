@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cutaway.bench.paper_engine import attention_engine, fastest, prompt_step
-from cutaway.bench.paper_rows import Row, Size
+from cutaway.bench.paper_rows import PaperRow, PaperSize
 from cutaway.engine.native import NativeSteps
 from cutaway.kernels import capture
 
@@ -29,7 +29,7 @@ _MODEL = "random, 9 heads, 3 groups, 64"
 _FLASH = "arXiv 2205.14135"
 
 
-def rows(size: Size) -> Iterator[Row]:
+def rows(size: PaperSize) -> Iterator[PaperRow]:
     """Bytes, peak memory and time of both forms over growing lengths."""
     naive_times: list[float] = []
     fused_times: list[float] = []
@@ -79,14 +79,14 @@ def moved(call: Callable[[], object]) -> int:
     return counted.total
 
 
-def _bytes(size: Size) -> Iterator[Row]:
+def _bytes(size: PaperSize) -> Iterator[PaperRow]:
     for length in (1024, size.lengths[-1]):
         if length > size.lengths[-1]:
             continue
         query, key, value = _tensors(length)
         ours = moved(lambda q=query, k=key, v=value: naive(q, k, v))
         least = 4 * query.nbytes  # query, key, value and result once each
-        yield Row(
+        yield PaperRow(
             section="attention",
             name=f"bytes moved at {length:,} tokens, naive over fused",
             value=ours / least,
@@ -100,7 +100,7 @@ def _bytes(size: Size) -> Iterator[Row]:
             note="ours is forward alone; fused counts its tensors once, as if keys stayed on chip",
         )
         paper = (4 * length * HEAD_SIZE + 4 * length**2) / (4 * length * HEAD_SIZE)
-        yield Row(
+        yield PaperRow(
             section="attention",
             name=f"bytes moved at {length:,} tokens, by the paper's count",
             value=paper,
@@ -113,10 +113,10 @@ def _bytes(size: Size) -> Iterator[Row]:
         )
 
 
-def _memory(length: int, plain: float | None, fused: float | None) -> Iterator[Row]:
+def _memory(length: int, plain: float | None, fused: float | None) -> Iterator[PaperRow]:
     if plain is None or fused is None:
         return  # only Linux tells the peak of a process since a moment
-    yield Row(
+    yield PaperRow(
         section="attention",
         name=f"peak memory at {length:,} tokens, naive",
         value=plain / 1e6,
@@ -128,7 +128,7 @@ def _memory(length: int, plain: float | None, fused: float | None) -> Iterator[R
         source=f"{_FLASH}, section 4.3: up to 20 times less memory than exact baselines",
         note="beyond queries, keys and values",
     )
-    yield Row(
+    yield PaperRow(
         section="attention",
         name=f"peak memory at {length:,} tokens, fused",
         value=fused / 1e6,
@@ -142,10 +142,10 @@ def _memory(length: int, plain: float | None, fused: float | None) -> Iterator[R
     )
 
 
-def _growth(name: str, lengths: tuple[int, ...], times: list[float]) -> Iterator[Row]:
+def _growth(name: str, lengths: tuple[int, ...], times: list[float]) -> Iterator[PaperRow]:
     """How time grows over the last doubling, and the part of it that is quadratic."""
     few, many = lengths[-2:]
-    yield Row(
+    yield PaperRow(
         section="attention",
         name=f"{name}: exponent of time over the last doubling",
         value=math.log(times[-1] / times[-2]) / math.log(many / few),
@@ -158,7 +158,7 @@ def _growth(name: str, lengths: tuple[int, ...], times: list[float]) -> Iterator
         source="arXiv 1706.03762, table 1: n^2 d a layer",
     )
     linear, quadratic = fit(lengths, times)
-    yield Row(
+    yield PaperRow(
         section="attention",
         name=f"{name}: quadratic share of time at {many:,} tokens, fitted a n + b n^2",
         value=100 * quadratic * many**2 / (linear * many + quadratic * many**2),
@@ -245,8 +245,8 @@ def _status(name: str) -> float:
     return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
 
 
-def _ratio(name: str, slow: float, fast: float) -> Row:
-    return Row(
+def _ratio(name: str, slow: float, fast: float) -> PaperRow:
+    return PaperRow(
         section="attention",
         name=name,
         value=slow / fast,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from cutaway.bench.paper_rows import Row, Size
+from cutaway.bench.paper_rows import PaperRow, PaperSize
 from cutaway.bench.paper_shapes import shape
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
@@ -31,14 +31,14 @@ def pool_bytes_per_token(made: ModelShape) -> float:
     return pool.num_bytes / (2 * _PAGE)
 
 
-def grouped(size: Size) -> Iterator[Row]:
+def grouped(size: PaperSize) -> Iterator[PaperRow]:
     """Query heads that share keys and values."""
     per_heads = {
         groups: pool_bytes_per_token(shape("Llama-3-8B", num_key_value_heads=groups))
         for groups in (32, 8, 1)
     }
     for groups, published in ((8, 4.0), (1, 32.0)):
-        yield Row(
+        yield PaperRow(
             section="gqa",
             name=f"32 key-value heads over {groups}: cache per token",
             value=per_heads[32] / per_heads[groups],
@@ -52,11 +52,11 @@ def grouped(size: Size) -> Iterator[Row]:
         )
 
 
-def latent(size: Size) -> Iterator[Row]:
+def latent(size: PaperSize) -> Iterator[PaperRow]:
     """One compressed row for all heads, against each base that its saving is told from."""
     ours, old = shape("DeepSeek-V3"), shape("DeepSeek-67B")
     per_token = pool_bytes_per_token(ours)
-    yield Row(
+    yield PaperRow(
         section="mla",
         name="cache per token",
         value=per_token / 1000,
@@ -78,7 +78,7 @@ def latent(size: Size) -> Iterator[Row]:
             shape("Llama-3-8B", **expanded, num_key_value_heads=heads, head_dim=128)
         )
         yield _saving(name, "DeepSeek-V3", per_token, bytes_there, published, source, base)
-    yield Row(
+    yield PaperRow(
         section="mla",
         name="groups of 128 that would take the same",
         value=576 / (2 * 128),
@@ -109,8 +109,8 @@ def _saving(
     published: float | None,
     source: str,
     note: str,
-) -> Row:
-    return Row(
+) -> PaperRow:
+    return PaperRow(
         section="mla",
         name=f"less than {name}",
         value=100 * (1 - ours / theirs),
@@ -125,7 +125,7 @@ def _saving(
     )
 
 
-def fewer_bits(size: Size) -> Iterator[Row]:
+def fewer_bits(size: PaperSize) -> Iterator[PaperRow]:
     """Bits a weight and bytes of a whole model, scales included."""
     made = shape("Llama-3-8B")
     full = weights_in(made, "bfloat16")
@@ -140,7 +140,7 @@ def fewer_bits(size: Size) -> Iterator[Row]:
         ("gptq-g128", 4.15, "arXiv 2210.17323, section 4: groups of 128 take about 0.15 bits"),
     ):
         one = _bits(made, name)
-        yield Row(
+        yield PaperRow(
             section="quantization",
             name=f"{name}: bits a weight of the layers",
             value=one[0] * 8 / one[1],
@@ -153,7 +153,7 @@ def fewer_bits(size: Size) -> Iterator[Row]:
             source=source,
         )
         weights = weights_in(made, name)
-        yield Row(
+        yield PaperRow(
             section="quantization",
             name=f"{name}: whole model against bfloat16",
             value=full.total / weights.total,
@@ -178,7 +178,7 @@ def _bits(made: ModelShape, name: str) -> tuple[float, float]:
     return float(whole.total - outside.total - vectors), float(numbers)
 
 
-def window(size: Size) -> Iterator[Row]:
+def window(size: PaperSize) -> Iterator[PaperRow]:
     """A sequence grown through the page tables, with and without a window."""
     made, width = shape("Mistral-7B"), 4096
     context = size.window_context
@@ -186,7 +186,7 @@ def window(size: Size) -> Iterator[Row]:
         name: _grown(shape("Mistral-7B", sliding_window=given), context)
         for name, given in (("window", width), ("all", None))
     }
-    yield Row(
+    yield PaperRow(
         section="window",
         name=f"pages held after {context:,} tokens, all over window",
         value=held["all"] / held["window"],
@@ -200,7 +200,7 @@ def window(size: Size) -> Iterator[Row]:
         note="between two steps; a chunk of a prompt holds its own tokens beside them",
     )
     reach = len(made.layers) * width
-    yield Row(
+    yield PaperRow(
         section="window",
         name="tokens that information can pass through all layers",
         value=float(reach),
@@ -231,7 +231,7 @@ def _grown(made: ModelShape, context: int) -> float:
     return float(cache.stats.used)
 
 
-def experts(size: Size) -> Iterator[Row]:
+def experts(size: PaperSize) -> Iterator[PaperRow]:
     """Parameters in all, and those that one token uses."""
     for name, total, active, source in (
         ("Mixtral-8x7B", 46.7, 12.9, "arXiv 2401.04088: 47B, 13B; 46.7 and 12.9 in its release"),
@@ -247,7 +247,7 @@ def experts(size: Size) -> Iterator[Row]:
         for what, count, published in zip(
             ("in all", "active"), numbers, (total, active), strict=True
         ):
-            yield Row(
+            yield PaperRow(
                 section="moe",
                 name=f"parameters {what}",
                 value=count / 1e9,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cutaway.bench.paper_engine import Driver, fastest, written
-from cutaway.bench.paper_rows import How, Row, Size
+from cutaway.bench.paper_rows import How, PaperRow, PaperSize
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_in
 from cutaway.models.reading import shape_of
@@ -22,7 +22,7 @@ _SHAPE: dict[str, object] = {
 }
 
 
-def heads_and_window(size: Size) -> Iterator[Row]:
+def heads_and_window(size: PaperSize) -> Iterator[PaperRow]:
     """The cache of a running engine, and its decode step: heads shared, or a window set."""
     context = size.contexts[-1]
     config = {**_SHAPE, "architectures": ["MistralForCausalLM"], "intermediate_size": 1024}
@@ -66,7 +66,7 @@ def heads_and_window(size: Size) -> Iterator[Row]:
         )
 
 
-def experts(size: Size) -> Iterator[Row]:
+def experts(size: PaperSize) -> Iterator[PaperRow]:
     """Bytes and time of a decode step with all experts over those with two."""
     inner = 64 if size.steps < 8 else 1024
     config = {
@@ -103,7 +103,7 @@ def experts(size: Size) -> Iterator[Row]:
     )
 
 
-def rows(size: Size) -> Iterator[Row]:
+def rows(size: PaperSize) -> Iterator[PaperRow]:
     """All levers."""
     yield from heads_and_window(size)
     yield from experts(size)
@@ -111,8 +111,8 @@ def rows(size: Size) -> Iterator[Row]:
 
 def _row(
     name: str, before: float, after: float, how: How, published: float | None, source: str
-) -> Row:
-    return Row(
+) -> PaperRow:
+    return PaperRow(
         section="levers",
         name=name,
         value=before / after,

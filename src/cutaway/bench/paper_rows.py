@@ -11,7 +11,7 @@ How = Literal["computed", "allocated", "counted", "measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PaperRow:
     """One figure.
 
     how:       computed from a shape, allocated by the engine's cache or weights, counted from the
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class PaperSize:
     """How much work a run does; the small one is for tests."""
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)  # of attention
@@ -50,7 +50,7 @@ class Size:
     window_context: int = 32_768
 
 
-SMALL = Size(
+SMALL = PaperSize(
     lengths=(64, 128, 256),
     contexts=(16, 48, 96),
     cost_contexts=(16, 64),
@@ -63,9 +63,9 @@ SMALL = Size(
 
 
 @dataclass
-class Report:
+class PaperReport:
     """All rows, where they were measured, and how long the run took."""
 
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[PaperRow] = field(default_factory=list[PaperRow])
     machine: dict[str, object] = field(default_factory=dict[str, object])
     seconds: float = 0.0

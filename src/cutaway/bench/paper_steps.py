@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cutaway.bench.machine import measure
 from cutaway.bench.paper_engine import Driver, fastest
-from cutaway.bench.paper_rows import Row, Size
+from cutaway.bench.paper_rows import PaperRow, PaperSize
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_of_file
 from cutaway.host import gguf
@@ -14,7 +14,7 @@ from cutaway.models.reading import read_gguf
 from cutaway.weights.find import find
 
 
-def prefix(size: Size) -> Iterator[Row]:
+def prefix(size: PaperSize) -> Iterator[PaperRow]:
     """Time to the first token of a prompt whose beginning another one had."""
     driver = Driver(size.model, cache_tokens=_room(size))
     total = size.prefix + size.own
@@ -27,7 +27,7 @@ def prefix(size: Size) -> Iterator[Row]:
         warm.append(seconds)
         cached.append(found)
     what = f"{size.prefix:,} shared tokens and {size.own} more"
-    yield Row(
+    yield PaperRow(
         section="prefix",
         name=f"prompt tokens computed, {what}: first over second",
         value=total / (total - cached[0]),
@@ -38,7 +38,7 @@ def prefix(size: Size) -> Iterator[Row]:
         terms={"tokens": total, "cached": cached[0]},
         source="arXiv 2312.07104, section 3: what is shared is not computed again",
     )
-    yield Row(
+    yield PaperRow(
         section="prefix",
         name=f"time to first token, {what}: first over second",
         value=fastest(cold) / fastest(warm),
@@ -52,7 +52,7 @@ def prefix(size: Size) -> Iterator[Row]:
     yield _overhead(size, driver)
 
 
-def _overhead(size: Size, driver: Driver) -> Row:
+def _overhead(size: PaperSize, driver: Driver) -> PaperRow:
     """What looking for prefixes costs where nothing is shared."""
     other = Driver(size.model, cache_tokens=_room(size), prefix_cache=False)
     other.first_token(other.tokens(size.prefix))
@@ -60,7 +60,7 @@ def _overhead(size: Size, driver: Driver) -> Row:
     for _ in range(size.rounds):  # side by side: a machine's speed moves
         on.append(driver.first_token(driver.tokens(size.prefix))[0])
         off.append(other.first_token(other.tokens(size.prefix))[0])
-    return Row(
+    return PaperRow(
         section="prefix",
         name="time that the cache costs where nothing is shared",
         value=100 * (fastest(on) / fastest(off) - 1),
@@ -75,7 +75,7 @@ def _overhead(size: Size, driver: Driver) -> Row:
     )
 
 
-def kept(size: Size) -> Iterator[Row]:
+def kept(size: PaperSize) -> Iterator[PaperRow]:
     """Time per answer token with keys and values kept, and with all of them computed again."""
     driver = Driver(size.model, cache_tokens=_room(size), prefix_cache=False)
     driver.first_token(driver.tokens(size.contexts[0]))
@@ -84,7 +84,7 @@ def kept(size: Size) -> Iterator[Row]:
         again = [driver.first_token(driver.tokens(context))[0] for _ in range(size.rounds)]
         ons.append(driver.decode(context, 1, size.steps))
         offs.append(fastest(again))
-        yield Row(
+        yield PaperRow(
             section="cache",
             name=f"time per token after {context:,}, recomputed over kept",
             value=offs[-1] / ons[-1],
@@ -98,7 +98,7 @@ def kept(size: Size) -> Iterator[Row]:
         )
     without, with_cache = _area(size.contexts, offs), _area(size.contexts, ons)
     first, last = size.contexts[0], size.contexts[-1]
-    yield Row(
+    yield PaperRow(
         section="cache",
         name=f"time of an answer from token {first:,} to {last:,}, recomputed over kept",
         value=without / with_cache,
@@ -117,14 +117,14 @@ def _area(lengths: Sequence[int], seconds: Sequence[float]) -> float:
     return sum((right - left) * (a + b) / 2 for left, right, a, b in pairs)
 
 
-def cost(size: Size) -> Iterator[Row]:
+def cost(size: PaperSize) -> Iterator[PaperRow]:
     """Hours of a million answer tokens, by context and batch, beside the least that bytes take."""
     driver = Driver(size.model, cache_tokens=_room(size) * max(size.batches), prefix_cache=False)
     floor = _Floor(size.model)
     for context in size.cost_contexts:
         for batch in size.batches:
             seconds = driver.decode(context, batch, size.steps)
-            yield Row(
+            yield PaperRow(
                 section="cost",
                 name=f"a million tokens at {context:,}, {batch} at once",
                 value=seconds / batch * 1e6 / 3600,
@@ -157,6 +157,6 @@ class _Floor:
         return f"; its bytes take {1e3 * least:.1f} at {self.bandwidth / 1e9:.1f} GB/s"
 
 
-def _room(size: Size) -> int:
+def _room(size: PaperSize) -> int:
     """Tokens of a cache that holds the longest sequence of a row beside what was cached before."""
     return 2 * (max(*size.contexts, *size.cost_contexts, size.prefix) + size.own + 256)

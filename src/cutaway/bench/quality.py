@@ -14,7 +14,7 @@ from cutaway.engine.requantize import CHUNK
 from cutaway.service.llm import LLM
 
 
-class Logits:
+class PromptLogits:
     """Every row of logits that an engine computes for a prompt. settings: as for LLM."""
 
     def __init__(self, model: str, **settings: object) -> None:

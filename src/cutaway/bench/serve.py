@@ -24,7 +24,7 @@ _PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class ServeLoad:
     """What is asked of a server, and what it is to promise.
 
     rate:          requests per second on average; gaps are exponential, so arrivals are Poisson.
@@ -47,7 +47,7 @@ class Load:
 
 
 @dataclass
-class Heard:
+class ClientRecord:
     """What a client heard of one request. Seconds from its sending."""
 
     status: int = 0
@@ -63,7 +63,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Report:
+class ServeReport:
     """Numbers of one run. Times are milliseconds: mean and percentiles by name."""
 
     requests: int
@@ -88,8 +88,8 @@ class Report:
 
 
 def run(
-    url: str, load: Load, *, key: str = "", pids: Mapping[str, int] = MappingProxyType({})
-) -> Report:
+    url: str, load: ServeLoad, *, key: str = "", pids: Mapping[str, int] = MappingProxyType({})
+) -> ServeReport:
     """Put the load on the server at a URL such as http://127.0.0.1:8000.
 
     pids: processes whose share of a core is told.
@@ -98,22 +98,22 @@ def run(
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise ConfigError(f"url is {url!r}; it must be as http://127.0.0.1:8000.")
-    return asyncio.run(_run(_Server(parts.hostname, parts.port or 80, key), load, pids))
+    return asyncio.run(_run(_ServerClient(parts.hostname, parts.port or 80, key), load, pids))
 
 
 def report_of(
-    heard: Sequence[Heard],
+    heard: Sequence[ClientRecord],
     seconds: float,
-    load: Load,
+    load: ServeLoad,
     *,
     shares: Mapping[str, float] = MappingProxyType({}),
-) -> Report:
+) -> ServeReport:
     """The numbers of a run."""
     whole = [each for each in heard if each.is_whole and each.events]
     kept = [each for each in whole if _keeps(each, load)]
     gaps = [b - a for each in whole for a, b in zip(each.events, each.events[1:], strict=False)]
     refused = sum(each.status in (429, 503) for each in heard)
-    return Report(
+    return ServeReport(
         requests=len(heard),
         completed=len(whole),
         refused=refused,
@@ -132,7 +132,7 @@ def report_of(
     )
 
 
-def _keeps(heard: Heard, load: Load) -> bool:
+def _keeps(heard: ClientRecord, load: ServeLoad) -> bool:
     is_prompt = heard.events[0] * 1000 <= load.promise_first
     return is_prompt and heard.per_token * 1000 <= load.promise_token
 
@@ -148,13 +148,13 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
     return {name: 1000 * value for name, value in spread.items()}
 
 
-async def _run(server: _Server, load: Load, pids: Mapping[str, int]) -> Report:
+async def _run(server: _ServerClient, load: ServeLoad, pids: Mapping[str, int]) -> ServeReport:
     model, vocab_size = await server.model()
     draw = random.Random(load.seed)
     before = _used(pids)
     began = perf_counter()
     due = began
-    tasks: list[asyncio.Task[Heard]] = []
+    tasks: list[asyncio.Task[ClientRecord]] = []
     for _ in range(load.requests):
         # No two prompts share a beginning, so that no prefix is found in the cache.
         prompt = [draw.randrange(vocab_size) for _ in range(load.prompt_tokens)]
@@ -176,9 +176,9 @@ def _used(pids: Mapping[str, int]) -> dict[str, float]:
     return {name: seconds for name, seconds in used.items() if seconds is not None}
 
 
-async def _ask(server: _Server, body: dict[str, Any], due: float) -> Heard:
+async def _ask(server: _ServerClient, body: dict[str, Any], due: float) -> ClientRecord:
     """One request. Time runs from when it was due: a client that lags hides no waiting."""
-    heard = Heard(late=max(0.0, perf_counter() - due))
+    heard = ClientRecord(late=max(0.0, perf_counter() - due))
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
             async for data in server.stream("/v1/completions", body, heard):
@@ -194,7 +194,7 @@ async def _ask(server: _Server, body: dict[str, Any], due: float) -> Heard:
     return heard
 
 
-class _Server:
+class _ServerClient:
     """A server at an address, asked by HTTP/1.1, one connection per request."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
@@ -202,7 +202,7 @@ class _Server:
 
     async def model(self) -> tuple[str, int]:
         """Name and size of vocabulary. Raises: ConfigError when nobody answers so."""
-        heard = Heard()
+        heard = ClientRecord()
         try:
             data = [part async for part in self._exchange("GET", "/tokenizer_info", b"", heard)]
             info = json.loads(b"".join(data))
@@ -214,7 +214,9 @@ class _Server:
                 "where it asks for a key, set CUTAWAY_API_KEY."
             ) from None
 
-    async def stream(self, path: str, body: dict[str, Any], heard: Heard) -> AsyncGenerator[str]:
+    async def stream(
+        self, path: str, body: dict[str, Any], heard: ClientRecord
+    ) -> AsyncGenerator[str]:
         """The data of each event of an answer."""
         rest = b""
         async for part in self._exchange("POST", path, json.dumps(body).encode(), heard):
@@ -224,7 +226,7 @@ class _Server:
                     yield event[6:].decode()
 
     async def _exchange(
-        self, method: str, path: str, body: bytes, heard: Heard
+        self, method: str, path: str, body: bytes, heard: ClientRecord
     ) -> AsyncGenerator[bytes]:
         """The body of an answer, in parts as they come."""
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
@@ -247,7 +249,7 @@ class _Server:
             writer.close()
 
 
-def rows_of(report: Report) -> list[tuple[str, ...]]:
+def rows_of(report: ServeReport) -> list[tuple[str, ...]]:
     """A table of the times: name, mean and percentiles in milliseconds."""
     names = {
         "first token": report.first_token,

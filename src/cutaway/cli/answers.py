@@ -10,7 +10,7 @@ from typing import Protocol
 from cutaway.core.output import FinishReason, Timings, TokenLogprob, Usage
 
 
-class Vocabulary(Protocol):
+class TokenLookup(Protocol):
     """What is asked of a tokenizer here."""
 
     def token_bytes(self, token_id: int) -> bytes: ...
@@ -18,7 +18,7 @@ class Vocabulary(Protocol):
     def token_text(self, token_id: int) -> str: ...
 
 
-class Answer(Protocol):
+class FinishedAnswer(Protocol):
     """What is asked of a finished answer here: a Generation of the engine has it."""
 
     @property
@@ -40,7 +40,7 @@ class Answer(Protocol):
 
 
 def answer_object(
-    answer: Answer, vocabulary: Vocabulary, *, model: str, load: float, tokenize: float
+    answer: FinishedAnswer, vocabulary: TokenLookup, *, model: str, load: float, tokenize: float
 ) -> dict[str, object]:
     """The one object of --json; load and tokenize are seconds that the engine does not see."""
     made: dict[str, object] = {
@@ -96,7 +96,7 @@ _ENDS: Mapping[FinishReason, str | None] = {
 }
 
 
-def token_object(token_id: int, vocabulary: Vocabulary) -> dict[str, object]:
+def token_object(token_id: int, vocabulary: TokenLookup) -> dict[str, object]:
     """One token: its id, its text as a person may read it, its bytes in hex."""
     return {
         "id": token_id,
@@ -105,7 +105,7 @@ def token_object(token_id: int, vocabulary: Vocabulary) -> dict[str, object]:
     }
 
 
-def _logprob_object(score: TokenLogprob, vocabulary: Vocabulary) -> dict[str, object]:
+def _logprob_object(score: TokenLogprob, vocabulary: TokenLookup) -> dict[str, object]:
     return {
         **token_object(score.token_id, vocabulary),
         "logprob": _finite(score.logprob),

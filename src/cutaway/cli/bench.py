@@ -17,7 +17,7 @@ from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.bench.cpu import Report
+    from cutaway.bench.cpu import CpuReport
 
 app = typer.Typer(name="bench", help="Measure Cutaway beside other engines.")
 
@@ -93,7 +93,7 @@ def _terminated_as_by_ctrl_c() -> Generator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print(report: Report) -> None:
+def _print(report: CpuReport) -> None:
     shown = [
         (
             row.name,

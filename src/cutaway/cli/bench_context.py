@@ -14,7 +14,7 @@ from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.bench.context import Report
+    from cutaway.bench.context import ContextReport
 
 
 @with_settings(MODEL)
@@ -84,7 +84,7 @@ def context(
     _print(report)
 
 
-def _print(report: Report) -> None:
+def _print(report: ContextReport) -> None:
     rows = [
         (
             f"{start:,} to {start + report.width - 1:,}",

@@ -12,7 +12,7 @@ from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json, table
 
 if TYPE_CHECKING:
-    from cutaway.bench.paper_rows import Report
+    from cutaway.bench.paper_rows import PaperReport
 
 
 def paper(
@@ -37,9 +37,9 @@ def paper(
     measured here. What needs a model takes a real one; other shapes have random weights.
     """
     from cutaway.bench.paper import run
-    from cutaway.bench.paper_rows import SMALL, Size
+    from cutaway.bench.paper_rows import SMALL, PaperSize
 
-    size = replace(SMALL if small else Size(), model=base)
+    size = replace(SMALL if small else PaperSize(), model=base)
     report = run(size, only=only, say=lambda text: note(text, dim=True))
     if json:
         print_json(asdict(report))
@@ -47,7 +47,7 @@ def paper(
     print_data(_drawn(report))
 
 
-def _drawn(report: Report) -> str:
+def _drawn(report: PaperReport) -> str:
     rows = [
         (
             row.section,

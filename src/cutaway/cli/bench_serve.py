@@ -60,7 +60,7 @@ def serve(
     from cutaway.bench import serve as measured
     from cutaway.bench.server import started
 
-    load = measured.Load(
+    load = measured.ServeLoad(
         rate=rate,
         requests=requests,
         prompt_tokens=prompt_tokens,

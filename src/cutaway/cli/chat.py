@@ -130,7 +130,7 @@ class Talk:
 
     def _turn(
         self, message: str, conversation: Conversation, is_interrupted: IsStopped
-    ) -> commands.Outcome:
+    ) -> commands.CommandOutcome:
         command = commands.parse(message)
         if command is not None:
             outcome = commands.apply(*command, conversation, self._around)
@@ -138,7 +138,7 @@ class Talk:
                 note(line)
             return outcome
         asked = conversation.said("user", message)
-        return commands.Outcome(reply(asked, self, self, is_interrupted=is_interrupted))
+        return commands.CommandOutcome(reply(asked, self, self, is_interrupted=is_interrupted))
 
     # The model of a reply.
 

@@ -14,7 +14,7 @@ from cutaway.cli.integers import show_bytes
 from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json
 
-Report = environment.Report
+ReportSection = environment.ReportSection
 
 # SmolLM2 in float32 takes 0.5 GiB, torch itself about as much.
 _LEAST_MEMORY = 2**30
@@ -48,10 +48,10 @@ def doctor(*, json: AsJson = False) -> int:
     return exits.FAULT if any(problem.stops for problem in problems) else exits.OK
 
 
-def gather() -> dict[str, Report]:
+def gather() -> dict[str, ReportSection]:
     """Everything that is looked at, by section."""
     try:
-        torch: Report = environment.torch_report()
+        torch: ReportSection = environment.torch_report()
     except Exception as error:  # a broken installation raises whatever it likes
         torch = {"error": f"{type(error).__name__}: {error}"}
     return {
@@ -64,7 +64,7 @@ def gather() -> dict[str, Report]:
     }
 
 
-def find_problems(report: Mapping[str, Report]) -> list[Problem]:
+def find_problems(report: Mapping[str, ReportSection]) -> list[Problem]:
     """What is known to go wrong with such a machine."""
     torch, models = report["torch"], report["models"]
     problems: list[Problem] = []
@@ -93,7 +93,7 @@ def find_problems(report: Mapping[str, Report]) -> list[Problem]:
     return problems
 
 
-def _room_problems(memory: Report, models: Report) -> list[Problem]:
+def _room_problems(memory: ReportSection, models: ReportSection) -> list[Problem]:
     problems: list[Problem] = []
     rooms = [memory["available_bytes"], memory["limit_bytes"]]
     room = min((each for each in rooms if isinstance(each, int)), default=None)
@@ -106,7 +106,7 @@ def _room_problems(memory: Report, models: Report) -> list[Problem]:
     return problems
 
 
-def _models() -> Report:
+def _models() -> ReportSection:
     """The cache of models: where it is, what is in it, how much room it has."""
     from cutaway.weights.package import cache_folder
     from cutaway.weights.store import list_models
@@ -121,7 +121,7 @@ def _models() -> Report:
     }
 
 
-def _lines(report: Mapping[str, Report]) -> list[str]:
+def _lines(report: Mapping[str, ReportSection]) -> list[str]:
     lines: list[str] = []
     for section, entries in report.items():
         lines.append(section)

@@ -37,10 +37,10 @@ VARIABLES = (
     *("HF_ENDPOINT", "NO_COLOR"),
 )
 
-Report = dict[str, object]
+ReportSection = dict[str, object]
 
 
-def versions() -> Report:
+def versions() -> ReportSection:
     """Cutaway, Python and what Cutaway stands on; None for what is not installed."""
     return {
         "cutaway": __version__,
@@ -49,7 +49,7 @@ def versions() -> Report:
     }
 
 
-def system() -> Report:
+def system() -> ReportSection:
     """Operating system and processor."""
     found = _cpu_flags()
     return {
@@ -69,7 +69,7 @@ def usable_cores() -> float:
     return allowed if quota is None else min(allowed, quota)
 
 
-def memory() -> Report:
+def memory() -> ReportSection:
     """Bytes of memory: in all, free for use, and the control group's limit."""
     total = _meminfo("MemTotal")
     limit = _first_integer(
@@ -84,13 +84,13 @@ def memory() -> Report:
     }
 
 
-def variables() -> Report:
+def variables() -> ReportSection:
     """Variables that change what happens, where they are set; none that may hold a secret."""
     own = [key.variable for key in KEYS if key.panel != CHAT]
     return {name: os.environ[name] for name in (*own, *VARIABLES) if name in os.environ}
 
 
-def torch_report() -> Report:
+def torch_report() -> ReportSection:
     """How torch was built and what it sees. Raises: whatever its import raises."""
     import torch
 

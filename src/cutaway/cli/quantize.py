@@ -86,9 +86,9 @@ def quantize(
 
 
 def _measured(model: str, out: str, text: str, num_tokens: int) -> dict[str, Any]:
-    from cutaway.bench.quality import Judged, Logits
+    from cutaway.bench.quality import Judged, PromptLogits
 
-    truth, made = Logits(model, dtype="float32"), Logits(out, dtype="float32")
+    truth, made = PromptLogits(model, dtype="float32"), PromptLogits(out, dtype="float32")
     itself, judged = Judged(), Judged()
     for chunk in truth.chunks(text, num_tokens):
         exact = truth.of(chunk)

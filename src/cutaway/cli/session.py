@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from cutaway.cli.answers import Answer, answer_object
+from cutaway.cli.answers import FinishedAnswer, answer_object
 from cutaway.cli.at_hand import at_hand, note_left_out
 from cutaway.cli.progress import download_bar
 from cutaway.cli.settings import Resolved, resolve
@@ -37,7 +37,7 @@ class Session:
         first = [] if system is None else [{"role": "system", "content": system}]
         return [*first, {"role": "user", "content": text}]
 
-    def as_object(self, answer: Answer, *, tokenize_seconds: float) -> dict[str, object]:
+    def as_object(self, answer: FinishedAnswer, *, tokenize_seconds: float) -> dict[str, object]:
         """What --json prints of an answer."""
         model = self.llm.engine.model
         return answer_object(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli.answers import Vocabulary, token_object
+from cutaway.cli.answers import TokenLookup, token_object
 from cutaway.cli.keys import MODEL
 from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
 from cutaway.cli.reading import text_of
@@ -49,7 +49,7 @@ def tokenize(
     note(f"[{len(token_ids)} tokens, {len(written)} characters]", dim=True)
 
 
-def _quoted(token_id: int, tokenizer: Vocabulary) -> str:
+def _quoted(token_id: int, tokenizer: TokenLookup) -> str:
     """A token's text in quotes, so that blanks and line ends are seen."""
     try:
         return repr(tokenizer.token_bytes(token_id).decode())

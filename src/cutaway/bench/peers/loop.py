@@ -13,7 +13,7 @@ import sys
 from typing import Protocol, TextIO
 
 
-class Runner(Protocol):
+class PeerEngine(Protocol):
     """An engine with a loaded model."""
 
     versions: str
@@ -27,8 +27,8 @@ class Runner(Protocol):
         ...
 
 
-class Enduring(Runner, Protocol):
-    """A runner that also tells what stalls cost."""
+class Enduring(PeerEngine, Protocol):
+    """A peer engine that also tells what stalls cost."""
 
     def stretch(self, context: int, sequences: int, steps: int) -> float:
         """Seconds per step as decode has them, but all steps' time over their number."""
@@ -48,13 +48,13 @@ def answers() -> TextIO:
     return kept
 
 
-def serve(runner: Runner, out: TextIO) -> None:
+def serve(engine: PeerEngine, out: TextIO) -> None:
     """Answer until the input ends."""
-    _say(out, {"versions": runner.versions})
+    _say(out, {"versions": engine.versions})
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            _say(out, {"value": getattr(runner, question.pop("ask"))(**question)})
+            _say(out, {"value": getattr(engine, question.pop("ask"))(**question)})
         except Exception as error:
             _say(out, {"error": f"{type(error).__name__}: {error}"})
 

@@ -60,7 +60,7 @@ class Peer:
         self.close()
 
     def ask(self, question: str, **values: object) -> float:
-        """A question of loop.py's Runner, and its answer. Raises: PeerError."""
+        """A question of loop.py's PeerEngine, and its answer. Raises: PeerError."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"ask": question, **values}) + "\n")
         self._process.stdin.flush()

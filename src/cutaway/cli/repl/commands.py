@@ -26,7 +26,7 @@ OUTSIDE = "[outside the model]"
 _COMMAND = re.compile(r"\s*/([A-Za-z?]+)(?:\s+(.*))?", re.DOTALL)
 
 
-class Memory(Protocol):
+class FactStore(Protocol):
     """What is asked of the store of facts."""
 
     def add(self, text: str) -> Fact: ...
@@ -39,13 +39,13 @@ class Around:
     """What commands may look at beside the conversation."""
 
     defaults: SamplingParams
-    memory: Memory
+    memory: FactStore
     about_model: Callable[[], Sequence[str]]
     about_answer: Callable[[], Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """What a command leaves: the conversation, lines to show, and whether this was the end."""
 
     conversation: Conversation
@@ -53,7 +53,7 @@ class Outcome:
     is_end: bool = False
 
 
-Act = Callable[[str, Conversation, Around], Outcome]
+Act = Callable[[str, Conversation, Around], CommandOutcome]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def parse(message: str) -> tuple[str, str] | None:
     return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
-def apply(name: str, argument: str, conversation: Conversation, around: Around) -> Outcome:
+def apply(name: str, argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     """Carry out one command.
 
     Raises: RequestError naming what is wrong; the conversation is then as before.
@@ -86,7 +86,7 @@ def apply(name: str, argument: str, conversation: Conversation, around: Around) 
     raise RequestError(f"there is no command /{name}; {hint}", param="command")
 
 
-def _help(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _help(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     width = max(len(verb.usage) for verb in VERBS)
     lines = [f"{verb.usage:<{width}}  {verb.help}" for verb in VERBS]
     lines += [
@@ -94,16 +94,16 @@ def _help(argument: str, conversation: Conversation, around: Around) -> Outcome:
         f"{'Ctrl-C':<{width}}  stops the answer; at the prompt it clears the line",
         f"{'Ctrl-D':<{width}}  ends",
     ]
-    return Outcome(conversation, tuple(lines))
+    return CommandOutcome(conversation, tuple(lines))
 
 
-def _set(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _set(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     name, _, text = argument.partition(" ")
     name = name.replace("-", "_")
     if not name:
         chosen = conversation.sampling(around.defaults)
         lines = (f"{each} = {getattr(chosen, each)}" for each in SAMPLING_NAMES)
-        return Outcome(conversation, tuple(lines))
+        return CommandOutcome(conversation, tuple(lines))
     if name not in SAMPLING_NAMES:
         near = get_close_matches(name, SAMPLING_NAMES, n=1, cutoff=0.0)[0]
         raise RequestError(
@@ -115,7 +115,7 @@ def _set(argument: str, conversation: Conversation, around: Around) -> Outcome:
         changes[name] = _setting(name, text.strip())
     changed = replace(conversation, changes=changes)
     value = getattr(changed.sampling(around.defaults), name)
-    return Outcome(changed, (f"{name} = {value}",))
+    return CommandOutcome(changed, (f"{name} = {value}",))
 
 
 def _setting(name: str, text: str) -> object:
@@ -149,7 +149,7 @@ def _unquoted(text: str) -> str:
         ) from None
 
 
-def _show(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _show(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     on = {True: "on", False: "off"}
     changes = ", ".join(f"{name} = {value}" for name, value in conversation.changes.items())
     lines = [
@@ -159,34 +159,36 @@ def _show(argument: str, conversation: Conversation, around: Around) -> Outcome:
         f"set here: {changes or 'nothing'}",
         f"tools: {on[conversation.has_tools]}   memory: {on[conversation.has_memory]}",
     ]
-    return Outcome(conversation, tuple(lines))
+    return CommandOutcome(conversation, tuple(lines))
 
 
-def _why(argument: str, conversation: Conversation, around: Around) -> Outcome:
-    return Outcome(conversation, tuple(around.about_answer()))
+def _why(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+    return CommandOutcome(conversation, tuple(around.about_answer()))
 
 
-def _system(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _system(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     if argument:
         text = None if argument == "none" else argument
         conversation = replace(conversation, system=text)
-    return Outcome(conversation, (f"system: {conversation.system or 'what the template brings'}",))
+    return CommandOutcome(
+        conversation, (f"system: {conversation.system or 'what the template brings'}",)
+    )
 
 
-def _save(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _save(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     path = _path(argument)
     try:
         save(conversation, path)
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}.", param="file") from None
-    return Outcome(conversation, (f"saved {len(conversation.turns)} messages to {path}",))
+    return CommandOutcome(conversation, (f"saved {len(conversation.turns)} messages to {path}",))
 
 
-def _load(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _load(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     path = _path(argument)
     loaded = load(path)
     kept = replace(loaded, has_tools=conversation.has_tools, has_memory=conversation.has_memory)
-    return Outcome(kept, (f"loaded {len(kept.turns)} messages from {path}",))
+    return CommandOutcome(kept, (f"loaded {len(kept.turns)} messages from {path}",))
 
 
 def _path(argument: str) -> Path:
@@ -195,42 +197,42 @@ def _path(argument: str) -> Path:
     return Path(argument).expanduser()
 
 
-def _clear(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _clear(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     count = len(conversation.turns)
-    return Outcome(replace(conversation, turns=()), (f"forgot {count} messages",))
+    return CommandOutcome(replace(conversation, turns=()), (f"forgot {count} messages",))
 
 
-def _tools(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _tools(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     chosen = replace(conversation, has_tools=_switch(argument, conversation.has_tools))
     state = "on" if chosen.has_tools else "off"
     lines = [f"{OUTSIDE} tools are {state}: calc (arithmetic), date (today)"]
     if chosen.has_tools and not conversation.has_tools:
         lines.append("The model is told so, and shown some examples before your messages:")
         lines += tools.INSTRUCTIONS.splitlines()
-    return Outcome(chosen, tuple(lines))
+    return CommandOutcome(chosen, tuple(lines))
 
 
-def _memory(argument: str, conversation: Conversation, around: Around) -> Outcome:
+def _memory(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
     word, _, rest = argument.partition(" ")
     if word == "add":
         fact = around.memory.add(rest)
         lines = [f"{OUTSIDE} stored fact {fact.number}: {fact.text}"]
         if not conversation.has_memory:
             lines.append("memory is off, so the model is not told; /memory on tells it.")
-        return Outcome(conversation, tuple(lines))
+        return CommandOutcome(conversation, tuple(lines))
     if word == "forget":
-        return Outcome(conversation, (_forget(rest.strip(), around.memory),))
+        return CommandOutcome(conversation, (_forget(rest.strip(), around.memory),))
     if word in ("", "list", "on", "off"):
         switch = "" if word == "list" else word
         chosen = replace(conversation, has_memory=_switch(switch, conversation.has_memory))
-        return Outcome(chosen, tuple(_memory_lines(chosen, around.memory)))
+        return CommandOutcome(chosen, tuple(_memory_lines(chosen, around.memory)))
     raise RequestError(
         f"/memory {word} is unknown; there are on, off, list, add TEXT, forget N and forget all.",
         param="memory",
     )
 
 
-def _memory_lines(conversation: Conversation, memory: Memory) -> list[str]:
+def _memory_lines(conversation: Conversation, memory: FactStore) -> list[str]:
     state = "on" if conversation.has_memory else "off"
     facts = memory.facts()
     return [
@@ -239,7 +241,7 @@ def _memory_lines(conversation: Conversation, memory: Memory) -> list[str]:
     ]
 
 
-def _forget(which: str, memory: Memory) -> str:
+def _forget(which: str, memory: FactStore) -> str:
     number = whole_number(which)
     if which != "all" and number is None:
         raise RequestError(
@@ -255,8 +257,8 @@ def _switch(argument: str, current: bool) -> bool:
     return current if not argument else argument == "on"
 
 
-def _exit(argument: str, conversation: Conversation, around: Around) -> Outcome:
-    return Outcome(conversation, is_end=True)
+def _exit(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+    return CommandOutcome(conversation, is_end=True)
 
 
 VERBS: tuple[Verb, ...] = (

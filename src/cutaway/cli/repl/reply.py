@@ -42,7 +42,7 @@ class _Said:
 
     deltas: list[Delta]
     text: str = ""
-    call: tools.ToolCall | None = None
+    call: tools.LineCall | None = None
 
 
 def reply(

@@ -29,7 +29,7 @@ Number = int | float
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class LineCall:
     """A call that the model wrote. end: where its line ends in the answer."""
 
     name: str
@@ -44,7 +44,7 @@ class CallFinder:
         self._parser = AnswerParser(BY_NAME["line"])
         self._events: list[Event] = []
 
-    def push(self, text: str, *, is_finished: bool) -> ToolCall | None:
+    def push(self, text: str, *, is_finished: bool) -> LineCall | None:
         """The call, once its line is whole; the last line is whole when the answer is finished."""
         self._events += self._parser.push(text)
         if is_finished:
@@ -52,7 +52,7 @@ class CallFinder:
         return _first_call(self._events)
 
 
-def _first_call(events: Iterable[Event]) -> ToolCall | None:
+def _first_call(events: Iterable[Event]) -> LineCall | None:
     name = arguments = ""
     for event in events:
         match event:
@@ -61,7 +61,7 @@ def _first_call(events: Iterable[Event]) -> ToolCall | None:
             case CallArguments(0, arguments):
                 pass
             case CallEnd(0, end):
-                return ToolCall(name, json.loads(arguments)["argument"], end)
+                return LineCall(name, json.loads(arguments)["argument"], end)
             case _:
                 pass
     return None
@@ -73,7 +73,7 @@ def examples(*, today: Callable[[], date] = date.today) -> tuple[tuple[str, str]
     SmolLM2 calls no tool by instructions alone, nor by examples in the system message. Of the
     orders that were tried this one misled it least on other questions.
     """
-    day = run_call(ToolCall("date", "", 0), today=today)
+    day = run_call(LineCall("date", "", 0), today=today)
     return (
         *(("What day is it today?", "TOOL date:"), (f"RESULT date: {day}", f"Today is {day}.")),
         ("What is the capital of Italy?", "The capital of Italy is Rome."),
@@ -84,12 +84,12 @@ def examples(*, today: Callable[[], date] = date.today) -> tuple[tuple[str, str]
     )
 
 
-def result_message(call: ToolCall, result: str) -> str:
+def result_message(call: LineCall, result: str) -> str:
     """What the model is told of a call."""
     return f"RESULT {call.name}: {result}"
 
 
-def run_call(call: ToolCall, *, today: Callable[[], date] = date.today) -> str:
+def run_call(call: LineCall, *, today: Callable[[], date] = date.today) -> str:
     """What the tool answers; a fault of the call is an answer too, since the model must read it."""
     if call.name == "calc":
         try:
