@@ -33,7 +33,7 @@ class PromptLogits:
         self._rows: list[Tensor] = []
 
     def of(self, token_ids: Sequence[int]) -> Tensor:
-        """Shapes: [T] -> [T, V] float32."""
+        """Logits after every token of a prompt. Shapes: [T] -> [T, V] float32."""
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
         self._rows.clear()
         engine = self._llm.engine
@@ -73,6 +73,7 @@ class Judged:
 
     @property
     def perplexity(self) -> float:
+        """Perplexity of the judged on the text: e to its mean loss in nats per token."""
         return math.exp(self.surprise / self.count)
 
     @property

@@ -13,30 +13,57 @@ from cutaway.core.output import FinishReason, Timings, TokenLogprob, Usage
 class TokenLookup(Protocol):
     """What is asked of a tokenizer here."""
 
-    def token_bytes(self, token_id: int) -> bytes: ...
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for."""
+        ...
 
-    def token_text(self, token_id: int) -> str: ...
+    def token_text(self, token_id: int) -> str:
+        """The text of a token as a person may read it."""
+        ...
 
 
 class FinishedAnswer(Protocol):
     """What is asked of a finished answer here: a Generation of the engine has it."""
 
     @property
-    def prompt_token_ids(self) -> Sequence[int]: ...
+    def prompt_token_ids(self) -> Sequence[int]:
+        """Token ids of the prompt."""
+        ...
+
     @property
-    def token_ids(self) -> Sequence[int]: ...
+    def token_ids(self) -> Sequence[int]:
+        """Token ids of the answer."""
+        ...
+
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The whole text of the answer."""
+        ...
+
     @property
-    def finish_reason(self) -> FinishReason: ...
+    def finish_reason(self) -> FinishReason:
+        """Why the answer ended."""
+        ...
+
     @property
-    def logprobs(self) -> Sequence[TokenLogprob] | None: ...
+    def logprobs(self) -> Sequence[TokenLogprob] | None:
+        """Scores of the answer's tokens; None where none were asked for."""
+        ...
+
     @property
-    def prompt_logprobs(self) -> Sequence[TokenLogprob | None] | None: ...
+    def prompt_logprobs(self) -> Sequence[TokenLogprob | None] | None:
+        """Scores of the prompt's tokens, None for the first; None where none were asked for."""
+        ...
+
     @property
-    def usage(self) -> Usage: ...
+    def usage(self) -> Usage:
+        """Token counts of the prompt and the answer."""
+        ...
+
     @property
-    def timings(self) -> Timings: ...
+    def timings(self) -> Timings:
+        """Seconds of each phase of the request."""
+        ...
 
 
 def answer_object(

@@ -161,11 +161,13 @@ class Talk:
     # The screen of a reply.
 
     def text(self, text: str) -> None:
+        """Print more text of the model; with --json it waits for the end."""
         if not self._as_json and text:
             print_data(text, end="")
             self._is_mid_line = not text.endswith("\n")
 
     def end(self, deltas: list[Delta]) -> None:
+        """Print what follows an answer: its figures, or with --json the one object."""
         from cutaway.service.llm import generation_of
 
         assert self._request is not None, "an answer ends after it was asked for"
@@ -181,6 +183,7 @@ class Talk:
             note(f"the context is full: {used} of {most} tokens. /clear forgets the messages.")
 
     def outside(self, line: str) -> None:
+        """Note on stderr what a tool did."""
         note(line)
 
     def _end_line(self) -> None:

@@ -63,6 +63,7 @@ class Resolved:
 
     @property
     def model(self) -> str:
+        """The model to load: a name, a file, a folder or a hub id."""
         return cast(str, self.values["model"])
 
     @property

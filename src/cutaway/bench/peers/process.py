@@ -70,6 +70,7 @@ class Peer:
         return cast(float, answer["value"])
 
     def close(self) -> None:
+        """End the peer's input and wait until its process has ended."""
         self._process.communicate()
 
     def _read(self) -> dict[str, object]:

@@ -28,9 +28,11 @@ class Cutaway:
         self.versions = f"cutaway {__version__}, {hardware.instruction_sets()[0]}"
 
     def bandwidth(self) -> float:
+        """Bytes per second that this machine reads from memory."""
         return hardware.read_bandwidth()
 
     def prefill(self, tokens: int) -> float:
+        """Seconds to compute a new prompt and its first token."""
         # Never the same prompt twice: it would be found in the cache.
         name = self._add(token_ids(tokens, seed=next(self._ids)), max_tokens=1)
         began = time.perf_counter()
@@ -41,9 +43,11 @@ class Cutaway:
         return seconds
 
     def decode(self, context: int, sequences: int, steps: int) -> float:
+        """Median seconds per step of the decoding sequences."""
         return statistics.median(self._steps(context, sequences, steps))
 
     def stretch(self, context: int, sequences: int, steps: int) -> float:
+        """Mean seconds per step of the decoding sequences, stalls among them."""
         return statistics.fmean(self._steps(context, sequences, steps))
 
     def _steps(self, context: int, sequences: int, steps: int) -> list[float]:

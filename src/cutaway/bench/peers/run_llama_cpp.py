@@ -33,6 +33,7 @@ class LlamaCpp:
         self.versions = f"llama-cpp-python {api.__version__}, flash attention {flash}"
 
     def prefill(self, tokens: int) -> float:
+        """Seconds to compute a prompt in an empty context."""
         context = self._context(tokens + 8, 1)
         api.llama_memory_clear(api.llama_get_memory(context), True)
         return self._compute(
@@ -40,9 +41,11 @@ class LlamaCpp:
         )
 
     def decode(self, context: int, sequences: int, steps: int) -> float:
+        """Median seconds per step of the decoding sequences."""
         return statistics.median(self._steps(context, sequences, steps))
 
     def stretch(self, context: int, sequences: int, steps: int) -> float:
+        """Mean seconds per step of the decoding sequences, stalls among them."""
         return statistics.fmean(self._steps(context, sequences, steps))
 
     def _steps(self, context: int, sequences: int, steps: int) -> list[float]:

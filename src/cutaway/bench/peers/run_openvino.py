@@ -29,6 +29,7 @@ class OpenVino:
         self.versions = f"openvino-genai {api.__version__}"
 
     def prefill(self, tokens: int) -> float:
+        """Seconds to compute a new prompt and its first token."""
         self._num_prompts += 1  # never the same one twice: it would be found in a cache
         prompt = _tensor(tokens, self._num_prompts)
         began = time.perf_counter()
@@ -36,6 +37,7 @@ class OpenVino:
         return time.perf_counter() - began
 
     def decode(self, context: int, sequences: int, steps: int) -> float:
+        """Mean seconds per step, from the pipeline itself or from two runs of different length."""
         if sequences == 1:
             done = self._single.generate(_tensor(context, 0), _config(steps + 1))
             return done.perf_metrics.get_tpot().mean / 1e3

@@ -30,6 +30,7 @@ class Transformers:
 
     @torch.inference_mode()
     def prefill(self, tokens: int) -> float:
+        """Seconds to compute a prompt and the logits of its last token."""
         ids = torch.tensor([token_ids(tokens)])
         began = time.perf_counter()
         self._model(ids, use_cache=True, logits_to_keep=1)
@@ -37,6 +38,7 @@ class Transformers:
 
     @torch.inference_mode()
     def decode(self, context: int, sequences: int, steps: int) -> float:
+        """Median seconds per step, the most likely token fed back."""
         cache = transformers.DynamicCache()
         ids = torch.tensor([token_ids(context, seed=-1 - i) for i in range(sequences)])
         token = self._model(ids, past_key_values=cache, logits_to_keep=1).logits[:, -1:].argmax(-1)

@@ -29,9 +29,17 @@ _COMMAND = re.compile(r"\s*/([A-Za-z?]+)(?:\s+(.*))?", re.DOTALL)
 class FactStore(Protocol):
     """What is asked of the store of facts."""
 
-    def add(self, text: str) -> Fact: ...
-    def facts(self) -> list[Fact]: ...
-    def forget(self, number: int | None = None) -> int: ...
+    def add(self, text: str) -> Fact:
+        """Store a fact. Raises: RequestError when it is empty or too long."""
+        ...
+
+    def facts(self) -> list[Fact]:
+        """All facts, oldest first."""
+        ...
+
+    def forget(self, number: int | None = None) -> int:
+        """Remove one fact, or all; returns how many there were."""
+        ...
 
 
 @dataclass(frozen=True)
