@@ -18,7 +18,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.kernels import capture
 from cutaway.server.config import MAX_HEADER_BYTES, ServerConfig
-from cutaway.server.entry.connection import Numbers
+from cutaway.server.entry.connection import ConnectionNumbers
 from cutaway.server.run import listening
 
 # Longer than what a busy machine takes to leave in the midst of it.
@@ -303,7 +303,7 @@ def test_many_streams_run_at_once(folder: Path) -> None:
 
 
 def test_connections_have_the_least_numbers_that_are_free() -> None:
-    numbers = Numbers()
+    numbers = ConnectionNumbers()
     assert [numbers.take() for _ in range(3)] == [1, 2, 3]
     numbers.give(3)
     numbers.give(1)

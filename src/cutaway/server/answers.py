@@ -17,7 +17,7 @@ from cutaway.core.errors import (
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request
 from cutaway.server.context import Context
-from cutaway.server.entry.door import Call
+from cutaway.server.entry.door import HttpCall
 
 # Tells of a delta whether its choice is complete, whatever else the model would say.
 Watch = Callable[[Delta], bool]
@@ -27,7 +27,7 @@ MAX_AT_ONCE = 16  # prompts of one HTTP request that are with the engine; the ot
 
 
 @dataclass
-class Answer:
+class ChoiceOutput:
     """Everything that was said about one choice."""
 
     texts: list[str] = field(default_factory=list[str])
@@ -61,7 +61,7 @@ class Answers:
     """The answers to all prompts of one HTTP request: [prompt][choice]."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self.all = [[Answer() for _ in range(request.params.n)] for request in requests]
+        self.all = [[ChoiceOutput() for _ in range(request.params.n)] for request in requests]
 
     def add(self, prompt: int, delta: Delta) -> None:
         """Take in what is new."""
@@ -69,7 +69,7 @@ class Answers:
 
 
 async def gathered(
-    context: Context, call: Call, requests: Sequence[Request], *, watch: Watch | None = None
+    context: Context, call: HttpCall, requests: Sequence[Request], *, watch: Watch | None = None
 ) -> Answers:
     """All answers, when they are complete. Raises: the error of the first that failed."""
     answers = Answers(requests)
@@ -80,7 +80,7 @@ async def gathered(
 
 
 async def news(
-    context: Context, call: Call, requests: Sequence[Request], *, watch: Watch | None = None
+    context: Context, call: HttpCall, requests: Sequence[Request], *, watch: Watch | None = None
 ) -> AsyncGenerator[tuple[int, Delta]]:
     """What is new, with the number of its prompt. Leaving the loop ends all requests.
 
@@ -99,7 +99,7 @@ async def news(
 
 
 async def _measured(
-    context: Context, call: Call, request: Request, watch: Watch | None
+    context: Context, call: HttpCall, request: Request, watch: Watch | None
 ) -> AsyncGenerator[Delta]:
     metrics = context.metrics
     metrics.started(request.params)
@@ -133,7 +133,7 @@ async def _measured(
             context.spans.tell(call, request, endings, fault=why if num_left else None)
 
 
-def _in_time(call: Call, request: Request) -> Request:
+def _in_time(call: HttpCall, request: Request) -> Request:
     """The request with what is left of its time, which runs from when it came here.
 
     Raises: DeadlineError when nothing is left.
@@ -176,7 +176,7 @@ def _measure(context: Context, delta: Delta, heard: dict[int, float]) -> None:
         )
 
 
-def _count(call: Call, delta: Delta) -> None:
+def _count(call: HttpCall, delta: Delta) -> None:
     """For the log: tokens of the whole HTTP request."""
     if delta.usage is not None:
         prompt = delta.usage.prompt_tokens if delta.choice == 0 else 0
@@ -185,7 +185,7 @@ def _count(call: Call, delta: Delta) -> None:
         call.counts["completion_tokens"] = said
 
 
-def _raise_fault(call: Call, delta: Delta, request: Request) -> None:
+def _raise_fault(call: HttpCall, delta: Delta, request: Request) -> None:
     """Raise what ended an answer before its end."""
     if isinstance(delta.error, DeadlineError):
         raise _late(request)

@@ -1,4 +1,4 @@
-"""A conversation to be answered, whatever API it came by: its prompt, grammar, and reading."""
+"""A conversation to be answered, whatever API it came by: prompt, grammar, and how it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.door import check_request
 from cutaway.server.context import Context
-from cutaway.server.entry.door import Call
+from cutaway.server.entry.door import HttpCall
 from cutaway.server.tool_words import told
 from cutaway.server.tools import Tools
 from cutaway.stream.answer import AnswerParser
@@ -34,7 +34,7 @@ from cutaway.text.prompt import Prompt, encode
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class ChatInput:
     """What was said, and what may come next.
 
     form:        what the answer is held to; it fits no tools that may be called.
@@ -54,7 +54,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class AnswerFormat:
     """How answers to one conversation are read."""
 
     tool_format: ToolFormat | None
@@ -63,10 +63,10 @@ class Reading:
     is_reasoning: bool  # the prompt has begun it already
     is_parallel: bool
 
-    def reader(self) -> Reader:
+    def reader(self) -> ChoiceReader:
         """A reader of one choice."""
         if self.tool_format is None and self.reasoning is None:
-            return Reader(None, is_parallel=True)
+            return ChoiceReader(None, is_parallel=True)
         parser = AnswerParser(
             self.tool_format,
             tools=() if self.tools is None else self.tools.names,
@@ -74,7 +74,7 @@ class Reading:
             is_reasoning=self.is_reasoning,
             is_forced=self.tools is not None and self.tools.is_forced,
         )
-        return Reader(parser, is_parallel=self.is_parallel)
+        return ChoiceReader(parser, is_parallel=self.is_parallel)
 
     def whole(self, text: str) -> Answer:
         """An answer that is there already."""
@@ -88,7 +88,7 @@ class Reading:
         """
         if self.is_parallel or self.tools is None or self.tools.is_forced:
             return None
-        readers: dict[int, Reader] = {}
+        readers: dict[int, ChoiceReader] = {}
 
         def is_over(delta: Delta) -> bool:
             reader = readers.setdefault(delta.choice, self.reader())
@@ -103,7 +103,7 @@ class Reading:
         return uuid.uuid4().hex[:9] if is_mistral else f"{prefix}{uuid.uuid4().hex[:24]}"
 
 
-class Reader:
+class ChoiceReader:
     """Cuts one choice into events, as its text comes. Without a parser all is content."""
 
     def __init__(self, parser: AnswerParser | None, *, is_parallel: bool) -> None:
@@ -134,7 +134,7 @@ class Reader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class PreparedChat:
     """A conversation, ready for the engine.
 
     sampling: parameters that follow from it and stand above the request's own.
@@ -143,29 +143,29 @@ class Turn:
 
     token_ids: tuple[int, ...]
     sampling: Mapping[str, object]
-    reading: Reading
+    answer_format: AnswerFormat
     grammar_field: str | None
     tokenize: float
 
 
-def turn_of(conversation: Conversation, context: Context) -> Turn:
+def prepare_chat(chat_input: ChatInput, context: Context) -> PreparedChat:
     """Write the prompt and choose what the answer is held to and how it is read.
 
     With a grammar a model cannot reason first, so no reasoning is looked for.
 
     Raises: RequestError naming the field; TemplateError.
     """
-    tools, form = conversation.tools, conversation.form
+    tools, form = chat_input.tools, chat_input.form
     if tools is not None and form is not None:
         raise RequestError(
-            f"tools and {conversation.form_field} are both given; an answer is held to a form, or "
+            f"tools and {chat_input.form_field} are both given; an answer is held to a form, or "
             "may call tools. Leave one out, or send tool_choice none.",
-            param=conversation.form_field,
+            param=chat_input.form_field,
         )
     source, control = context.template_source, context.tokenizer.control_tokens
     tool_format = choose_format(source)
-    prompt = _prompt(conversation, context, tool_format)
-    grammar = _forced(conversation, context, tool_format) or form
+    prompt = _prompt(chat_input, context, tool_format)
+    grammar = _forced(chat_input, context, tool_format) or form
     reasoning = choose_reasoning(source) if grammar is None else None
     markers: set[str] = set() if tools is None else set(tool_format.markers_among(control))
     if reasoning is not None:
@@ -173,7 +173,7 @@ def turn_of(conversation: Conversation, context: Context) -> Turn:
     sampling: dict[str, object] = {"grammar": grammar}
     if markers:
         sampling["skip_special_tokens"] = False  # else they are in no text, and nothing is found
-    field_of_grammar = conversation.form_field if form is not None else "tools"
+    field_of_grammar = chat_input.form_field if form is not None else "tools"
     began = perf_counter()
     token_ids = tuple(
         encode(
@@ -183,52 +183,50 @@ def turn_of(conversation: Conversation, context: Context) -> Turn:
             encode_inner=partial(context.tokenizer.encode, is_start=False),
         )
     )
-    return Turn(
+    return PreparedChat(
         token_ids=token_ids,
         tokenize=perf_counter() - began,
         sampling=sampling,
         grammar_field=None if grammar is None else field_of_grammar,
-        reading=Reading(
+        answer_format=AnswerFormat(
             tool_format=None if tools is None else tool_format,
             tools=tools,
             reasoning=reasoning,
             is_reasoning=reasoning is not None and reasoning.is_open_after(prompt.text),
-            is_parallel=conversation.is_parallel,
+            is_parallel=chat_input.is_parallel,
         ),
     )
 
 
-def begun(turn: Turn, token_ids: Sequence[int], *, param: str) -> Turn:
-    """The turn when its answer begins with these tokens: the model goes on from them.
+def start_answer(prepared: PreparedChat, token_ids: Sequence[int], *, param: str) -> PreparedChat:
+    """The chat with the first tokens of its answer given: the model goes on from them.
 
     Ids, not text: cut anew, a text may become other tokens than those it was read from.
 
     Raises: RequestError naming param, where the answer is held to a form: its rule begins with it.
     """
-    if turn.grammar_field is not None:
+    if prepared.grammar_field is not None:
         raise RequestError(
-            f"{param} and {turn.grammar_field} are both given; a form holds an answer from its "
+            f"{param} and {prepared.grammar_field} are both given; a form holds an answer from its "
             "first token. Leave one out.",
             param=param,
         )
-    return replace(turn, token_ids=(*turn.token_ids, *token_ids))
+    return replace(prepared, token_ids=(*prepared.token_ids, *token_ids))
 
 
-def _prompt(conversation: Conversation, context: Context, tool_format: ToolFormat) -> Prompt:
-    messages, tools = conversation.messages, conversation.tools
+def _prompt(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Prompt:
+    messages, tools = chat_input.messages, chat_input.tools
     has_words = not knows_tools(context.template_source)
     return context.template.render(
         told(messages, tools, tool_format) if has_words else messages,
         tools=None if tools is None or has_words else tools.offered,
-        extras=conversation.extras,
+        extras=chat_input.extras,
     )
 
 
-def _forced(
-    conversation: Conversation, context: Context, tool_format: ToolFormat
-) -> Grammar | None:
+def _forced(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Grammar | None:
     """The grammar of an answer that must be a call."""
-    tools = conversation.tools
+    tools = chat_input.tools
     if tools is None or not tools.is_forced:
         return None
     schemas = [
@@ -236,7 +234,7 @@ def _forced(
         for each in tools.functions
     ]
     places = {
-        f"tools[{index}].function.parameters": f"tools[{index}].{conversation.schema_field}"
+        f"tools[{index}].function.parameters": f"tools[{index}].{chat_input.schema_field}"
         for index in range(len(schemas))
     }
     with renamed(places):
@@ -244,25 +242,25 @@ def _forced(
             schemas,
             tool_format,
             name=tools.choice,
-            is_parallel=conversation.is_parallel and tools.choice is None,
+            is_parallel=chat_input.is_parallel and tools.choice is None,
             control_tokens=context.tokenizer.control_tokens,
         )
 
 
 def request_of(
-    turn: Turn,
+    prepared: PreparedChat,
     params: SamplingParams,
     *,
     context: Context,
-    call: Call,
+    call: HttpCall,
     prefix: str,
     timeout: float | None,
 ) -> Request:
     """The engine's request, if it can ever be computed. Raises: RequestError."""
-    call.grammar_field = turn.grammar_field
+    call.grammar_field = prepared.grammar_field
     request = Request(
         request_id=f"{prefix}{call.request_id}",
-        prompt_token_ids=turn.token_ids,
+        prompt_token_ids=prepared.token_ids,
         params=params,
         cache_salt=call.owner.cache_salt,
         owner=call.owner.name,

@@ -78,7 +78,7 @@ async def serve(
             **settings(connections),
         )
     )
-    ending = _Ending(server)
+    ending = _StopSignals(server)
     ending.listen()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(_start(context, ready))
@@ -107,7 +107,7 @@ async def _start(context: Context, ready: Callable[[], None]) -> None:
     ready()
 
 
-async def _drained(context: Context, ending: _Ending) -> None:
+async def _drained(context: Context, ending: _StopSignals) -> None:
     """Let answers finish, until the time or a second signal says otherwise."""
     log.event("draining", seconds=context.config.drain_seconds)
     draining = asyncio.create_task(context.service.drain(context.config.drain_seconds))
@@ -126,7 +126,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Ending:
+class _StopSignals:
     """What signals ask for: an end, and an end at once."""
 
     def __init__(self, server: uvicorn.Server) -> None:

@@ -24,7 +24,7 @@ from cutaway import __version__
 from cutaway.core.errors import ConfigError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
-from cutaway.server.entry.door import Call
+from cutaway.server.entry.door import HttpCall
 
 _PATH = "/v1/traces"  # where a receiver of OTLP takes spans, unless it says otherwise
 _BILLION = 1_000_000_000
@@ -63,7 +63,9 @@ class Spans:
         self._tracer = self._provider.get_tracer("cutaway", __version__)
         self._model = model
 
-    def tell(self, call: Call, request: Request, endings: Endings, *, fault: str | None) -> None:
+    def tell(
+        self, call: HttpCall, request: Request, endings: Endings, *, fault: str | None
+    ) -> None:
         """A request has ended. fault: why, where it did not come to its end."""
         # One look at the wall clock for all: it may be set back or forth between two of them.
         now, clock = time.time_ns(), perf_counter()
@@ -133,7 +135,7 @@ def _url(endpoint: str) -> str:
     return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}{_PATH}"
 
 
-def _parent(call: Call) -> TraceContext:
+def _parent(call: HttpCall) -> TraceContext:
     """The span of whoever asked, if it sent one."""
     carrier = {} if call.trace_parent is None else {"traceparent": call.trace_parent}
     return TraceContextTextMapPropagator().extract(carrier, context=TraceContext())

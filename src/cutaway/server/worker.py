@@ -25,7 +25,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="cutaway-request")
-        self._turns = _Turns(NUM_THREADS)
+        self._turns = _OwnerTurns(NUM_THREADS)
         self._open = SharedBound(NUM_THREADS + MAX_WAITING)
 
     async def take_in(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -56,7 +56,7 @@ class Worker:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Turns:
+class _OwnerTurns:
     """A number of places for which owners wait in turn, and within one owner in order."""
 
     def __init__(self, num_places: int) -> None:

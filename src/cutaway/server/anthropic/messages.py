@@ -17,14 +17,14 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.limits import inside, shown
 from cutaway.core.output import Usage
 from cutaway.core.request import Request
-from cutaway.server.answers import Answer, news
+from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.anthropic.messages_input import messages_of, tools_of
 from cutaway.server.anthropic.messages_output import Blocks, content_of, usage_of
 from cutaway.server.body import read
 from cutaway.server.constraints import schema_grammar
 from cutaway.server.context import Context
-from cutaway.server.conversation import Conversation, Reading, renamed, request_of, turn_of
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.events import EventStream, named, until_gone
 from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
@@ -107,11 +107,11 @@ _DRAWN = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_pe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class MessagesRequest:
     """A request, ready for the engine."""
 
     request: Request
-    reading: Reading
+    answer_format: AnswerFormat
     is_streamed: bool
     is_traced: bool  # whether the end tells where the answer opens
 
@@ -153,10 +153,10 @@ def _check_version(http: HttpRequest) -> None:
 def _counted(data: bytes, context: Context) -> dict[str, int]:
     body = read(data, CountBody)
     context.check_model(body.model)
-    return {"input_tokens": len(turn_of(_conversation(body, context), context).token_ids)}
+    return {"input_tokens": len(prepare_chat(_chat_input(body, context), context).token_ids)}
 
 
-def _asked(data: bytes, context: Context, call: Call) -> Asked:
+def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     body = read(data, MessagesBody)
     context.check_model(body.model)
@@ -167,27 +167,27 @@ def _asked(data: bytes, context: Context, call: Call) -> Asked:
         raise RequestError(
             f"stop_sequences is {shown(stops)}; it must be a list.", param="stop_sequences"
         )
-    turn = turn_of(_conversation(body, context), context)
+    prepared = prepare_chat(_chat_input(body, context), context)
     drawn = {name: getattr(body, name) for name in (*_DRAWN, "ignore_eos")}
     with renamed({"stop": "stop_sequences", "prompt": "messages"}):
-        params = context.sampling_params({**drawn, "stop": stops, **turn.sampling})
+        params = context.sampling_params({**drawn, "stop": stops, **prepared.sampling})
         request = request_of(
-            turn, params, context=context, call=call, prefix="msg_", timeout=body.timeout
+            prepared, params, context=context, call=call, prefix="msg_", timeout=body.timeout
         )
-    return Asked(
+    return MessagesRequest(
         request=request,
-        reading=turn.reading,
+        answer_format=prepared.answer_format,
         is_streamed=bool(body.stream),
         is_traced=wants_trace(body.cutaway, context),
     )
 
 
-def _conversation(body: CountBody, context: Context) -> Conversation:
+def _chat_input(body: CountBody, context: Context) -> ChatInput:
     tools, is_parallel = tools_of(body.tools, body.tool_choice)
     extras = _thinking(body.thinking, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
-    return Conversation(
+    return ChatInput(
         messages=messages_of(body.system, body.messages),
         tools=tools,
         form=_form(body.output_config),
@@ -241,11 +241,11 @@ def _form(value: object) -> Grammar | None:
     return schema_grammar(fields.get("schema"), "output_config.format.schema")
 
 
-async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
-    answer, blocks = Answer(), Blocks(asked.reading)
+async def _whole(context: Context, call: HttpCall, asked: MessagesRequest) -> dict[str, Any]:
+    answer, blocks = ChoiceOutput(), Blocks(asked.answer_format)
     events: list[dict[str, Any]] = []
     ending: dict[str, Any] = {}
-    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)
@@ -262,11 +262,13 @@ async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
     }
 
 
-async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+async def _events(
+    context: Context, call: HttpCall, asked: MessagesRequest
+) -> AsyncGenerator[bytes]:
     """The message's start, its blocks, one ping as Anthropic sends it, and its end."""
-    answer, blocks = Answer(), Blocks(asked.reading)
+    answer, blocks = ChoiceOutput(), Blocks(asked.answer_format)
     has_begun = has_pinged = False
-    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)
@@ -290,7 +292,7 @@ def _event(event: dict[str, Any]) -> bytes:
     return named(event["type"], event)
 
 
-def _message(context: Context, asked: Asked) -> dict[str, Any]:
+def _message(context: Context, asked: MessagesRequest) -> dict[str, Any]:
     """A message of which nothing is said yet."""
     return {
         "id": asked.request.request_id,

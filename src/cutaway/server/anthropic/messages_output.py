@@ -8,7 +8,7 @@ from typing import Any
 import pydantic_core
 
 from cutaway.core.output import Delta, Usage
-from cutaway.server.conversation import Reading
+from cutaway.server.conversation import AnswerFormat
 from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 _EMPTY: dict[str, dict[str, Any]] = {
@@ -20,9 +20,9 @@ _EMPTY: dict[str, dict[str, Any]] = {
 class Blocks:
     """One answer's events, block by block."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._reader = reading.reader()
+    def __init__(self, answer_format: AnswerFormat) -> None:
+        self._answer_format = answer_format
+        self._reader = answer_format.reader()
         self._open: str | None = None  # the kind of the block that is open
         self._index = -1
 
@@ -55,7 +55,7 @@ class Blocks:
                 yield from self._within("thinking")
                 yield self._delta({"type": "thinking_delta", "thinking": text})
             case CallStart(_, name):
-                call_id = self._reading.call_id("toolu_")
+                call_id = self._answer_format.call_id("toolu_")
                 call = {"type": "tool_use", "id": call_id, "name": name}
                 yield from self._begin("tool_use", {**call, "input": dict[str, Any]()})
             case CallArguments(_, text):

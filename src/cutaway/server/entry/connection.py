@@ -24,13 +24,13 @@ def protocol(*, header_seconds: float) -> type[Connection]:
 
     class Timed(Connection):
         seconds = header_seconds
-        numbers = Numbers()
+        numbers = ConnectionNumbers()
         alive: ClassVar[set[Connection]] = set()
 
     return Timed
 
 
-class Numbers:
+class ConnectionNumbers:
     """Numbers of connections, the least that is free first.
 
     So there are never more than connections at once, and one after another has the same: where
@@ -61,7 +61,7 @@ class Connection(HttpToolsProtocol):
     """
 
     seconds = 10.0
-    numbers = Numbers()
+    numbers = ConnectionNumbers()
     alive: ClassVar[set[Connection]] = set()
     _number = 0
     _idle_since = 0.0

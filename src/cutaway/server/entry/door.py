@@ -47,7 +47,7 @@ class ClientGoneError(Exception):
 
 
 @dataclass(eq=False)
-class Call:
+class HttpCall:
     """One request on its way: who asks, under which id, and what became of it."""
 
     send: Send
@@ -104,7 +104,7 @@ class Door:
         self._places = SharedBound(config.max_open_requests)
         # Bodies on their way, the one that began first in front: when all places are taken it
         # makes room, so that nobody is kept out by who sends slowly.
-        self._bodies: dict[Call, asyncio.Timeout] = {}
+        self._bodies: dict[HttpCall, asyncio.Timeout] = {}
         named = {host_in_url(config.host), *config.allowed_hosts}
         has_any = config.is_public and not config.allowed_hosts
         self._hosts = None if has_any else frozenset({*LOOPBACK_NAMES, *named})
@@ -123,7 +123,7 @@ class Door:
             await send({"type": "websocket.close", "code": 1008})
             return
         state = scope.setdefault("state", {})
-        call = state["call"] = Call(send, connection=state.get("connection", ""))
+        call = state["call"] = HttpCall(send, connection=state.get("connection", ""))
         self._num_open += 1
         try:
             await self._answer(scope, receive, call)
@@ -138,7 +138,7 @@ class Door:
             self._leave(call)
             self._note(scope, call)
 
-    async def _answer(self, scope: Scope, receive: Receive, call: Call) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, call: HttpCall) -> None:
         headers: Headers = scope["headers"]
         _check_sizes(scope)
         self._check_host(_only(headers, b"host"))
@@ -165,7 +165,7 @@ class Door:
                 code="host_not_allowed",
             )
 
-    def _is_preflight(self, scope: Scope, call: Call) -> bool:
+    def _is_preflight(self, scope: Scope, call: HttpCall) -> bool:
         """Whether a browser asks what a page may send. Raises: HttpError for a foreign page."""
         headers: Headers = scope["headers"]
         origin = _only(headers, b"origin")
@@ -188,7 +188,7 @@ class Door:
             code="origin_not_allowed",
         )
 
-    def _check_key(self, headers: Headers, call: Call) -> None:
+    def _check_key(self, headers: Headers, call: HttpCall) -> None:
         owner = self._keys.owner(headers)
         if owner is None:
             raise HttpError(
@@ -199,7 +199,7 @@ class Door:
             )
         call.owner = owner
 
-    def _enter(self, call: Call, method: str) -> None:
+    def _enter(self, call: HttpCall, method: str) -> None:
         """Take one of the places for requests. Raises: HttpError when there is none."""
         SHARER.set(call.sharer)
         places = self._places
@@ -223,14 +223,14 @@ class Door:
             self._metrics.rejected(fault.code or "closed")
             raise fault
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: HttpCall) -> None:
         """Give its place back, once."""
         self._bodies.pop(call, None)
         if call.has_place:
             call.has_place = False
             self._places.give(call.sharer)
 
-    async def _body(self, call: Call, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, call: HttpCall, headers: Headers, receive: Receive) -> bytes:
         """The whole body, within its size and its time."""
         config = self._config
         length = _only(headers, b"content-length")
@@ -263,7 +263,7 @@ class Door:
         finally:
             self._bodies.pop(call, None)
 
-    def _note(self, scope: Scope, call: Call) -> None:
+    def _note(self, scope: Scope, call: HttpCall) -> None:
         seconds = perf_counter() - call.began
         route = getattr(scope.get("route"), "path", "none")
         self._metrics.answered(route, status=call.status or 0, seconds=seconds)
@@ -279,12 +279,12 @@ class Door:
         )
 
 
-def call_of(scope: Scope) -> Call:
+def call_of(scope: Scope) -> HttpCall:
     """The call that a request belongs to."""
     return scope["state"]["call"]
 
 
-async def _refuse(call: Call, scope: Scope, fault: HttpError) -> None:
+async def _refuse(call: HttpCall, scope: Scope, fault: HttpError) -> None:
     """Tell a fault; once an answer has begun there is no place for it, and it ends there."""
     if call.status is not None:
         return
@@ -297,7 +297,7 @@ async def _refuse(call: Call, scope: Scope, fault: HttpError) -> None:
 _CLOSE = (b"connection", b"close")
 
 
-async def _respond(call: Call, status: int, body: bytes, headers: Headers) -> None:
+async def _respond(call: HttpCall, status: int, body: bytes, headers: Headers) -> None:
     length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
     start = {"type": "http.response.start", "status": status, "headers": [*headers, *length]}
     await call.pass_on(start)

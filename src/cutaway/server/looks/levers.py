@@ -19,7 +19,7 @@ from cutaway.core.limits import LIMITS, MAX_CHANGE
 from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.server.body import read
 from cutaway.server.context import Context
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.errors import HttpError
 from cutaway.server.events import EventStream, until_gone
 from cutaway.server.fields import Body, Limited
@@ -70,7 +70,7 @@ def router(context: Context) -> APIRouter:
     return routes
 
 
-def _tried(data: bytes, trace_id: str, call: Call) -> tuple[ComparisonRequest, bool]:
+def _tried(data: bytes, trace_id: str, call: HttpCall) -> tuple[ComparisonRequest, bool]:
     body = read(data, CompareBody)
     if len(body.change) > MAX_CHANGE:
         raise RequestError(

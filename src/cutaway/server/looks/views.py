@@ -16,7 +16,7 @@ from cutaway.core.limits import LIMITS, MAX_VIEW_TEXT
 from cutaway.core.looks import FileRequest, ViewRequest
 from cutaway.server.body import read
 from cutaway.server.context import Context
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.errors import HttpError
 from cutaway.server.events import until_gone
 from cutaway.server.fields import Body, Limited
@@ -123,7 +123,7 @@ def _page(data: bytes) -> bytes:
     return with_viewer(data, file="the trace").encode()
 
 
-def _kept(data: bytes, trace_id: str, call: Call) -> tuple[ViewRequest, bool]:
+def _kept(data: bytes, trace_id: str, call: HttpCall) -> tuple[ViewRequest, bool]:
     """What is asked for, and whether as a page."""
     body = read(data, FileBody)
     kept = FileRequest(
@@ -149,7 +149,7 @@ def _kept(data: bytes, trace_id: str, call: Call) -> tuple[ViewRequest, bool]:
     return asked, bool(body.html)
 
 
-def _asked(data: bytes, trace_id: str, call: Call, *, is_json: bool) -> ViewRequest:
+def _asked(data: bytes, trace_id: str, call: HttpCall, *, is_json: bool) -> ViewRequest:
     body = read(data, ViewBody)
     num_bytes = len((body.text or "").encode("utf-8", "surrogatepass"))
     if num_bytes > MAX_VIEW_TEXT:

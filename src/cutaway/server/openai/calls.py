@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from cutaway.core.output import Delta, FinishReason
-from cutaway.server.answers import Answer
-from cutaway.server.conversation import Reading
+from cutaway.server.answers import ChoiceOutput
+from cutaway.server.conversation import AnswerFormat
 from cutaway.server.openai.parts import ending_of
 from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 GREETING = {"role": "assistant", "content": ""}
 
 
-def chat_choice(answer: Answer, reading: Reading) -> dict[str, Any]:
+def chat_choice(answer: ChoiceOutput, answer_format: AnswerFormat) -> dict[str, Any]:
     """The message of a whole answer, and why it ended."""
-    read = reading.whole(answer.text)
+    read = answer_format.whole(answer.text)
     content = read.content if read.content or not read.calls else None
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if read.reasoning:
         message["reasoning_content"] = read.reasoning
     if read.calls:
         message["tool_calls"] = [
-            _call(reading, each.name, arguments=each.arguments) for each in read.calls
+            _call(answer_format, each.name, arguments=each.arguments) for each in read.calls
         ]
-    return {"message": message, **_ending(answer, reading, has_calls=bool(read.calls))}
+    return {"message": message, **_ending(answer, answer_format, has_calls=bool(read.calls))}
 
 
 class ChatPieces:
     """One choice of a stream, as the deltas of its events."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._reader = reading.reader()
+    def __init__(self, answer_format: AnswerFormat) -> None:
+        self._answer_format = answer_format
+        self._reader = answer_format.reader()
 
     def of(self, delta: Delta) -> list[dict[str, Any]]:
         """What a delta says; with its end, also what was held back."""
@@ -43,7 +43,7 @@ class ChatPieces:
 
     def ending(self, delta: Delta) -> dict[str, Any]:
         """Why the choice ended."""
-        return _ending(delta, self._reading, has_calls=self._reader.has_calls)
+        return _ending(delta, self._answer_format, has_calls=self._reader.has_calls)
 
     def _piece(self, event: Event) -> dict[str, Any]:
         match event:
@@ -52,7 +52,7 @@ class ChatPieces:
             case Reasoning(text):
                 return {"reasoning_content": text}
             case CallStart(index, name):
-                call = _call(self._reading, name, arguments="")
+                call = _call(self._answer_format, name, arguments="")
                 return {"tool_calls": [{"index": index, **call}]}
             case CallArguments(index, text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
@@ -60,16 +60,18 @@ class ChatPieces:
                 raise AssertionError("the end of a call has no piece of its own")
 
 
-def _call(reading: Reading, name: str, *, arguments: str) -> dict[str, Any]:
+def _call(answer_format: AnswerFormat, name: str, *, arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
-    return {"id": reading.call_id(), "type": "function", "function": function}
+    return {"id": answer_format.call_id(), "type": "function", "function": function}
 
 
-def _ending(answer: Answer | Delta, reading: Reading, *, has_calls: bool) -> dict[str, Any]:
+def _ending(
+    answer: ChoiceOutput | Delta, answer_format: AnswerFormat, *, has_calls: bool
+) -> dict[str, Any]:
     """As OpenAI: calls end an answer as tool_calls, a call that was asked for by name as stop."""
     ending = ending_of(answer)
     reason: FinishReason | None = answer.finish_reason
-    is_named = reading.tools is not None and reading.tools.mode == "named"
+    is_named = answer_format.tools is not None and answer_format.tools.mode == "named"
     if has_calls and reason == "stop" and not is_named:
         ending["finish_reason"] = "tool_calls"
     return ending

@@ -20,21 +20,21 @@ from cutaway.server.body import read
 from cutaway.server.constraints import grammar_of
 from cutaway.server.context import Context
 from cutaway.server.conversation import (
-    Conversation,
-    Reading,
-    Turn,
-    begun,
+    AnswerFormat,
+    ChatInput,
+    PreparedChat,
+    prepare_chat,
     renamed,
     request_of,
-    turn_of,
+    start_answer,
 )
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.events import DONE, EventStream, data, until_gone
 from cutaway.server.fields import Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import ChatOptIn, opened_at, sent_now, wants_times, wants_trace
 from cutaway.server.openai.calls import GREETING, ChatPieces, chat_choice
 from cutaway.server.openai.fields import (
-    Sampling,
+    SamplingBody,
     check_streaming,
     counts_on,
     grammar_field,
@@ -68,7 +68,7 @@ _MESSAGES = array(
 _USE_TOOLS = "Send tools and tool_choice."
 
 
-class ChatBody(Sampling):
+class ChatBody(SamplingBody):
     """The body of a chat completion."""
 
     messages: Annotated[object, given(_MESSAGES)]
@@ -97,11 +97,11 @@ class ChatBody(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ChatRequest:
     """A chat request, ready for the engine, with what its answer must show."""
 
     request: Request
-    reading: Reading
+    answer_format: AnswerFormat
     is_streamed: bool
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
@@ -121,7 +121,7 @@ def router(context: Context) -> APIRouter:
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
-        gathering = gathered(context, call, [asked.request], watch=asked.reading.watch())
+        gathering = gathered(context, call, [asked.request], watch=asked.answer_format.watch())
         answers = await until_gone(http.receive, gathering)
         # Reading a long answer takes a while: 20,000 characters about 0.1 s.
         return json_answer(await context.worker.run(_completion, context, asked, answers))
@@ -129,56 +129,58 @@ def router(context: Context) -> APIRouter:
     return routes
 
 
-def _asked(body: bytes, context: Context, call: Call) -> Asked:
+def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     read_body = read(body, ChatBody)
     context.check_model(read_body.model)
     check_streaming(read_body)
     _check_logprobs(read_body)
-    turn = _turn(read_body, context)
+    prepared = _prepare(read_body, context)
     params = params_of(
         read_body,
         context,
         max_tokens=_max_tokens(read_body),
         logprobs=(read_body.top_logprobs or 0) if read_body.logprobs else None,
-        **turn.sampling,
+        **prepared.sampling,
     )
     with renamed({"prompt": "messages"}):
         request = request_of(
-            turn,
+            prepared,
             params,
             context=context,
             call=call,
             prefix="chatcmpl-",
             timeout=read_body.timeout,
         )
-    return Asked(
+    return ChatRequest(
         request=request,
-        reading=turn.reading,
+        answer_format=prepared.answer_format,
         is_streamed=bool(read_body.stream),
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
         has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
         is_timed=wants_times(read_body.cutaway, is_streamed=bool(read_body.stream)),
-        tokenize=turn.tokenize,
+        tokenize=prepared.tokenize,
     )
 
 
-def _turn(body: ChatBody, context: Context) -> Turn:
+def _prepare(body: ChatBody, context: Context) -> PreparedChat:
     """The conversation, and the answer's first tokens where they are given."""
-    turn = turn_of(_conversation(body), context)
+    prepared = prepare_chat(_chat_input(body), context)
     given_ids = None if body.cutaway is None else body.cutaway.answer_token_ids
     if given_ids is None:
-        return turn
+        return prepared
     param = "cutaway.answer_token_ids"
     vocab_size = context.service.model.vocab_size
-    return begun(turn, token_ids_of(given_ids, param, vocab_size=vocab_size), param=param)
+    return start_answer(
+        prepared, token_ids_of(given_ids, param, vocab_size=vocab_size), param=param
+    )
 
 
-def _conversation(body: ChatBody) -> Conversation:
+def _chat_input(body: ChatBody) -> ChatInput:
     extras = body.chat_template_kwargs
-    return Conversation(
+    return ChatInput(
         messages=from_dicts(body.messages),
         tools=tools_of(body.tools, body.tool_choice),
         form=grammar_of(body.response_format, body.structured_outputs),
@@ -212,7 +214,7 @@ def _check_logprobs(body: ChatBody) -> None:
         )
 
 
-def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, Any]:
+def _completion(context: Context, asked: ChatRequest, answers: Answers) -> dict[str, Any]:
     (choices,) = answers.all
     wants_logprobs = asked.request.params.logprobs is not None
     whole: dict[str, Any] = {
@@ -223,7 +225,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
         "choices": [
             {
                 "index": index,
-                **chat_choice(answer, asked.reading),
+                **chat_choice(answer, asked.answer_format),
                 "logprobs": _logprobs(context, asked, answer.logprobs) if wants_logprobs else None,
             }
             for index, answer in enumerate(choices)
@@ -238,7 +240,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
     return whole
 
 
-async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> AsyncGenerator[bytes]:
     """Role, text, end and, if asked for, token counts: each event as OpenAI orders them."""
     frame: dict[str, Any] = {
         "id": asked.request.request_id,
@@ -251,14 +253,14 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
     answers = Answers([asked.request])
     (choices,) = answers.all
     pieces: dict[int, ChatPieces] = {}
-    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
     async with aclosing(following) as each:
         async for prompt, delta in each:
             answers.add(prompt, delta)
             if asked.counts_on:
                 frame["usage"] = usage_so_far([asked.request.prompt_token_ids], answers)
             if delta.choice not in pieces:
-                pieces[delta.choice] = ChatPieces(asked.reading)
+                pieces[delta.choice] = ChatPieces(asked.answer_format)
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
                 yield data({**frame, "choices": [choice], **sent_now(is_wanted=asked.is_timed)})
@@ -274,12 +276,14 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
     yield DONE
 
 
-def _logprobs(context: Context, asked: Asked, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+def _logprobs(
+    context: Context, asked: ChatRequest, logprobs: Sequence[TokenLogprob]
+) -> dict[str, Any]:
     return chat_logprobs(logprobs, context.tokenizer, has_ids=asked.has_ids)
 
 
 def _choices(
-    context: Context, asked: Asked, delta: Delta, pieces: ChatPieces
+    context: Context, asked: ChatRequest, delta: Delta, pieces: ChatPieces
 ) -> Iterator[dict[str, Any]]:
     """What a delta says; its log-probabilities stand with the first piece."""
     said = pieces.of(delta)

@@ -20,16 +20,16 @@ from cutaway.core.limits import shown
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.door import check_request
-from cutaway.server.answers import Answer, Answers, gathered, news
+from cutaway.server.answers import Answers, ChoiceOutput, gathered, news
 from cutaway.server.body import read
 from cutaway.server.config import MAX_PROMPTS
 from cutaway.server.context import Context
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.events import DONE, EventStream, data, until_gone
 from cutaway.server.fields import Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.openai.fields import (
-    Sampling,
+    SamplingBody,
     check_streaming,
     counts_on,
     grammar_field,
@@ -62,7 +62,7 @@ _PROMPT = {
 }
 
 
-class CompletionBody(Sampling):
+class CompletionBody(SamplingBody):
     """The body of a completion.
 
     add_special_tokens: whether a text gets the BOS that the model wants in front.
@@ -80,7 +80,7 @@ class CompletionBody(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CompletionRequest:
     """A completions request, ready for the engine, with what its answer must show.
 
     texts: for each prompt what echo puts in front; empty without echo.
@@ -124,7 +124,7 @@ def router(context: Context) -> APIRouter:
     return routes
 
 
-def _asked(body: bytes, context: Context, call: Call) -> Asked:
+def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     read_body = read(body, CompletionBody)
     context.check_model(read_body.model)
@@ -136,7 +136,7 @@ def _asked(body: bytes, context: Context, call: Call) -> Asked:
     prompts = _prompts(read_body, context)
     deadline = context.deadline(read_body.timeout)
     has_echo = bool(read_body.echo)
-    asked = Asked(
+    asked = CompletionRequest(
         requests=[
             Request(
                 request_id=f"cmpl-{call.request_id}-{index}",
@@ -227,7 +227,7 @@ def _no_prompt(body: CompletionBody) -> RequestError:
     )
 
 
-def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, Any]:
+def _completion(context: Context, asked: CompletionRequest, answers: Answers) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
     for prompt, each in enumerate(answers.all):
         for choice, answer in enumerate(each):
@@ -259,7 +259,7 @@ def _completion(context: Context, asked: Asked, answers: Answers) -> dict[str, A
 
 def _logprobs(
     context: Context,
-    asked: Asked,
+    asked: CompletionRequest,
     scored: Sequence[tuple[int, TokenLogprob | None]],
     offsets: Offsets,
 ) -> dict[str, Any] | None:
@@ -269,7 +269,10 @@ def _logprobs(
 
 
 def _scored(
-    asked: Asked, prompt: int, answer: Answer, scores: Sequence[TokenLogprob | None]
+    asked: CompletionRequest,
+    prompt: int,
+    answer: ChoiceOutput,
+    scores: Sequence[TokenLogprob | None],
 ) -> list[tuple[int, TokenLogprob | None]]:
     """Tokens with their scores: those of the answer, after the prompt's where it is echoed."""
     own = zip(answer.token_ids, answer.logprobs, strict=False)
@@ -278,13 +281,15 @@ def _scored(
     return [*zip(asked.requests[prompt].prompt_token_ids, scores, strict=False), *own]
 
 
-def _scores(context: Context, asked: Asked, first: Answer) -> dict[str, Any]:
+def _scores(context: Context, asked: CompletionRequest, first: ChoiceOutput) -> dict[str, Any]:
     if asked.prompt_logprobs is None:
         return {}
     return {"prompt_logprobs": prompt_logprobs(first.prompt_logprobs, context.tokenizer)}
 
 
-async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+async def _events(
+    context: Context, call: HttpCall, asked: CompletionRequest
+) -> AsyncGenerator[bytes]:
     """Text, end and, if asked for, token counts: each event as OpenAI orders them."""
     frame: dict[str, Any] = {
         "id": asked.completion_id,
@@ -320,7 +325,13 @@ async def _events(context: Context, call: Call, asked: Asked) -> AsyncGenerator[
 
 
 def _piece(
-    context: Context, asked: Asked, prompt: int, delta: Delta, offsets: Offsets, *, is_first: bool
+    context: Context,
+    asked: CompletionRequest,
+    prompt: int,
+    delta: Delta,
+    offsets: Offsets,
+    *,
+    is_first: bool,
 ) -> dict[str, Any]:
     """What is new of one choice; the first piece holds the echo."""
     echo = asked.texts[prompt] if is_first else ""

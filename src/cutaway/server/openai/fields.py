@@ -52,7 +52,7 @@ class StreamOptions(Body):
     include_obfuscation: Ignored = None  # nothing is padded here
 
 
-class Sampling(Body):
+class SamplingBody(Body):
     """How the answer is drawn and when it ends."""
 
     model: str
@@ -92,7 +92,7 @@ _SAME = (
 )
 
 
-def params_of(body: Sampling, context: Context, **more: Any) -> SamplingParams:
+def params_of(body: SamplingBody, context: Context, **more: Any) -> SamplingParams:
     """Sampling parameters: what is given, else what the model recommends, else the defaults.
 
     more: parameters that an API writes in its own way; None counts as not given.
@@ -108,7 +108,7 @@ def params_of(body: Sampling, context: Context, **more: Any) -> SamplingParams:
     return context.sampling_params(asked)
 
 
-def check_streaming(body: Sampling) -> None:
+def check_streaming(body: SamplingBody) -> None:
     """Raise RequestError for what fits no stream, or a stream alone."""
     if body.stream_options is not None and not body.stream:
         raise RequestError(
@@ -125,19 +125,19 @@ def check_streaming(body: Sampling) -> None:
         )
 
 
-def grammar_field(body: Sampling) -> str | None:
+def grammar_field(body: SamplingBody) -> str | None:
     """The field that asks for a form of the answer; errors of the form name it."""
     if body.structured_outputs is not None:
         return "structured_outputs"
     return None if body.response_format is None else "response_format"
 
 
-def includes_usage(body: Sampling) -> bool:
+def includes_usage(body: SamplingBody) -> bool:
     """Whether a stream ends with its token counts."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def counts_on(body: Sampling) -> bool:
+def counts_on(body: SamplingBody) -> bool:
     """Whether every event of a stream has the token counts so far."""
     return includes_usage(body) and bool(
         body.stream_options is not None and body.stream_options.continuous_usage_stats

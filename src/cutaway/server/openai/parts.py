@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cutaway.core.output import Delta, TokenLogprob
-from cutaway.server.answers import Answer, Answers
+from cutaway.server.answers import Answers, ChoiceOutput
 from cutaway.tokens.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # what OpenAI writes for minus infinity, which JSON cannot
 
 
-def usage_of(answers: Iterable[Sequence[Answer]]) -> dict[str, Any]:
+def usage_of(answers: Iterable[Sequence[ChoiceOutput]]) -> dict[str, Any]:
     """Token counts of [prompt][choice]: each prompt once, every token of every answer."""
     prompts = [choices[0].usage for choices in answers]
     said = sum(answer.usage.completion_tokens for choices in answers for answer in choices)
@@ -33,7 +33,7 @@ def usage_so_far(prompts: Iterable[Sequence[int]], answers: Answers) -> dict[str
     return {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said}
 
 
-def timings_of(answers: Sequence[Answer], *, tokenize: float | None = None) -> dict[str, Any]:
+def timings_of(answers: Sequence[ChoiceOutput], *, tokenize: float | None = None) -> dict[str, Any]:
     """Milliseconds as llama.cpp writes them, and queue_ms, the wait before the first step.
 
     prompt_n counts the prompt's tokens that were computed, cache_n those that were found in the
@@ -53,7 +53,7 @@ def timings_of(answers: Sequence[Answer], *, tokenize: float | None = None) -> d
     }
 
 
-def ending_of(answer: Answer | Delta) -> dict[str, Any]:
+def ending_of(answer: ChoiceOutput | Delta) -> dict[str, Any]:
     """Why an answer ended: OpenAI's word, and as vLLM what string or token ended it."""
     return {"finish_reason": answer.finish_reason, "stop_reason": answer.stopped_by}
 

@@ -19,11 +19,11 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.core.output import Usage
 from cutaway.core.request import Request
-from cutaway.server.answers import Answer, news
+from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.body import read
 from cutaway.server.context import Context
-from cutaway.server.conversation import Conversation, Reading, renamed, request_of, turn_of
-from cutaway.server.entry.door import Call, call_of
+from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
+from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.events import EventStream, named, until_gone
 from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
@@ -93,11 +93,11 @@ _DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ResponsesRequest:
     """A request, ready for the engine."""
 
     request: Request
-    reading: Reading
+    answer_format: AnswerFormat
     body: ResponsesBody
     is_traced: bool  # whether the end tells where the answer opens
     created: int = field(default_factory=lambda: int(time.time()))
@@ -124,22 +124,24 @@ def router(context: Context) -> APIRouter:
     return routes
 
 
-def _asked(data: bytes, context: Context, call: Call) -> Asked:
+def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     body = read(data, ResponsesBody)
     context.check_model(body.model)
     if body.metadata is not None:
         object_of(body.metadata, "metadata")
-    turn = turn_of(_conversation(body), context)
+    prepared = prepare_chat(_chat_input(body), context)
     drawn = {name: getattr(body, name) for name in _DRAWN}
     drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
     with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
-        params = context.sampling_params({**drawn, **turn.sampling})
+        params = context.sampling_params({**drawn, **prepared.sampling})
         request = request_of(
-            turn, params, context=context, call=call, prefix="resp_", timeout=body.timeout
+            prepared, params, context=context, call=call, prefix="resp_", timeout=body.timeout
         )
     is_traced = wants_trace(body.cutaway, context)
-    return Asked(request=request, reading=turn.reading, body=body, is_traced=is_traced)
+    return ResponsesRequest(
+        request=request, answer_format=prepared.answer_format, body=body, is_traced=is_traced
+    )
 
 
 def _logprobs(body: ResponsesBody) -> int | None:
@@ -164,9 +166,9 @@ def _logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _conversation(body: ResponsesBody) -> Conversation:
+def _chat_input(body: ResponsesBody) -> ChatInput:
     extras = body.chat_template_kwargs
-    return Conversation(
+    return ChatInput(
         messages=messages_of(body.instructions, body.input),
         tools=tools_of(body.tools, body.tool_choice),
         form=form_of(body.text),
@@ -177,7 +179,7 @@ def _conversation(body: ResponsesBody) -> Conversation:
     )
 
 
-async def _whole(context: Context, call: Call, asked: Asked) -> dict[str, Any]:
+async def _whole(context: Context, call: HttpCall, asked: ResponsesRequest) -> dict[str, Any]:
     """The response of the last event of a stream."""
     last: dict[str, Any] = {}
     async with aclosing(_told(context, call, asked)) as events:
@@ -192,7 +194,9 @@ class _Stream:
     def __init__(self) -> None:
         self._number = -1
 
-    async def events(self, context: Context, call: Call, asked: Asked) -> AsyncGenerator[bytes]:
+    async def events(
+        self, context: Context, call: HttpCall, asked: ResponsesRequest
+    ) -> AsyncGenerator[bytes]:
         """All events."""
         async with aclosing(_told(context, call, asked)) as events:
             async for event in events:
@@ -209,12 +213,14 @@ class _Stream:
         return named(event["type"], {**event, "sequence_number": self._number})
 
 
-async def _told(context: Context, call: Call, asked: Asked) -> AsyncGenerator[dict[str, Any]]:
+async def _told(
+    context: Context, call: HttpCall, asked: ResponsesRequest
+) -> AsyncGenerator[dict[str, Any]]:
     """The response's start, its items, and its end."""
     write = partial(token_logprobs, tokenizer=context.tokenizer)
-    answer, items = Answer(), Items(asked.reading, write=write)
+    answer, items = ChoiceOutput(), Items(asked.answer_format, write=write)
     has_begun = False
-    following = news(context, call, [asked.request], watch=asked.reading.watch())
+    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)
@@ -241,7 +247,7 @@ async def _told(context: Context, call: Call, asked: Asked) -> AsyncGenerator[di
     yield {"type": f"response.{status}", "response": whole}
 
 
-def _response(context: Context, asked: Asked, *, status: str) -> dict[str, Any]:
+def _response(context: Context, asked: ResponsesRequest, *, status: str) -> dict[str, Any]:
     """A response that says nothing yet; what was asked for stands in it, as in OpenAI's."""
     body, params = asked.body, asked.request.params
     return {

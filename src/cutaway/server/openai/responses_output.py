@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cutaway.core.output import Delta, TokenLogprob
-from cutaway.server.conversation import Reading
+from cutaway.server.conversation import AnswerFormat
 from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 # What each item is called in ids; items of text hold one part.
@@ -26,11 +26,14 @@ class Items:
     """
 
     def __init__(
-        self, reading: Reading, *, write: Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]]
+        self,
+        answer_format: AnswerFormat,
+        *,
+        write: Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]],
     ) -> None:
         self.output: list[dict[str, Any]] = []
-        self._reading = reading
-        self._reader = reading.reader()
+        self._answer_format = answer_format
+        self._reader = answer_format.reader()
         self._open: dict[str, Any] | None = None
         self._text = ""  # of the open item: words, or arguments
         self._write = write
@@ -63,7 +66,7 @@ class Items:
             case Reasoning(text):
                 yield from self._say("reasoning", text)
             case CallStart(_, name):
-                call = {"arguments": "", "call_id": self._reading.call_id(), "name": name}
+                call = {"arguments": "", "call_id": self._answer_format.call_id(), "name": name}
                 yield from self._begin("function_call", call)
             case CallArguments(_, text):
                 self._text += text
