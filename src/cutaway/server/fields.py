@@ -59,12 +59,14 @@ class Limited(_Checked):
     name: str
 
     def check(self, value: object, param: str) -> object:
+        """The value, if it is within its range. Raises: RequestError."""
         if value is not None:
             limits.check(self.name, value, param=param)
         return value
 
     @property
     def schema(self) -> dict[str, Any]:
+        """The range as a JSON schema, null allowed."""
         return nullable(range_schema(LIMITS[self.name]))
 
 
@@ -78,10 +80,12 @@ class Given(_Checked):
     described: tuple[tuple[str, Any], ...] = ()
 
     def check(self, value: object, param: str) -> object:
+        """The value as it came."""
         return value
 
     @property
     def schema(self) -> dict[str, Any]:
+        """The JSON schema that describes it."""
         return dict(self.described)
 
 
@@ -90,10 +94,12 @@ class Unused(_Checked):
     """A field of the API that says nothing about the answer here: taken and not read."""
 
     def check(self, value: object, param: str) -> object:
+        """None, whatever was sent."""
         return None
 
     @property
     def schema(self) -> dict[str, Any]:
+        """A JSON schema that takes anything."""
         return {"description": "taken, and without effect here"}
 
 
@@ -108,6 +114,7 @@ class Refused(_Checked):
     neutral: tuple[object, ...] = ()
 
     def check(self, value: object, param: str) -> object:
+        """None, if the value asks for nothing. Raises: RequestError."""
         for allowed in (None, *self.neutral):
             if type(value) is type(allowed) and value == allowed:
                 return None
@@ -117,6 +124,7 @@ class Refused(_Checked):
 
     @property
     def schema(self) -> dict[str, Any]:
+        """The JSON schema of the values that ask for nothing."""
         return {"enum": [None, *self.neutral], "description": f"not supported. {self.advice}"}
 
 
