@@ -31,8 +31,8 @@ from cutaway.views import VIEWS, view_of
 from cutaway.views.drawing import WIDTH, columns
 from cutaway.views.frame import framed, plain
 from cutaway.views.query import Query, query_of
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
 
 VOCABULARY, LAYERS = 128_256, 32
@@ -132,7 +132,7 @@ def widened(subject: Subject) -> Subject:
     )
 
 
-def drawn(wanted: Wanted, facts: ModelFacts) -> Taken:
+def drawn(wanted: Wanted, facts: ModelFacts) -> ReplayValues:
     """Random numbers in the place of what is wanted."""
     heads, groups = (facts.num_heads, facts.head_size), (facts.num_groups, facts.head_size)
     shapes = {"query": heads, "mixed": heads, "key": groups, "value": groups}
@@ -151,7 +151,7 @@ def drawn(wanted: Wanted, facts: ModelFacts) -> Taken:
         for layer in wanted.stored
     }
     rows = {index: 3 * torch.randn(facts.vocab_size) for index in wanted.rows}
-    return Taken(wanted, Proof("random", 0, 0), values, stored, rows)
+    return ReplayValues(wanted, Proof("random", 0, 0), values, stored, rows)
 
 
 @dataclass
@@ -175,7 +175,7 @@ def measured(subject: Subject, view: View, query: Query) -> Row:
     """One look, drawn and framed; its memory is what it took beside what was there before."""
     spent = [0.0]
 
-    def take(wanted: Wanted) -> Taken:
+    def take(wanted: Wanted) -> ReplayValues:
         began = perf_counter()
         taken = subject.take(wanted)
         spent[0] += perf_counter() - began

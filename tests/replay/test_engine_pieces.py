@@ -25,8 +25,8 @@ from cutaway.service.view_queue import Lane
 from cutaway.views import VIEWS
 from cutaway.views.payload import Payload
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 MOST_CALLS, MOST_NUMBERS = 50_000, 2**24
@@ -106,7 +106,7 @@ def engine() -> Engine:
 def measured(monkeypatch: pytest.MonkeyPatch, *, breath: float = 0.0) -> Iterator[Meter]:
     meter, payload = Meter(), View.payload
 
-    def counted(self: View, subject: Subject, query: Query, taken: Taken) -> Payload:
+    def counted(self: View, subject: Subject, query: Query, taken: ReplayValues) -> Payload:
         with Numbers(meter):
             return payload(self, subject, query, taken)
 

@@ -22,7 +22,7 @@ from cutaway.replay.view_cost import Cost, Pace, timed
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.query import Query
-from cutaway.views.taken import Taken, Wanted
+from cutaway.views.replay_values import ReplayValues, Wanted
 from engines import run
 
 NATIVE = pytest.param(
@@ -69,7 +69,7 @@ def everything(answer: AnswerRecord) -> Wanted:
     return Wanted(taps=TAPS, layers=LAYERS, end=count, stored=LAYERS, rows=rows)
 
 
-def check_sums(taken: Taken) -> None:
+def check_sums(taken: ReplayValues) -> None:
     """The stream is the embedding and every update, added up."""
     hidden = taken.value("embedding.hidden")
     for layer in sorted(LAYERS):

@@ -8,7 +8,7 @@ import torch
 from cutaway.replay.look import Look
 from cutaway.views import VIEWS
 from cutaway.views.query import Query
-from cutaway.views.taken import Wanted
+from cutaway.views.replay_values import Wanted
 from engines import engine, loaded
 from subjects import answered
 

@@ -13,7 +13,7 @@ from cutaway.replay.look import Look
 from cutaway.views import head, head_grid
 from cutaway.views.head import Head
 from cutaway.views.head_grid import HeadGrid
-from cutaway.views.taken import Wanted
+from cutaway.views.replay_values import Wanted
 from opened_models import engine_of_case, look_at, payload
 from subjects import Numbers, answered, engine_of, recomputed
 

@@ -10,17 +10,17 @@ from cutaway.core.arithmetic import STAGES
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.cost import Cost
+from cutaway.views.cost import AnswerCost
 from cutaway.views.query import Query, query_of
 from subjects import answered, engine_of
 
 
-def cost(price: float | None = None) -> tuple[Cost, Look]:
+def cost(price: float | None = None) -> tuple[AnswerCost, Look]:
     engine = engine_of()
     answered(engine, range(30))
     look = Look(engine, answered(engine, range(40)))
     payload = view_of("cost").show(look.subject, Query(price=price)).payload
-    assert isinstance(payload, Cost)
+    assert isinstance(payload, AnswerCost)
     return payload, look
 
 
@@ -81,7 +81,7 @@ def test_a_longer_context_is_told_apart() -> None:
     answered(engine, [3] * 700)
     look = Look(engine, answered(engine, range(5)))
     payload = view_of("cost").show(look.subject, Query()).payload
-    assert isinstance(payload, Cost) and payload.slope is not None and payload.slope >= 0
+    assert isinstance(payload, AnswerCost) and payload.slope is not None and payload.slope >= 0
     assert "1,000 more tokens of context add" in payload.draw().text()
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cutaway.core.errors import RequestError
-from cutaway.views.experts import Experts
-from cutaway.views.feedforward import FeedForward
-from cutaway.views.taken import Wanted
+from cutaway.views.experts import ExpertRoutes
+from cutaway.views.feedforward import FeedForwardUnits
+from cutaway.views.replay_values import Wanted
 from opened_models import NATIVE, engine_of_case, llama_engine, look_at, payload
 from subjects import engine_of, recomputed, rms_norm, weights
 
@@ -21,7 +21,9 @@ def test_units_are_those_of_the_formula() -> None:
     look = look_at(engine, range(20))
     inner, stored = recomputed(engine, look.subject.answer.token_ids[:-1]), weights(engine)
     for layer, position in ((0, 3), (1, 22)):
-        shown: FeedForward = payload(look, "feedforward", layer=layer, position=position, top=7)
+        shown: FeedForwardUnits = payload(
+            look, "feedforward", layer=layer, position=position, top=7
+        )
         product = inner.product[layer][position]
         down = stored[f"blocks.{layer}.mlp.down.segments.0.weight"]
         added = np.abs(product) * np.linalg.norm(down, axis=0)
@@ -44,7 +46,7 @@ def test_units_are_those_of_the_formula() -> None:
 
 def test_the_picture_names_units_and_what_they_push() -> None:
     look = look_at(engine_of(), range(20))
-    shown: FeedForward = payload(look, "feedforward", layer=1, position=5, top=4)
+    shown: FeedForwardUnits = payload(look, "feedforward", layer=1, position=5, top=4)
     lines = shown.draw().text().splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0].endswith("at 5, alone, through 96 units (2.00 times the width)")
@@ -56,7 +58,7 @@ def test_the_picture_names_units_and_what_they_push() -> None:
 @NATIVE
 def test_native_products_are_told_as_served(tmp_path: Path) -> None:
     look = look_at(llama_engine(tmp_path), range(40))
-    shown: FeedForward = payload(look, "feedforward", layer=1)
+    shown: FeedForwardUnits = payload(look, "feedforward", layer=1)
     assert shown.difference < 1e-4, "random weights are packed as they are"
     assert "recomputed" not in shown.draw().text()
     rounded = replace(shown, difference=0.003).draw().text()
@@ -65,7 +67,7 @@ def test_native_products_are_told_as_served(tmp_path: Path) -> None:
 
 def test_a_plain_layer_has_no_gate(tmp_path: Path) -> None:
     look = look_at(engine_of_case(tmp_path, "gpt2-flags", dtype="float32"), range(20))
-    shown: FeedForward = payload(look, "feedforward", layer=2)
+    shown: FeedForwardUnits = payload(look, "feedforward", layer=2)
     assert (shown.kind, shown.activation, shown.inner) == ("plain", "relu", 100)
     np.testing.assert_allclose(shown.product, np.maximum(shown.up, 0), rtol=1e-4, atol=1e-5)
     assert not shown.gate.any() and shown.difference < 1e-4
@@ -81,7 +83,7 @@ def test_routes_are_those_of_the_router_and_experts_add_up(tmp_path: Path, case:
     engine = engine_of_case(tmp_path, case, dtype="float32")
     look = look_at(engine, range(30))
     count = look.subject.num_positions
-    routes: Experts = payload(look, "experts")
+    routes: ExpertRoutes = payload(look, "experts")
     assert routes.ids.shape == (count, len(routes.layers), routes.num_chosen)
     assert routes.load.sum(axis=1).tolist() == [count * routes.num_chosen] * len(routes.layers)
     for m in range(len(routes.layers)):
@@ -93,7 +95,7 @@ def test_routes_are_those_of_the_router_and_experts_add_up(tmp_path: Path, case:
     total = np.zeros(engine.model.facts.width)
     for expert, share in zip(ids, shares, strict=True):
         at = {"layer": layer, "position": position, "expert": expert, "top": 80}
-        shown: FeedForward = payload(look, "feedforward", **at)
+        shown: FeedForwardUnits = payload(look, "feedforward", **at)
         assert (shown.expert, shown.num_experts) == (expert, routes.num_experts)
         down = block.mlp.experts.down.weight[expert].detach().numpy()
         result = down[:, shown.units] @ shown.product
@@ -106,7 +108,7 @@ def test_routes_are_those_of_the_router_and_experts_add_up(tmp_path: Path, case:
         taken = look.take(Wanted(taps=taps, layers=frozenset({layer}), start=position, end=end))
         update = taken.value("blocks.mlp.update", layer)[0].numpy()
         np.testing.assert_allclose(total, update, rtol=1e-3, atol=1e-4)
-    best: FeedForward = payload(look, "feedforward", layer=layer, position=position)
+    best: FeedForwardUnits = payload(look, "feedforward", layer=layer, position=position)
     assert best.expert == ids[0]
     with pytest.raises(RequestError, match=r"expert is 99; layer \d has experts 0 to"):
         payload(look, "feedforward", layer=layer, expert=99)
@@ -118,7 +120,7 @@ def test_routes_are_those_of_the_router_and_experts_add_up(tmp_path: Path, case:
 
 def test_a_dense_model_says_that_it_has_no_experts() -> None:
     look = look_at(engine_of(), range(5))
-    shown: Experts = payload(look, "experts")
+    shown: ExpertRoutes = payload(look, "experts")
     text = shown.draw().text()
     assert text == "no layer of 2 has experts: each token passes every parameter"
     assert shown.layers == () and shown.num_experts == 0

@@ -12,8 +12,8 @@ from cutaway.views import VIEWS, view_of
 from cutaway.views.drawing import Drawing, Span, bar, columns, cut, strip
 from cutaway.views.payload import Array, as_json, split
 from cutaway.views.query import Query, query_of
+from cutaway.views.replay_values import Wanted
 from cutaway.views.subject import visible
-from cutaway.views.taken import Wanted
 
 BOUNDS = {"layer": 4, "head": 8, "top": 320}
 

@@ -11,7 +11,7 @@ from cutaway.core.grammar import Grammar
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.grammar import GrammarMask
+from cutaway.views.grammar import GrammarSteps
 from cutaway.views.query import Query
 from subjects import answered, engine_of, recomputed, softmax
 
@@ -20,9 +20,9 @@ pytest.importorskip("llguidance")
 CHOICES = ("yes", "yet", "no")
 
 
-def shown(engine: Engine, look: Look, **query: int) -> GrammarMask:
+def shown(engine: Engine, look: Look, **query: int) -> GrammarSteps:
     payload = view_of("grammar").show(look.subject, Query(**query)).payload
-    assert isinstance(payload, GrammarMask)
+    assert isinstance(payload, GrammarSteps)
     return payload
 
 
@@ -72,7 +72,7 @@ def test_a_drawing_names_the_form_and_what_was_cut() -> None:
 def test_an_answer_without_a_grammar_is_not_run_again() -> None:
     engine = engine_of()
     shown_ = view_of("grammar").show(Look(engine, answered(engine, b"hi")).subject, Query())
-    assert shown_.proof is None and isinstance(shown_.payload, GrammarMask)
+    assert shown_.proof is None and isinstance(shown_.payload, GrammarSteps)
     assert shown_.payload.kind is None and shown_.payload.row is None
     assert "every token was allowed" in shown_.payload.draw().text()
 

@@ -10,7 +10,7 @@ import pytest
 from cutaway.core.grammar import Grammar
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.logits import Logits
+from cutaway.views.logits import LogitRow
 from cutaway.views.query import Query
 from sampling.plain_sampler import float32, sample
 from subjects import answered, engine_of, recomputed
@@ -25,13 +25,13 @@ EDITS = {
 }
 
 
-def shown(look: Look, query: Query) -> Logits:
+def shown(look: Look, query: Query) -> LogitRow:
     payload = view_of("logits").show(look.subject, query).payload
-    assert isinstance(payload, Logits)
+    assert isinstance(payload, LogitRow)
     return payload
 
 
-def edited(payload: Logits) -> list[float]:
+def edited(payload: LogitRow) -> list[float]:
     """The row after grammar, bias, bans and penalties, from the payload alone."""
     row = payload.logits.copy()
     if payload.allowed.size:

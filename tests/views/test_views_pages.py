@@ -8,14 +8,14 @@ from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
-from cutaway.views.pages import Pages
+from cutaway.views.pages import AnswerPages
 from cutaway.views.query import Query
 from subjects import answered
 
 
-def pages(engine: Engine, answer: AnswerRecord) -> Pages:
+def pages(engine: Engine, answer: AnswerRecord) -> AnswerPages:
     payload = view_of("pages").show(Look(engine, answer).subject, Query()).payload
-    assert isinstance(payload, Pages)
+    assert isinstance(payload, AnswerPages)
     return payload
 
 

@@ -11,15 +11,15 @@ from cutaway.core.grammar import Grammar
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.query import Query
-from cutaway.views.sampling import Sampling
+from cutaway.views.sampling import RowSampling
 from subjects import answered, engine_of, recomputed, softmax
 
 SETTINGS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.001, "seed": 7}
 
 
-def shown(look: Look, query: Query) -> Sampling:
+def shown(look: Look, query: Query) -> RowSampling:
     payload = view_of("sampling").show(look.subject, query).payload
-    assert isinstance(payload, Sampling)
+    assert isinstance(payload, RowSampling)
     return payload
 
 

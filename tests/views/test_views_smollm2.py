@@ -24,7 +24,7 @@ from cutaway.host import gguf
 from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
 from cutaway.views import VIEWS
-from cutaway.views.taken import Wanted
+from cutaway.views.replay_values import Wanted
 from opened_models import payload
 from oracles import smollm2_gguf
 from subjects import (

@@ -16,7 +16,7 @@ from cutaway.views.drift import Drift
 from cutaway.views.frame import framed
 from cutaway.views.payload import Payload
 from cutaway.views.probabilities import Below, Entry, Probabilities
-from cutaway.views.taken import Proof
+from cutaway.views.replay_values import Proof
 from cutaway.views.view import Shown
 from cutaway.views.weights import Weights
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cutaway.blocks.embedding import SinusoidalPositions
-from cutaway.blocks.positions import Dynamic, Frequencies, Linear, Llama3, Yarn
+from cutaway.blocks.positions import Dynamic, Frequencies, LinearScaling, Llama3, Yarn
 
 GOLDEN = Path(__file__).resolve().parents[2] / "web" / "core" / "golden_rotary.json"
 TURNINGS = (  # size, base, factor, trained length, length
@@ -28,7 +28,7 @@ WAVES = ((0, 8), (3, 8), (41, 16))  # position, width
 
 def _scaled(size: int, base: float, factor: float, trained: int) -> Mapping[str, Frequencies]:
     return {
-        "linear": Linear(size, base, factor),
+        "linear": LinearScaling(size, base, factor),
         "dynamic": Dynamic(size, base, factor, trained),
         "yarn": Yarn(size, base, factor, trained),
         "llama3": Llama3(size, base, factor, 1.0, 4.0, trained),

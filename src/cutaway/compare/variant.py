@@ -15,7 +15,7 @@ from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.positions import (
     Dynamic,
     Frequencies,
-    Linear,
+    LinearScaling,
     Llama3,
     Plain,
     Yarn,
@@ -31,7 +31,7 @@ Scaling = Callable[[Plain, float, int], Frequencies]
 
 # Of plain frequencies by a factor, from a trained length: as a config.json that names the factor.
 SCALINGS: Mapping[str, Scaling] = {
-    "linear": lambda plain, factor, _: Linear(plain.size, plain.base, factor),
+    "linear": lambda plain, factor, _: LinearScaling(plain.size, plain.base, factor),
     "dynamic": lambda plain, factor, trained: Dynamic(plain.size, plain.base, factor, trained),
     "yarn": lambda plain, factor, trained: Yarn(
         plain.size,

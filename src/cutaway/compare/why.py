@@ -18,7 +18,7 @@ from cutaway.replay.look import Look
 from cutaway.views import cost, timeline
 from cutaway.views.drawing import WIDTH, Drawing, Span, cut
 from cutaway.views.query import Query
-from cutaway.views.taken import Wanted
+from cutaway.views.replay_values import Wanted
 
 _QUESTIONS: tuple[Question, ...] = ("slow", "expensive", "wrong")
 

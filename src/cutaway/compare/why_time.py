@@ -14,7 +14,7 @@ from cutaway.engine.engine import Engine
 from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord, StepRecord
-from cutaway.views.cost import Cost
+from cutaway.views.cost import AnswerCost
 from cutaway.views.subject import Subject
 from cutaway.views.timeline import Timeline
 
@@ -31,7 +31,9 @@ _WHOLE = 256  # tokens of an answer that was preempted, run again alone
 class TimeCauses:
     """Causes of one answer's time and price. times and costs: as it was served."""
 
-    def __init__(self, engine: Engine, subject: Subject, times: Timeline, costs: Cost) -> None:
+    def __init__(
+        self, engine: Engine, subject: Subject, times: Timeline, costs: AnswerCost
+    ) -> None:
         self._subject, self._answer = subject, subject.answer
         self._times, self._costs = times, costs
         self._places, self._max_length = engine.config.max_sequences, engine.max_length

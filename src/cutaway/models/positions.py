@@ -9,7 +9,7 @@ from dataclasses import replace
 from cutaway.blocks.positions import (
     Dynamic,
     Frequencies,
-    Linear,
+    LinearScaling,
     Llama3,
     LongRope,
     Plain,
@@ -83,7 +83,7 @@ def _scaled(
         case "default":
             return Plain(size, base)
         case "linear":
-            return Linear(size, base, rope.number("factor"))
+            return LinearScaling(size, base, rope.number("factor"))
         case "dynamic":
             return Dynamic(size, base, rope.number("factor"), trained)
         case "yarn":
@@ -116,7 +116,7 @@ def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
     """Sizes of a model whose configuration names the length before stretching."""
     length = sizes.max_length
     match frequencies:
-        case Linear(factor=factor) | Dynamic(factor=factor):
+        case LinearScaling(factor=factor) | Dynamic(factor=factor):
             length = int(min(length * factor, MAX_LENGTH))
         case Yarn(factor=factor, trained_length=trained):
             length = max(length, int(min(trained * factor, MAX_LENGTH)))
@@ -198,7 +198,7 @@ def from_gguf(
         case "none":
             return Plain(size, base, factors.get("rope_freqs.weight", ()))
         case "linear":
-            return Linear(size, base, metadata.number("rope.scaling.factor", 1.0))
+            return LinearScaling(size, base, metadata.number("rope.scaling.factor", 1.0))
         case "yarn":
             _check_above(metadata, "rope.freq_base", base, 1, "1 for yarn")
             factor = metadata.number("rope.scaling.factor")

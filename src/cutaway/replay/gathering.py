@@ -20,8 +20,8 @@ from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import Shown, View
 
 MOST_TOGETHER = 512 * 2**20  # bytes of inner values that one pass keeps
@@ -65,7 +65,7 @@ class Gathering:
         passing, groups = _grouped(self._wanted, self._engine.model.facts)
         for index, wanted in self._wanted.items():
             if wanted.is_empty:
-                tell(index, self._shown(index, Taken(wanted, _RECORD, {}, {}, {})))
+                tell(index, self._shown(index, ReplayValues(wanted, _RECORD, {}, {}, {})))
                 yield
         if passing and not groups:
             groups.append([])
@@ -87,7 +87,7 @@ class Gathering:
         def see(token: int, row: Tensor) -> None:
             kept = row.clone()
             for index in passing[token]:
-                taken = Taken(self._wanted[index], _RECORD, {}, {}, {token: kept})
+                taken = ReplayValues(self._wanted[index], _RECORD, {}, {}, {token: kept})
                 shown[index] = self._shown(index, taken)
 
         first, *others = levels_of(self._engine, self._answer)
@@ -112,7 +112,7 @@ class Gathering:
             passing=passing.keys(),
         )
 
-    def _shown(self, index: int, taken: Taken) -> Shown | CutawayError:
+    def _shown(self, index: int, taken: ReplayValues) -> Shown | CutawayError:
         ask = self._asks[index]
         try:
             payload = ask.view.payload(self._subject, ask.query, taken)

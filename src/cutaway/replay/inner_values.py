@@ -11,7 +11,7 @@ from torch import Tensor
 from cutaway.core.facts import ModelFacts
 from cutaway.core.step import Sink
 from cutaway.replay.plan import ReplayPlan, Run
-from cutaway.views.taken import Proof, Taken, Wanted
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 
 # Numbers per position and layer that a tap has; names that are not here have the model's width.
 _WIDTHS: Mapping[str, Callable[[ModelFacts], int]] = {
@@ -63,7 +63,7 @@ class Reader:
         proof: Proof,
         stored: Mapping[int, Mapping[str, Tensor]],
         rows: Mapping[int, Tensor],
-    ) -> Taken:
+    ) -> ReplayValues:
         """With its share of what layers stored and of the rows."""
         wanted = self.wanted
         entries = {
@@ -71,7 +71,7 @@ class Reader:
             for layer in wanted.stored
         }
         own = {index: row for index, row in rows.items() if index in wanted.rows}
-        return Taken(wanted, proof, self.values, entries, own)
+        return ReplayValues(wanted, proof, self.values, entries, own)
 
 
 @dataclass

@@ -27,8 +27,8 @@ from cutaway.sampling.candidates import Row
 from cutaway.text.messages import Message
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.subject import Build, Subject
-from cutaway.views.taken import Proof, Taken, Wanted
 from cutaway.views.view import View
 
 PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
@@ -52,7 +52,7 @@ class Look:
     ) -> None:
         self._engine, self._answer = engine, answer
         self._bounds = (max_bytes, max_flops)
-        self._taken: list[Taken] = []
+        self._taken: list[ReplayValues] = []
         self._together: list[list[Wanted]] = []
         subject = _subject(engine, answer, self.take, messages)
         self.subject = replace(subject, encode_seconds=encode_seconds)
@@ -79,13 +79,13 @@ class Look:
         seconds = own / (2 * facts.num_parameters) / rate if rate else 0.0
         return replace(cost, flops=cost.flops + own, own_flops=own, own_seconds=seconds)
 
-    def take(self, wanted: Wanted) -> Taken:
+    def take(self, wanted: Wanted) -> ReplayValues:
         """Inner values, from a replay unless they are here already.
 
         Raises: ReplayError when the record is not whole, or the cost is over a bound.
         """
         if wanted.is_empty:
-            return Taken(wanted, Proof("record", 0, 0), {}, {}, {})
+            return ReplayValues(wanted, Proof("record", 0, 0), {}, {}, {})
         for _ in self.taking(wanted):
             pass
         found = self._found(wanted)
@@ -136,7 +136,7 @@ class Look:
         self._check(Cost(num_tokens, flops, 0))
         return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
 
-    def _found(self, wanted: Wanted) -> Taken | None:
+    def _found(self, wanted: Wanted) -> ReplayValues | None:
         return next((each for each in self._taken if each.wanted.covers(wanted)), None)
 
     def _check(self, cost: Cost) -> None:
@@ -168,7 +168,7 @@ class Look:
             return ("shape-faithful",)
         return levels_of(self._engine, self._answer)
 
-    def _keep(self, taken: Taken) -> None:
+    def _keep(self, taken: ReplayValues) -> None:
         """The latest first; the oldest go where all would be too much."""
         self._taken.insert(0, taken)
         facts, total = self._engine.model.facts, 0
@@ -182,7 +182,7 @@ class Look:
 def _subject(
     engine: Engine,
     answer: AnswerRecord,
-    take: Callable[[Wanted], Taken],
+    take: Callable[[Wanted], ReplayValues],
     messages: tuple[Message, ...] | None,
 ) -> Subject:
     model, config, params = engine.model, engine.config, answer.request.params

@@ -12,7 +12,7 @@ from cutaway.replay.inner_values import Reader, Sinks, num_runs
 from cutaway.replay.plan import Level
 from cutaway.sampling.checksums import checksums
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.taken import Proof, Taken, Wanted
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 
 # Told each row that was asked for as it comes; it is valid until the call returns.
 SeeRow = Callable[[int, Tensor], None]
@@ -83,7 +83,7 @@ class Pass:
         cause = plan.cause or "what serving computed was computed otherwise"
         return Proof(plan.level, len(compared), sum(compared), None if all(compared) else cause)
 
-    def takes(self) -> Iterator[Taken]:
+    def takes(self) -> Iterator[ReplayValues]:
         """What each of the group wanted, after the last step."""
         plan, ends, proof = self._replay.plan, dict[int, int](), self.proof
         for reader in self._readers:

@@ -33,7 +33,7 @@ class BudgetError(Exception):
     """A template asked for more work or text than its budget holds."""
 
 
-class Size(NamedTuple):
+class ValueSize(NamedTuple):
     """What a value holds, with all that is nested in it counted as often as it appears."""
 
     values: int
@@ -53,7 +53,7 @@ class Meter:
         self.steps = steps
         self.spent = 0
         # Containers cannot change in the sandbox, so a size stays right while its owner lives.
-        self._sizes: dict[int, tuple[object, Size]] = {}
+        self._sizes: dict[int, tuple[object, ValueSize]] = {}
 
     def allow(self, values: Iterable[object]) -> None:
         """Raise the budget in proportion to what the caller gave."""
@@ -77,15 +77,15 @@ class Meter:
             )
         self.charge(1 + chars // CHARS_PER_STEP)
 
-    def size(self, value: object) -> Size:
+    def size(self, value: object) -> ValueSize:
         """Size of a value made of text, numbers, lists and dicts.
 
         Raises: TypeError for anything else, which may hold more than it shows.
         """
         if isinstance(value, str):
-            return Size(1, len(value), 0)
+            return ValueSize(1, len(value), 0)
         if value is None or isinstance(value, bool | int | float | range | Undefined):
-            return Size(1, 0, 0)
+            return ValueSize(1, 0, 0)
         if not is_nested(value):
             raise TypeError(f"a {type(value).__name__} is not data")
         known = self._sizes.get(id(value))
@@ -94,7 +94,7 @@ class Meter:
             known = self._sizes[id(value)] = (value, self._sum(parts))
         return known[1]
 
-    def _sum(self, parts: Iterable[object]) -> Size:
+    def _sum(self, parts: Iterable[object]) -> ValueSize:
         values, chars, depth = 1, 0, 0
         for part in parts:
             if isinstance(part, str):  # most are
@@ -105,7 +105,7 @@ class Meter:
             values += inner.values
             chars += inner.chars
             depth = max(depth, inner.depth)
-        return Size(values, chars, depth + 1)
+        return ValueSize(values, chars, depth + 1)
 
     def concat(self, parts: Sequence[str]) -> str:
         """The parts in a row, if there is room."""
@@ -157,7 +157,7 @@ class Meter:
             return str(value)
         raise TypeError(f"it prints a {type(value).__name__}; only text and data can be printed")
 
-    def data(self, value: object, *, extra_per_value: int = 4) -> Size:
+    def data(self, value: object, *, extra_per_value: int = 4) -> ValueSize:
         """Pay for turning nested data into text."""
         size = self.size(value)
         self.charge(size.steps)

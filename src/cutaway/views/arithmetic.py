@@ -13,8 +13,8 @@ from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.heads import MIXED, QUERY, layer_of, met, position_of, window_of
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 TOLERANCE = 1e-5  # of the largest entry of what was mixed, or what its dtype can tell apart
@@ -167,7 +167,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Arithmetic:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Arithmetic:
     layer, position, head = layer_of(subject, query), position_of(subject, query), query.head or 0
     end = wants(subject, query).end
     seen = met(subject, taken, layer, start=position, end=position + 1, keys=end).wide()

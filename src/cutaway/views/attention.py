@@ -7,8 +7,8 @@ from cutaway.views import head, head_grid
 from cutaway.views.head import Head
 from cutaway.views.head_grid import HeadGrid
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 
@@ -29,7 +29,7 @@ def flops(subject: Subject, query: Query) -> int:
     return head_grid.flops(subject, query) if query.head is None else 0
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Head | HeadGrid:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head | HeadGrid:
     kind = head_grid if query.head is None else head
     return kind.probe(subject, query, taken)
 

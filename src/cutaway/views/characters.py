@@ -13,8 +13,8 @@ import regex
 from cutaway.views.drawing import WIDTH, Drawing, Span, columns
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject, visible
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 MAX_CHARACTERS = 512  # one by one in the payload; the counts are of the whole text
@@ -119,7 +119,7 @@ def _lines(cells: list[tuple[str, str, str]]) -> Iterator[list[tuple[str, str, s
         yield line
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Characters:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Characters:
     del taken
     text = subject.asked if query.text is None else query.text
     shown = text[:MAX_CHARACTERS]

@@ -15,8 +15,8 @@ from cutaway.trace.ledger import part_of
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 _LANE = WIDTH - 12
@@ -48,7 +48,7 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Cost:
+class AnswerCost:
     """An answer's share of the engine's busy time.
 
     token_seconds, token_bytes, token_flops [N]: of each token of the answer; the first one's are
@@ -145,7 +145,7 @@ class Cost:
         )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Cost:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
     del taken
     answer, is_device = subject.answer, subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
@@ -161,7 +161,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Cost:
     modes = _modes(subject, costs)
     money = None if query.price is None else query.price * seconds / _HOUR
     per_token = _per_token(subject, costs)
-    return Cost(
+    return AnswerCost(
         stages=stages,
         modes=modes,
         seconds=seconds,

@@ -10,8 +10,8 @@ from cutaway.stream.text import Piece
 from cutaway.views.drawing import Drawing, Span, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject, visible
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 MAX_ROWS = 256  # tokens one by one in the payload; the counts are of the whole answer
@@ -91,7 +91,7 @@ def _row(each: Emitted) -> tuple[str, ...]:
     return str(each.token), str(each.token_id), cut(each.text, 16), data, shows, cut(waits, 36)
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Detokenization:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Detokenization:
     del taken
     stream, ids = subject.stream(), [each.token_id for each in subject.answer.tokens]
     pieces: list[Piece] = [stream.push(each) for each in ids]

@@ -11,8 +11,8 @@ from torch import Tensor
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 from cutaway.views.words import num_letters
 
@@ -78,7 +78,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Drift:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Drift:
     position, other, is_far = _places(subject, query)
     streams = _streams(subject, taken, position)
     between = streams.new_zeros(0)
@@ -129,7 +129,7 @@ def _size(subject: Subject, token_id: int) -> int:
     return num_letters(subject.text(token_id))
 
 
-def _streams(subject: Subject, taken: Taken, position: int) -> Tensor:
+def _streams(subject: Subject, taken: ReplayValues, position: int) -> Tensor:
     """A position's vector before the first layer and after each. Shapes: [L + 1, D]."""
     place = {"start": position, "end": position + 1}
     layers = range(subject.facts.num_layers)

@@ -16,8 +16,8 @@ from cutaway.views.drawing import Drawing, Span, cut
 from cutaway.views.payload import Array
 from cutaway.views.plane import draw_points, principal
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 from cutaway.views.words import Equation, equation_of, ids_of_word, num_letters
 
@@ -39,7 +39,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Window:
+class EmbeddingWindow:
     """Tokens of the prompt beside one another.
 
     cosines: of each with each.   points: on the two axes along which they and the neighbours
@@ -94,7 +94,7 @@ class Embeddings:
     strip: Array
     neighbours: tuple[Neighbour, ...]
     mean_cosine: float
-    window: Window
+    window: EmbeddingWindow
     analogy: Analogy
 
     def draw(self) -> Drawing:
@@ -133,7 +133,7 @@ def _draw_neighbours(neighbours: Sequence[Neighbour], drawing: Drawing) -> None:
     drawing.wrapped(spans, indent=2)
 
 
-def _draw_matrix(window: Window, drawing: Drawing) -> None:
+def _draw_matrix(window: EmbeddingWindow, drawing: Drawing) -> None:
     count = min(len(window.texts), _MATRIX)
     drawing.line(Span("cosines between tokens of the prompt", "strong"))
     texts = [cut(each, 6) for each in window.texts[:count]]
@@ -162,7 +162,7 @@ def _draw_analogy(analogy: Analogy, vocab_size: int, drawing: Drawing) -> None:
         )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Embeddings:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Embeddings:
     del taken
     equation = equation_of(query.text or _KNOWN) or equation_of(_KNOWN)
     assert equation is not None, "the known one has terms"
@@ -273,7 +273,7 @@ def _analogy(
     )
 
 
-def _window(subject: Subject, position: int | None, neighbours: Sequence[int]) -> Window:
+def _window(subject: Subject, position: int | None, neighbours: Sequence[int]) -> EmbeddingWindow:
     asked = subject.asked_positions
     centre = asked.start if position is None else position
     if centre not in asked:
@@ -284,7 +284,7 @@ def _window(subject: Subject, position: int | None, neighbours: Sequence[int]) -
     rows = _rows(subject, [*ids, *neighbours]).double()
     directions = functional.normalize(rows[: len(ids)], dim=-1)
     points, explained = principal(rows)
-    return Window(
+    return EmbeddingWindow(
         start=start,
         texts=tuple(map(subject.text, ids)),
         cosines=_array(directions @ directions.T),

@@ -14,8 +14,8 @@ from cutaway.core.errors import RequestError
 from cutaway.views.drawing import Drawing, Span, cut, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 IDS, WEIGHTS = "blocks.experts.ids", "blocks.experts.weights"
@@ -25,7 +25,7 @@ _WIDTH = 64  # experts side by side
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertRoutes:
     """Letters: M layers with experts, T positions from start on, E experts, K for each token.
 
     ids, weights: [T, M, K], the best first.   load: [M, E], tokens of positions counted_from on
@@ -119,14 +119,14 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Experts:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> ExpertRoutes:
     layers, position = _layers(subject, query), _position_of(subject, query)
     end = position + 1
     counted, start = max(0, end - MOST_COUNTED), max(0, end - WINDOW)
     if not layers:
         none = np.zeros((0, 0, 0), np.float32)
         empty = np.zeros((0, 0), np.int64)
-        return Experts(
+        return ExpertRoutes(
             (), subject.facts.num_layers, 0, 0, False, position, end, (), none, none, empty, end, 0
         )
     first = cast(MixtureOfExperts, cast(Block, subject.transformer.blocks[layers[0]]).mlp)
@@ -136,7 +136,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Experts:
     load = torch.stack(
         [ids[:, m].flatten().bincount(minlength=num_experts) for m in range(len(layers))]
     )
-    return Experts(
+    return ExpertRoutes(
         layers=layers,
         num_layers=subject.facts.num_layers,
         num_experts=num_experts,

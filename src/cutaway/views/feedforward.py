@@ -18,8 +18,8 @@ from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 UNITS_AT_ONCE = 256  # whose directions are unpacked between two breaths
@@ -32,7 +32,7 @@ _UPDATE, _PRODUCT, _IDS = "blocks.attention.update", "blocks.mlp.product", "bloc
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForwardUnits:
     """One position through one layer's feed-forward. Letters: M units shown, D width, F inner.
 
     kind:      gated, plain or experts; expert: which of num_experts, in a layer that has them.
@@ -141,7 +141,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUnits:
     layer, position = _layer_of(subject, query), _position_of(subject, query)
 
     def row(name: str, layer: int | None = None) -> Tensor:
@@ -160,7 +160,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> FeedForward:
     added = told.abs() * every.square().sum(dim=-1).sqrt()
     units = added.topk(min(query.top, len(told))).indices
     pushed = _pushed(subject, told[units].sign()[:, None] * every[units])
-    return FeedForward(
+    return FeedForwardUnits(
         layer=layer,
         position=position,
         text=subject.text(subject.answer.token_ids[position]),

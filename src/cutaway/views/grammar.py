@@ -14,8 +14,8 @@ from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, cut, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject, visible
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 MAX_TEXT = 400
@@ -25,7 +25,7 @@ Bits = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class MaskedToken:
     """A token by the raw row, and by the row without what is forbidden."""
 
     token_id: int
@@ -45,12 +45,12 @@ class Masked:
 
     token: int
     allowed_mass: float
-    likeliest: tuple[Choice, ...]
-    allowed: tuple[Choice, ...]
+    likeliest: tuple[MaskedToken, ...]
+    allowed: tuple[MaskedToken, ...]
 
 
 @dataclass(frozen=True)
-class GrammarMask:
+class GrammarSteps:
     """The mask of each step; min_tokens may forbid ends beside it.
 
     kind, grammar: what was asked for; None without a grammar, and then nothing else is here.
@@ -132,7 +132,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset({query.token or 0}) if has_row else frozenset())
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> GrammarMask:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> GrammarSteps:
     asked, tokens = subject.answer.request.params.grammar, subject.answer.tokens
     token = query.token or 0
     counts, mask, fault = _masks(subject, token)
@@ -141,7 +141,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> GrammarMask:
     if logits is not None and mask is not None:
         row = _masked(subject, token, logits, mask, query.top)
     scores = [each.logit - each.logsumexp for each in tokens]
-    return GrammarMask(
+    return GrammarSteps(
         kind=None if asked is None else asked.kind,
         grammar="" if asked is None else asked.text[:MAX_TEXT],
         num_allowed=np.array(counts, np.int64),
@@ -177,9 +177,9 @@ def _masked(subject: Subject, token: int, logits: Tensor, mask: Bits, top: int) 
     mass = float(before[allowed].sum())
     after = logits.double().masked_fill(~allowed, float("-inf")).softmax(0)
 
-    def choices(ordered: Tensor) -> tuple[Choice, ...]:
+    def choices(ordered: Tensor) -> tuple[MaskedToken, ...]:
         return tuple(
-            Choice(
+            MaskedToken(
                 each,
                 subject.text(each),
                 float(before[each]),

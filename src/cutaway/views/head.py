@@ -11,8 +11,8 @@ from cutaway.views.drawing import Drawing, Span, bar, columns, cut
 from cutaway.views.heads import QUERY, Met, layer_of, met, position_of, reach_of, window_of
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 
 SQUARE = 256  # positions of which every weight is told
 TILES = 64
@@ -178,7 +178,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Head:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head:
     layer, head, position = layer_of(subject, query), query.head, position_of(subject, query)
     assert head is not None, "one head was asked for"
     start, end = _window(subject, query)

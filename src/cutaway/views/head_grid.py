@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutaway.blocks.attention.opened import Opened
+from cutaway.blocks.attention.opened import AttentionTerms
 from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span, strip
 from cutaway.views.heads import (
@@ -26,8 +26,8 @@ from cutaway.views.heads import (
 )
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 
 MOST_QUERIES = 128  # that numbers are means of
 MOST_STORED = 2**27  # numbers of keys and values, which decides how many layers are looked at
@@ -171,7 +171,7 @@ def flops(subject: Subject, query: Query) -> int:
     return 4 * heads * (end - start) * end * facts.head_size
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> HeadGrid:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
     layers, (start, end) = _layers(subject, query), _queries(subject, query)
     successors = _successors(subject.answer.token_ids, start, end)
     rows: list[dict[str, Tensor]] = []
@@ -216,7 +216,9 @@ def probe(subject: Subject, query: Query, taken: Taken) -> HeadGrid:
     )
 
 
-def _statistics(opened: Opened, start: int, successors: Sequence[int | None]) -> dict[str, Tensor]:
+def _statistics(
+    opened: AttentionTerms, start: int, successors: Sequence[int | None]
+) -> dict[str, Tensor]:
     """Sums over queries from position start on. Shapes: each [H]."""
     weights = opened.weights.double()  # [Q, H, K]
     rows = torch.arange(len(weights), device=weights.device)

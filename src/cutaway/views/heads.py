@@ -8,14 +8,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from cutaway.blocks.attention.opened import Openable, Opened, attention_weights
+from cutaway.blocks.attention.opened import AttentionTerms, Openable, attention_weights
 from cutaway.blocks.block import Block
 from cutaway.core.errors import RequestError
 from cutaway.core.layout import Extent, Window
 from cutaway.host.turns import breathe
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 
 QUERY = "blocks.attention.query"
 MIXED = "blocks.attention.mixed"
@@ -69,7 +69,7 @@ class Met:
     values: Tensor
     start: int
 
-    def opened(self, start: int, end: int, *, head: int | None = None) -> Opened:
+    def opened(self, start: int, end: int, *, head: int | None = None) -> AttentionTerms:
         """Weights of the queries of some positions, with the stages before them."""
         breathe()
         positions = torch.arange(start, end, device=self.query.device)
@@ -90,7 +90,9 @@ class Met:
         return [(at, min(at + size, end)) for at in range(start, end, size)]
 
 
-def met(subject: Subject, taken: Taken, layer: int, *, start: int, end: int, keys: int) -> Met:
+def met(
+    subject: Subject, taken: ReplayValues, layer: int, *, start: int, end: int, keys: int
+) -> Met:
     """Queries of positions start to end, and the keys of positions 0 to keys."""
     attention = block_of(subject, layer).attention
     assert isinstance(attention, Openable), "the layer was asked for as one that can be opened"

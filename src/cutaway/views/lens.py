@@ -13,8 +13,8 @@ from cutaway.host.turns import breathe
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, columns, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 EVERY = 4  # layers from one to the next; each layer costs as much as all logits of a step
@@ -170,7 +170,7 @@ def layers_of(subject: Subject, query: Query) -> list[int]:
 
 
 @torch.no_grad()
-def probe(subject: Subject, query: Query, taken: Taken) -> Lens:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
     positions, layers = positions_of(subject, query), layers_of(subject, query)
 
     def rows(name: str, layer: int | None = None) -> Tensor:

@@ -14,8 +14,8 @@ from cutaway.sampling.sampler import uniforms
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 SETTINGS = (
@@ -26,7 +26,7 @@ _BINS = 16
 
 
 @dataclass(frozen=True)
-class Logits:
+class LogitRow:
     """One row of logits, and what the sampler needs to draw from it again.
 
     seed:     as text: it has 64 bits, and a number of JavaScript holds 53.
@@ -88,7 +88,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Logits:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> LogitRow:
     token = query.token or 0
     logits, row = taken.rows[token], subject.row(token)
     recorded = subject.answer.tokens[token].token_id
@@ -96,7 +96,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Logits:
     counts = Counter(row.output_token_ids)
     said = sorted({*row.prompt_token_ids, *row.output_token_ids})
     bias = row.params.logit_bias
-    return Logits(
+    return LogitRow(
         token=token,
         seed=str(row.seed),
         choice=row.choice,

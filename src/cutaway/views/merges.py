@@ -9,8 +9,8 @@ from cutaway.host.turns import breathe
 from cutaway.tokens.tokenizer import Merge, Piece, Tokenizer
 from cutaway.views.drawing import WIDTH, Drawing, Span, columns, cut
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject, visible
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 MAX_PIECES = 8
@@ -19,7 +19,7 @@ _FIRST, _LAST = 16, 4  # steps of a piece that are drawn
 
 
 @dataclass(frozen=True)
-class Step:
+class MergeStep:
     """Two neighbours became one token.
 
     rank: of the merge; the lowest among a piece's neighbours goes first.   parts: all, after it.
@@ -53,7 +53,7 @@ class PieceMerges:
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
     start: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[MergeStep, ...]
     cut: tuple[ScoredPart, ...]
     is_whole: bool
 
@@ -125,7 +125,7 @@ def _joined(parts: Iterable[str]) -> str:
     return "\u2502".join(parts)
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Merges:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Merges:
     del taken
     tokenizer, text = subject.tokenizer, query.text
     pieces = _pieces(tokenizer, subject.asked if text is None else text)
@@ -174,9 +174,9 @@ def _start(steps: tuple[Merge, ...], tokens: tuple[bytes, ...]) -> tuple[bytes, 
     return (*first.parts[:at], first.left, first.right, *first.parts[at + 1 :])
 
 
-def _step(merge: Merge) -> Step:
+def _step(merge: Merge) -> MergeStep:
     breathe()
-    return Step(
+    return MergeStep(
         rank=merge.rank,
         left=visible(merge.left),
         right=visible(merge.right),

@@ -17,8 +17,8 @@ from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 Origin = Literal["found", "prompt", "answer"]
@@ -65,7 +65,7 @@ class PageGroup:
 
 
 @dataclass(frozen=True)
-class Pages:
+class AnswerPages:
     """Units: bytes, tokens, operations.
 
     num_tokens: stored at the end, all of prompt and answer but the last.
@@ -167,7 +167,7 @@ def _whence(run: PageRun) -> str:
     return f"written for the {run.origin}{last} in step {run.step}"
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Pages:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerPages:
     del query, taken
     answer, size = subject.answer, subject.build.page_size
     if not answer.admissions or not answer.tokens:
@@ -184,7 +184,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Pages:
     token_bytes = sum(r.bytes_per_token * r.num_layers for r in model.readings)
     spent, without = _operations(subject, model)
     made = tuple(_group(subject, group, kept[group.index]) for group in groups)
-    return Pages(
+    return AnswerPages(
         page_size=size,
         num_tokens=subject.num_positions,
         num_prompt=answer.num_prompt_tokens,

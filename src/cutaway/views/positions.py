@@ -15,8 +15,8 @@ from cutaway.views.drawing import WIDTH, Drawing, Span, cut
 from cutaway.views.heads import QUERY, block_of, layer_of, met, position_of
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 SHIFTS = (1, 100, 10_000)  # positions further on, at which the same pair is scored again
@@ -144,7 +144,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     )
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Positions:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Positions:
     layer, position = layer_of(subject, query), position_of(subject, query)
     texts, frequencies = subject.texts(), block_of(subject, layer).attention.frequencies
     kind, norm = ("rotary", 0.0) if frequencies is not None else _added(subject, position)
@@ -162,7 +162,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Positions:
         position=position,
         text=texts[position],
         max_length=subject.facts.max_length,
-        scaling="none" if frequencies is None else type(frequencies).__name__,
+        scaling="none" if frequencies is None else _scaling_name(frequencies),
         settings="" if frequencies is None else _settings(frequencies),
         inverse=_array(inverse),
         angles=_array((position * inverse).remainder(math.tau)),
@@ -194,7 +194,7 @@ class _Scores:
     num_groups: int
 
 
-def _scores(subject: Subject, query: Query, taken: Taken) -> _Scores:
+def _scores(subject: Subject, query: Query, taken: ReplayValues) -> _Scores:
     """Of the position's query and the key that it weighs most among other tokens."""
     layer, position, head = layer_of(subject, query), position_of(subject, query), query.head or 0
     seen = met(subject, taken, layer, start=position, end=position + 1, keys=position + 1).wide()
@@ -243,6 +243,11 @@ def _unscaled(frequencies: Frequencies) -> Plain:
     """The same pairs without their scaling."""
     size, base = (getattr(frequencies, name) for name in ("size", "base"))
     return Plain(size, base)
+
+
+def _scaling_name(frequencies: Frequencies) -> str:
+    """Its name in payloads, which traces and pages know: the class's, without the suffix."""
+    return type(frequencies).__name__.removesuffix("Scaling")
 
 
 def _settings(frequencies: Frequencies) -> str:

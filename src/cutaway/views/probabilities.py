@@ -12,8 +12,8 @@ from torch import Tensor
 from cutaway.core.errors import RequestError
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 LEVELS = (0.01, 1e-3, 1e-4, 1e-5, 1e-6)
@@ -154,7 +154,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Probabilities:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Probabilities:
     token = query.token or 0
     row, answer = _Row(subject, taken.rows[token]), subject.answer
     shares = row.shares

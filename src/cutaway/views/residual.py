@@ -11,8 +11,8 @@ from torch import Tensor
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 ATTENTION, MLP = "blocks.attention.update", "blocks.mlp.update"
@@ -76,7 +76,7 @@ def position_of(subject: Subject, query: Query) -> int:
     return subject.num_positions - 1 if query.position is None else query.position
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Residual:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Residual:
     position = position_of(subject, query)
 
     def row(name: str, layer: int | None = None) -> Tensor:

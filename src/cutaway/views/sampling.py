@@ -15,8 +15,8 @@ from cutaway.sampling.largest import largest
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.query import Query
 from cutaway.views.repetition import SIZES, Repeats, repeats_of, said_again
+from cutaway.views.replay_values import ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken, Wanted
 from cutaway.views.view import View
 
 _NEUTRAL = SamplingParams()
@@ -42,7 +42,7 @@ class Effect:
 
     num_kept: tokens that can still be drawn.   kept_mass: of the mass before, what the stage left;
     1 for a stage that gives new logits instead.
-    probabilities: of Sampling.watched.
+    probabilities: of RowSampling.watched.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RowDraw:
     """The draw: tokens lie one after another by id, each as wide as its weight.
 
     seed: as text: it has 64 bits, and a number of JavaScript holds 53.
@@ -84,7 +84,7 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class RowSampling:
     """One token of the answer, drawn again from the recorded row.
 
     settings: those that are not neutral.
@@ -100,7 +100,7 @@ class Sampling:
     watched: tuple[int, ...]
     watched_texts: tuple[str, ...]
     effects: tuple[Effect, ...]
-    draw_effect: Drawn | None
+    draw_effect: RowDraw | None
     recorded: int
     redrawn: int
     is_same: bool
@@ -206,7 +206,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Sampling:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
     token = query.token or 0
     logits, row = taken.rows[token], subject.row(token)
     recorded = subject.answer.tokens[token].token_id
@@ -214,7 +214,7 @@ def probe(subject: Subject, query: Query, taken: Taken) -> Sampling:
     watched = _watched(logits, recorded, top=query.top)
     traced = trace(logits, row, watched=watched)
     redrawn = traced.effects[-1].top_token_id if traced.draw is None else traced.draw.token_id
-    return Sampling(
+    return RowSampling(
         token=token,
         settings=_settings(row),
         watched=watched,
@@ -250,8 +250,8 @@ def _settings(row: Row) -> dict[str, float]:
     return {name: own[name] for name in _SETTINGS if own[name] != getattr(_NEUTRAL, name)}
 
 
-def _drawn(row: Row, effect: DrawEffect) -> Drawn:
-    return Drawn(
+def _drawn(row: Row, effect: DrawEffect) -> RowDraw:
+    return RowDraw(
         seed=str(row.seed),
         choice=row.choice,
         position=row.position,

@@ -18,7 +18,7 @@ from cutaway.text.prompt import Prompt
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.taken import Taken, Wanted
+from cutaway.views.replay_values import ReplayValues, Wanted
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Subject:
     facts: ModelFacts
     tokenizer: Tokenizer
     build: Build
-    take: Callable[[Wanted], Taken]
+    take: Callable[[Wanted], ReplayValues]
     grammar: Callable[[], GrammarState | None]
     stream: Callable[[], TextStream]
     kept: Callable[[], tuple[tuple[bool, ...], ...]]

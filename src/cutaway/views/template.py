@@ -11,8 +11,8 @@ from typing import Literal
 from cutaway.text.prompt import Prompt, encode
 from cutaway.views.drawing import Drawing, Span, columns
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject, visible
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 Writer = Literal["control", "template", "conversation", "prompt"]
@@ -114,7 +114,7 @@ def _broken(text: str) -> list[str]:
     return lines
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Expansion:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Expansion:
     del query, taken
     ids, prompt = subject.answer.request.prompt_token_ids, subject.prompt
     is_known = prompt is not None and _ids_of(subject, prompt) == ids

@@ -14,8 +14,8 @@ from cutaway.trace.records import AnswerRecord, Part, StepRecord
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 _LABEL, _LANES = 10, WIDTH - 12  # columns of a lane's name, and of the lane
@@ -163,7 +163,7 @@ def _coverage(began: Array, ended: Array, total: float) -> list[float]:
     return [float(each) for each in np.minimum(1.0, covered / (total / _LANES))]
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Timeline:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Timeline:
     del taken
     answer = subject.answer
     steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]

@@ -9,8 +9,8 @@ from itertools import islice
 from cutaway.host.turns import breathe
 from cutaway.views.drawing import Drawing, Span
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 NUM_COLOURS = 6  # neighbours differ; which colour a token has means nothing
@@ -107,7 +107,7 @@ class Tokens:
                 yield text, str(token_id), str(count)
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Tokens:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Tokens:
     del taken
     tokenizer, every = subject.tokenizer, subject.answer.token_ids
     num_prompt = subject.answer.num_prompt_tokens

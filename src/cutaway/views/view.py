@@ -11,8 +11,8 @@ import torch
 from cutaway.sampling.threads import one_thread
 from cutaway.views.payload import Payload
 from cutaway.views.query import Query
+from cutaway.views.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Proof, Taken, Wanted
 
 
 def _nothing(subject: Subject, query: Query) -> Wanted:
@@ -43,7 +43,7 @@ class View:
     name: str
     stage: str
     question: str
-    probe: Callable[[Subject, Query, Taken], Payload]
+    probe: Callable[[Subject, Query, ReplayValues], Payload]
     takes: tuple[str, ...] = ()
     wants: Callable[[Subject, Query], Wanted] = _nothing
     is_by_step: bool = False
@@ -70,7 +70,7 @@ class View:
         is_run = not self.wants(subject, query).is_empty
         return Shown(self, payload, taken.proof if is_run else None)
 
-    def payload(self, subject: Subject, query: Query, taken: Taken) -> Payload:
+    def payload(self, subject: Subject, query: Query, taken: ReplayValues) -> Payload:
         """What probe makes of what was taken.
 
         A row's work is done on one thread: torch's others save next to nothing there, and beside a

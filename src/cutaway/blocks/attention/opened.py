@@ -48,7 +48,7 @@ class Openable(Protocol):
 
 
 @dataclass(frozen=True)
-class Opened:
+class AttentionTerms:
     """Every stage between queries and their mixed values.
 
     products: query times key.   scaled: times the scale, below the cap.   visible: by the mask.
@@ -73,7 +73,7 @@ class Opened:
 
 def attention_weights(
     attention: Openable, query: Tensor, keys: Tensor, *, positions: Tensor, head: int | None = None
-) -> Opened:
+) -> AttentionTerms:
     """The weights of some queries over all keys from position 0, with the stages before them.
 
     query: as it meets keys: normed and turned.   positions: of the queries.
@@ -97,7 +97,9 @@ def attention_weights(
         scores = torch.cat((scores, column), dim=-1)
     weights = scores.softmax(dim=-1)
     sink = torch.zeros_like(weights[..., 0]) if sinks is None else weights[..., -1]
-    return Opened(products, scoring.scaled(products), visible, weights[..., : len(keys)], sink)
+    return AttentionTerms(
+        products, scoring.scaled(products), visible, weights[..., : len(keys)], sink
+    )
 
 
 def of_head(attention: Openable, entries: Tensor, head: int) -> Tensor:

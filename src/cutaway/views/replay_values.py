@@ -72,7 +72,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ReplayValues:
     """What was wanted. Values lie on the model's device, in float32.
 
     Shapes: each tap [end - start, ...]; stored fields [end, ...]; rows [V].
