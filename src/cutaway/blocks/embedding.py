@@ -46,6 +46,7 @@ class Embedding(nn.Module):
         self.positions = positions
 
     def forward(self, step: Step) -> Tensor:
+        """The rows of the step's tokens, with positions where they are added. Shapes: [T, D]."""
         hidden = self.table.rows(step.token_ids)
         if self.multiplier is not None:
             hidden = hidden * rounded(self.multiplier, hidden.dtype)
@@ -94,6 +95,7 @@ class LearnedPositions(nn.Module):
         self.table: DenseWeight | Packed = DenseWeight(max_length, width)
 
     def forward(self, positions: Tensor) -> Tensor:
+        """The row of each position. Shapes: positions [T] -> [T, D]."""
         return self.table.rows(positions)
 
 
@@ -112,6 +114,7 @@ class SinusoidalPositions(nn.Module):
         self.width, self.base = width, base
 
     def forward(self, positions: Tensor) -> Tensor:
+        """Sines, then cosines, of each position. Shapes: positions [T] -> [T, D]."""
         pairs = torch.arange(0, self.width, 2, dtype=torch.float64, device=positions.device)
         turned = positions[:, None] * power(self.base, -pairs / self.width)  # [T, D/2]
         return torch.cat((turned.sin(), turned.cos()), dim=-1)

@@ -30,6 +30,7 @@ class Linear(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(count) for count in rows) if has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The results of all segments side by side. Shapes: x [..., K] -> [..., sum of N]."""
         parts = [cast(Weight, segment).multiply(x) for segment in self.segments]
         if self.biases is not None:
             if len(parts) < len(self.biases):  # segments were joined

@@ -37,6 +37,7 @@ class GatedMLP(nn.Module):
         self.gate = gate
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
         product = step.tap("blocks.mlp.product", self.gate(*self.sides(hidden)), layer)
         return self.down(product)
 
@@ -97,6 +98,7 @@ class PlainMLP(nn.Module):
         self.activation = activation
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
         product = step.tap("blocks.mlp.product", self.activation(self.up(hidden)), layer)
         return self.down(product)
 

@@ -63,6 +63,7 @@ class Experts(nn.Module):
         self.biases = rows and nn.ParameterList(torch.zeros(num_experts, n) for n in rows)
 
     def forward(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        """Put each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
         gate_up_bias, down_bias = self.biases or (None, None)
         gate_up, down = cast(Stack, self.gate_up), cast(Stack, self.down)
         joined = grouped_linear(
@@ -124,6 +125,10 @@ class MixtureOfExperts(nn.Module):
         )
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+        """The weighted sum of what each token's experts give, with the shared one where it is.
+
+        Shapes: hidden [T, D] -> [T, D].
+        """
         expert_ids, weights = self.router(hidden)
         expert_ids = step.tap("blocks.experts.ids", expert_ids, layer)
         weights = step.tap("blocks.experts.weights", weights, layer)

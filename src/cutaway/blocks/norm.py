@@ -30,6 +30,7 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return rms_norm(hidden, self.weight, self.epsilon)
 
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,6 +52,7 @@ class WideRMSNorm(RMSNorm):
     """The same, cast after the weight and not before it, as Gemma 4 does."""
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return wide_rms_norm(hidden, self.weight, self.epsilon)
 
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,6 +76,7 @@ class UnitRMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return wide_rms_norm(hidden, None, self.epsilon)
 
 
@@ -92,6 +95,7 @@ class OffsetRMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return offset_rms_norm(hidden, self.weight, self.epsilon)
 
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,4 +126,5 @@ class LayerNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return layer_norm(hidden, self.weight, self.bias, self.epsilon)

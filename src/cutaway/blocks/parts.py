@@ -40,7 +40,9 @@ class HeadsNorm(Protocol):
     """A norm that can be taken of heads in the same pass that turns them."""
 
     @property
-    def of_heads(self) -> HeadNorm: ...
+    def of_heads(self) -> HeadNorm:
+        """The norm in the form that the pass over heads takes."""
+        ...
 
 
 class Attention(Protocol):
@@ -72,7 +74,9 @@ class MayRecord(Protocol):
     """A part that has a native form, at least for some of its settings."""
 
     @property
-    def can_record(self) -> bool: ...
+    def can_record(self) -> bool:
+        """Whether this part, as it is set up, has its native form."""
+        ...
 
 
 @runtime_checkable
@@ -80,7 +84,9 @@ class RecordedNorm(Protocol):
     """A norm that native operations can apply first."""
 
     @property
-    def before(self) -> native.Norm: ...
+    def before(self) -> native.Norm:
+        """The norm in the form that native operations take."""
+        ...
 
 
 class RecordedAttention(Protocol):

@@ -55,12 +55,14 @@ class Plain:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [1, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         if self.factors:
             inverse = inverse / inverse.new_tensor(self.factors)
         return inverse[None]
 
     def key(self, declared_length: int) -> int:
+        """0: the declared length plays no part."""
         return 0
 
 
@@ -79,11 +81,13 @@ class Proportional:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [1, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device) / self.factor
         inverse[self.turning :] = 0.0
         return inverse[None]
 
     def key(self, declared_length: int) -> int:
+        """0: the declared length plays no part."""
         return 0
 
 
@@ -97,9 +101,11 @@ class LinearScaling:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [1, C'/2]."""
         return _inverse(self.size, self.base, declared_lengths.device)[None] / self.factor
 
     def key(self, declared_length: int) -> int:
+        """0: the declared length plays no part."""
         return 0
 
 
@@ -119,12 +125,14 @@ class Dynamic:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [T, C'/2]."""
         length = declared_lengths.double().clamp_min(self.trained_length)[:, None]
         stretch = self.factor * length / self.trained_length - (self.factor - 1)
         base = self.base * power(stretch, self.size / (self.size - 2))  # [T, 1]
         return power(base, -_exponents(self.size, declared_lengths.device))
 
     def key(self, declared_length: int) -> int:
+        """The declared length, where it is above the trained one; else the trained one."""
         return max(declared_length, self.trained_length)
 
 
@@ -145,6 +153,7 @@ class Yarn:
     attention_factor: float = 1.0  # see yarn_attention_factor
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [1, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         low, high = self._pair_turning(self.beta_fast), self._pair_turning(self.beta_slow)
         if self.truncate:
@@ -162,6 +171,7 @@ class Yarn:
         return self.size * math.log(turns) / (2 * math.log(self.base))
 
     def key(self, declared_length: int) -> int:
+        """0: the declared length plays no part."""
         return 0
 
 
@@ -193,12 +203,14 @@ class LongRope:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [T, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         is_long = (declared_lengths > self.trained_length)[:, None]
         short, long = inverse.new_tensor(self.short_factors), inverse.new_tensor(self.long_factors)
         return inverse / long.where(is_long, short)
 
     def key(self, declared_length: int) -> int:
+        """1 where the declared length is above the trained one, else 0."""
         return int(declared_length > self.trained_length)
 
 
@@ -218,6 +230,7 @@ class Llama3:
     attention_factor: float = 1.0
 
     def inverse(self, declared_lengths: Tensor) -> Tensor:
+        """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [1, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         turns = self.trained_length * inverse / (2 * math.pi)  # over the trained length
         span = self.high_frequency_factor - self.low_frequency_factor
@@ -225,6 +238,7 @@ class Llama3:
         return (inverse * fast_share + inverse / self.factor * (1 - fast_share))[None]
 
     def key(self, declared_length: int) -> int:
+        """0: the declared length plays no part."""
         return 0
 
 

@@ -59,6 +59,10 @@ class Router(nn.Module):
         self.rule = rule
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Score the experts in float32 or wider, and choose by the rule.
+
+        Shapes: hidden [T, D] -> expert ids [T, K] int64, weights [T, K].
+        """
         wide = torch.promote_types(hidden.dtype, torch.float32)
         matrix = cast(Weight, self.scores).dense().to(wide)
         bias = None if self.bias is None else self.bias.to(wide)
@@ -100,6 +104,10 @@ class WeighedSoftmax(nn.Module):
         self.num_chosen, self.multiplier = num_chosen, multiplier
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The likeliest experts, each with its own factor.
+
+        Shapes: scores [T, E] -> expert ids [T, K], weights [T, K].
+        """
         probabilities = (scores * self.multiplier).softmax(dim=-1)
         weights, expert_ids = probabilities.topk(self.num_chosen, dim=-1)
         weights = weights / row_sum(weights)
@@ -173,6 +181,10 @@ class CorrectedSigmoid(nn.Module):
         self.is_renormalized, self.multiplier = is_renormalized, multiplier
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The experts with the highest corrected scores, weighed by their own.
+
+        Shapes: scores [T, E] -> expert ids [T, K], weights [T, K].
+        """
         own = sigmoid(scores)
         corrected = own + self.correction.to(own.dtype)
         candidates = corrected.masked_fill(~self.groups.allowed(corrected), -torch.inf)

@@ -65,6 +65,7 @@ class Transformer(nn.Module):
         return tuple(each.key(declared_length) for each in self.frequencies)
 
     def forward(self, step: Step) -> Tensor:
+        """Logits of the rows that the step wants. Shapes: [R, V]."""
         hidden = self.embedding(step)
         # Angles keep float32 where the rest has fewer bits: a fused form rounds what they turn.
         wide = torch.promote_types(hidden.dtype, torch.float32)

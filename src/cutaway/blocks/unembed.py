@@ -32,6 +32,7 @@ class Unembedding(nn.Module):
         self.cap = cap
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
+        """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""
         normed = self.norm(hidden[step.logit_rows])
         return step.tap("logits", self._logits(step.tap("logits.normed", normed)))
 

@@ -19,7 +19,9 @@ class Architecture(Protocol):
     """One model's configuration, understood. Free of torch until build()."""
 
     @property
-    def facts(self) -> ModelFacts: ...
+    def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
+        ...
 
     @property
     def shape(self) -> ModelShape:

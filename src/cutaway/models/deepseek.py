@@ -66,10 +66,12 @@ class Deepseek:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         return facts_of(
             self.sizes,
             self.architecture,
@@ -79,6 +81,7 @@ class Deepseek:
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         sizes, sparse = self.sizes, self.experts
         dense = Mlp(inner=sizes.inner, has_bias=self.has_mlp_bias)
         mixed = replace(
@@ -105,6 +108,7 @@ class Deepseek:
         )
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.blocks.norm import RMSNorm
         from cutaway.models.decoder import decoder
 
@@ -143,6 +147,7 @@ class Deepseek:
         )
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         sizes, table = self.sizes, names.in_layout(layout)
         make_experts = self._expert_targets if layout == "hf" else self._stacked_targets
         targets = names.end_targets(sizes, table)
@@ -191,6 +196,7 @@ class Deepseek:
         return replace(self.sizes, inner=self.num_shared * self.experts.inner)
 
     def optional(self, layout: Layout) -> frozenset[str]:
+        """Tensors that a file may hold although the model does not load them."""
         spare = names.optional_names(self.sizes, layout, names.in_layout(layout))
         first = self.sizes.num_layers
         layers = range(first, first + self.num_predicting)

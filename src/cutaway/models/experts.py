@@ -74,9 +74,14 @@ class SoftmaxExperts:
 
     @property
     def shape(self) -> Mlp:
+        """The feed-forward's shape, for estimates."""
         return self.sizes.shape
 
     def targets(self, layout: Layout, at: str, to: str, width: int) -> Targets:
+        """Where the tensors of the router and the experts go.
+
+        at: start of stored names; to: start of the names in the model; width: D.
+        """
         if layout == "gguf":
             return stacked_targets(at, to, self.sizes, width)
         stored = f"{at}{self.module}"
@@ -88,6 +93,7 @@ class SoftmaxExperts:
         }
 
     def build(self, width: int) -> FeedForward:
+        """The router and its experts with unset weights; width is D."""
         from cutaway.blocks.activations import GATES
         from cutaway.blocks.moe import Experts, MixtureOfExperts
         from cutaway.blocks.router import Router, SoftmaxThenTop
@@ -116,6 +122,7 @@ class SharedExperts:
 
     @property
     def shape(self) -> Mlp:
+        """The feed-forward's shape, for estimates."""
         return replace(self.sizes.shape, inner=self.inner, has_shared_gate=True)
 
     def targets(self, at: str, to: str, sizes: Sizes) -> Targets:
@@ -137,6 +144,7 @@ class SharedExperts:
         }
 
     def build(self, width: int) -> FeedForward:
+        """The router and its experts with unset weights; width is D."""
         from cutaway.blocks.activations import GATES
         from cutaway.blocks.linear import Linear
         from cutaway.blocks.mlp import GatedMLP

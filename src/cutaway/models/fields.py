@@ -30,6 +30,10 @@ class Fields:
         return self._found(name) is not None
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer from least to the most that such a field may be.
+
+        Raises: ModelFormatError for a value of another kind, or an absent one without a default.
+        """
         value = self._get(name, default)
         most = most_of(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -37,6 +41,10 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
+        """A finite number above 0.
+
+        Raises: ModelFormatError for a value of another kind, or an absent one without a default.
+        """
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, value, "a number")
@@ -45,6 +53,10 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
+        """True or false; default where it is absent.
+
+        Raises: ModelFormatError for any other value.
+        """
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
@@ -63,12 +75,20 @@ class Fields:
         return shown(self._found(name))
 
     def text(self, name: str, default: str | None = None) -> str:
+        """A string.
+
+        Raises: ModelFormatError for a value of another kind, or an absent one without a default.
+        """
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, value, "a string")
         return value
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of exactly count numbers above 0.
+
+        Raises: ModelFormatError for anything else.
+        """
         value = self._get(name, None)
         items = _items(value)
         if len(items) != count or not all(

@@ -100,6 +100,7 @@ class Gemma4:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     def sizes_of(self, layer: int) -> Sizes:
@@ -112,6 +113,7 @@ class Gemma4:
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         specs = [self._cache_spec(layer) for layer in range(self.sizes.num_layers)]
         return facts_of(self.sizes, "gemma4", targets=self.targets("hf"), cache_specs=specs)
 
@@ -123,6 +125,7 @@ class Gemma4:
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         sizes, inner = self.sizes, self.per_layer_input
         width, every = sizes.width, sizes.num_layers * inner
         tables = (Matrix(sizes.vocab_size, every, kind="lookup"), Matrix(every, width))
@@ -161,6 +164,7 @@ class Gemma4:
         )
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.models.decoder import decoder
 
         sizes = self.sizes
@@ -253,6 +257,7 @@ class Gemma4:
         return self.keys_are_values and kind == FULL_LAYER
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         assert layout == "hf", "only Hugging Face's layout is read"
         targets = names.end_targets(self.sizes, HF_SANDWICH)
         if self.per_layer_input:

@@ -81,15 +81,18 @@ class GPT2:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         specs = self.shape.cache_specs
         return facts_of(self.sizes, "gpt2", targets=self.targets("hf"), cache_specs=specs)
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         sizes = self.sizes
         layer = LayerShape(
             attention=Grouped(
@@ -113,6 +116,7 @@ class GPT2:
         )
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.blocks.embedding import LearnedPositions
         from cutaway.models.decoder import decoder
 
@@ -152,6 +156,7 @@ class GPT2:
         )
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         table = _HF if layout == "hf" else _GGUF
         width, inner = self.sizes.width, self.sizes.inner
         positions = Target("embedding.positions.table.weight", (self.sizes.max_length, width))
@@ -182,6 +187,7 @@ class GPT2:
         return targets
 
     def optional(self, layout: Layout) -> frozenset[str]:
+        """Tensors that a file may hold although the model does not load them."""
         table = _HF if layout == "hf" else _GGUF
         layers = range(self.sizes.num_layers)
         masks = {  # constants that older files hold

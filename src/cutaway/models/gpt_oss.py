@@ -105,10 +105,12 @@ class ClampedExperts:
 
     @property
     def shape(self) -> Mlp:
+        """The feed-forward's shape, for estimates."""
         count = self.sizes.num_experts
         return replace(self.sizes.shape, has_expert_bias=True, router_vectors=count)
 
     def build(self, width: int) -> FeedForward:
+        """The router and its experts with unset weights; width is D."""
         from cutaway.blocks.activations import clamped
         from cutaway.blocks.moe import Experts, MixtureOfExperts, neighbours
         from cutaway.blocks.router import Router, TopThenSoftmax
@@ -127,6 +129,10 @@ class ClampedExperts:
         )
 
     def targets(self, layout: Layout, at: str, to: str, width: int) -> Targets:
+        """Where the tensors of the router and the experts go.
+
+        at: start of stored names; to: start of the names in the model; width: D.
+        """
         own = self._hf_targets if layout == "hf" else self._gguf_targets
         return own(at, to, width)
 

@@ -97,6 +97,7 @@ class GroupedDecoder:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     @property
@@ -106,6 +107,7 @@ class GroupedDecoder:
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         return facts_of(
             self.sizes,
             self.architecture,
@@ -115,6 +117,7 @@ class GroupedDecoder:
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         sizes = self.sizes
         return ModelShape(
             architecture=self.architecture,
@@ -148,6 +151,7 @@ class GroupedDecoder:
         return self.sparse if layer in self.sparse_layers else None
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         sizes, table = self.sizes, self.names[layout]
         shift = names.offset_shift(layout) if self.has_offset_norms else 0.0
         rest = 0.0 if self.has_offset_norms else 1.0
@@ -185,9 +189,11 @@ class GroupedDecoder:
         return targets
 
     def optional(self, layout: Layout) -> frozenset[str]:
+        """Tensors that a file may hold although the model does not load them."""
         return names.optional_names(self.sizes, layout, self.names[layout])
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.models.decoder import decoder
 
         return decoder(

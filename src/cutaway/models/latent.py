@@ -75,6 +75,7 @@ class LatentSizes:
         )
 
     def build(self, frequencies: Frequencies | None, *, pairs: str) -> LatentAttention:
+        """The attention with unset weights. pairs: which entries of a head turn together."""
         from cutaway.blocks.attention.latent import LatentAttention
 
         return LatentAttention(

@@ -67,15 +67,18 @@ class Qwen35:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         specs = delta.delta_cache_specs(self.sizes, self.delta, self.kinds)
         return facts_of(self.sizes, "qwen3_5", targets=self.targets("hf"), cache_specs=specs)
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         mlp = Mlp(inner=self.sizes.inner) if self.experts is None else self.experts.shape
         return delta.delta_shape("qwen3_5", self.sizes, self.delta, self.kinds, lambda _: mlp)
 
@@ -87,6 +90,7 @@ class Qwen35:
         return replace(self, experts=replace(self.experts, has_stacks=has_stacks))
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.blocks.attention.delta import ByKind
 
         return delta.build_delta(
@@ -107,6 +111,7 @@ class Qwen35:
         return GatedMLP(self.sizes.width, self.sizes.inner, gate=GATES[self.gate])
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         assert layout == "hf", "only Hugging Face's layout is read"
         targets = names.end_targets(self.sizes, HF, rest=0.0)
         for layer, kind in enumerate(self.kinds):

@@ -74,15 +74,18 @@ class Qwen3Next:
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer according to the model's own configuration."""
         return self.sizes.end_token_ids
 
     @property
     def facts(self) -> ModelFacts:
+        """What the engine has to know of the model before it is built."""
         specs = delta.delta_cache_specs(self.sizes, self.delta, self.kinds)
         return facts_of(self.sizes, "qwen3_next", targets=self.targets("hf"), cache_specs=specs)
 
     @property
     def shape(self) -> ModelShape:
+        """Everything that sizes follow from, for estimates."""
         dense, mixed = Mlp(inner=self.sizes.inner), self.experts.shape
         return delta.delta_shape(
             "qwen3_next",
@@ -93,6 +96,7 @@ class Qwen3Next:
         )
 
     def build(self) -> Transformer:
+        """The model with unset weights."""
         from cutaway.blocks.attention.delta import ByHead
 
         return delta.build_delta(
@@ -113,6 +117,7 @@ class Qwen3Next:
         return GatedMLP(self.sizes.width, self.sizes.inner, gate=GATES[self.gate])
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:
+        """Where each tensor of a file goes."""
         assert layout == "hf", "only Hugging Face's layout is read"
         targets = names.end_targets(self.sizes, HF, rest=0.0)
         for layer in range(self.sizes.num_layers):

@@ -33,6 +33,7 @@ class Awq:
 
     @classmethod
     def of(cls, settings: Settings) -> Awq:
+        """Read the method's settings. Raises: UnsupportedModelError for one it cannot read."""
         if settings.integer("bits", _BITS) != _BITS:
             raise settings.refuse("bits", "AWQ has 4")
         if settings.text("version", "gemm").lower() != "gemm":
@@ -43,6 +44,7 @@ class Awq:
         return cls(None if size == -1 else size)
 
     def shape(self, stored: StoredParts) -> tuple[int, int]:
+        """Rows and columns of the matrix. Raises: ModelFormatError where parts contradict."""
         columns, words = check_shape(stored, "qweight", 2)
         size = self.group_size or columns
         if columns % size:
@@ -57,6 +59,10 @@ class Awq:
         return rows, columns
 
     def read(self, stored: StoredParts) -> IntegerMatrix:
+        """The matrix as it is stored.
+
+        Raises: ModelFormatError where parts contradict.
+        """
         self.shape(stored)
         if stored.has("qzeros"):
             zero = _rows_in_order(stored.tensor("qzeros")).to(torch.int16)

@@ -50,6 +50,7 @@ class CompressedTensors:
 
     @classmethod
     def of(cls, settings: Settings) -> CompressedTensors:
+        """Read the method's settings. Raises: UnsupportedModelError for one it cannot read."""
         if settings.text("format", "dense") not in _FORMATS:
             raise settings.refuse("format", f"{', '.join(_FORMATS)} can be read")
         if settings.text("quantization_status", "compressed") not in ("compressed", "frozen"):
@@ -66,6 +67,7 @@ class CompressedTensors:
         return cls((block[0], block[1]))
 
     def shape(self, stored: StoredParts) -> tuple[int, int]:
+        """Rows and columns of the matrix. Raises: ModelFormatError where parts contradict."""
         if not stored.has("weight_packed"):
             rows, columns = check_shape(stored, "weight", 2)
         else:
@@ -80,6 +82,10 @@ class CompressedTensors:
         return rows, columns
 
     def read(self, stored: StoredParts) -> StoredMatrix:
+        """The matrix as it is stored.
+
+        Raises: ModelFormatError where parts contradict.
+        """
         rows, columns = self.shape(stored)
         scale = stored.tensor("weight_scale")
         if scale.numel() == 1:

@@ -28,14 +28,18 @@ class DenseWeight(nn.Module):
         return weight
 
     def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         return linear(x, self.weight)
 
     def rows(self, token_ids: Tensor) -> Tensor:
+        """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         return functional.embedding(token_ids, self.weight)
 
     def dense(self) -> Tensor:
+        """The matrix itself. Shapes: [N, K]."""
         return self.weight
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that it takes."""
         return self.weight.nbytes

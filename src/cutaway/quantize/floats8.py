@@ -26,9 +26,11 @@ class Float8Matrix:
     block: tuple[int, int]
 
     def dense(self) -> Tensor:
+        """The matrix unpacked. Shapes: [N, K] float32."""
         return unpacked(self.values, self.quant_scale, self.block)
 
     def kept(self, row_order: Tensor | None) -> nn.Module | None:
+        """A weight for torch that unpacks at each use; None where rows would leave their block."""
         if row_order is None:
             return KeptFloats8(self)
         if self.block[0] > 1 and len(self.quant_scale) > 1:
@@ -38,6 +40,7 @@ class Float8Matrix:
         return KeptFloats8(Float8Matrix(values, scale, self.block))
 
     def packed(self, row_order: Tensor | None) -> Packed | None:
+        """None: it goes by way of floats to 8 bits per group of 32."""
         return None  # by way of floats to 8 bits per group of 32
 
 
@@ -65,14 +68,18 @@ class KeptFloats8(nn.Module):
         self.register_buffer("quant_scale", matrix.quant_scale.contiguous())
 
     def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         return linear(x, self.dense().to(x.dtype))
 
     def rows(self, token_ids: Tensor) -> Tensor:
+        """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         return self.dense()[token_ids]
 
     def dense(self) -> Tensor:
+        """The matrix itself. Shapes: [N, K]."""
         return unpacked(self.values, self.quant_scale, self._block)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that it takes, scales included."""
         return self.values.nbytes + self.quant_scale.nbytes

@@ -27,6 +27,7 @@ class Fp8:
 
     @classmethod
     def of(cls, settings: Settings) -> Fp8:
+        """Read the method's settings. Raises: UnsupportedModelError for one it cannot read."""
         sizes = settings.sizes("weight_block_size")
         if not sizes:
             return cls(None)
@@ -35,6 +36,7 @@ class Fp8:
         return cls((sizes[0], sizes[1]))
 
     def shape(self, stored: StoredParts) -> tuple[int, int]:
+        """Rows and columns of the matrix. Raises: ModelFormatError where parts contradict."""
         rows, columns = check_shape(stored, "weight", 2)
         part, wanted = self._scale(rows, columns)
         if not stored.has(part) or stored.shape(part) not in wanted:
@@ -42,6 +44,10 @@ class Fp8:
         return rows, columns
 
     def read(self, stored: StoredParts) -> Float8Matrix:
+        """The matrix as it is stored.
+
+        Raises: ModelFormatError where parts contradict.
+        """
         rows, columns = self.shape(stored)
         part, _ = self._scale(rows, columns)
         scale = stored.tensor(part)

@@ -35,6 +35,7 @@ class Gptq:
 
     @classmethod
     def of(cls, settings: Settings) -> Gptq:
+        """Read the method's settings. Raises: UnsupportedModelError for one it cannot read."""
         bits, group_size = settings.integer("bits"), settings.integer("group_size", 128)
         if bits not in (2, 4, 8):
             raise settings.refuse("bits", "2, 4 and 8 can be read")
@@ -49,6 +50,7 @@ class Gptq:
         return cls(bits, size, zero_shift=1 if version == "gptq" else 0)
 
     def shape(self, stored: StoredParts) -> tuple[int, int]:
+        """Rows and columns of the matrix. Raises: ModelFormatError where parts contradict."""
         per_word = WORD_BITS // self.bits
         words, rows = check_shape(stored, "qweight", 2)
         columns = words * per_word
@@ -64,6 +66,10 @@ class Gptq:
         return rows, columns
 
     def read(self, stored: StoredParts) -> IntegerMatrix:
+        """The matrix as it is stored.
+
+        Raises: ModelFormatError where parts contradict.
+        """
         rows, columns = self.shape(stored)
         quants = unpack_words(stored.tensor("qweight"), self.bits, dim=0).T.contiguous()
         zeros = unpack_words(stored.tensor("qzeros"), self.bits, dim=1)[:, :rows]

@@ -38,9 +38,11 @@ class IntegerMatrix:
         return 1 << (self.bits - 1)
 
     def dense(self) -> Tensor:
+        """The matrix unpacked. Shapes: [N, K] float32."""
         return unpacked(self.quants, self.quant_scale, self.zero, self.group_of_column)
 
     def kept(self, row_order: Tensor | None) -> nn.Module:
+        """A weight for torch that unpacks at each use, rows in that order."""
         return KeptIntegers(self._ordered(row_order))
 
     def packed(self, row_order: Tensor | None) -> Packed | None:
@@ -121,19 +123,23 @@ class KeptIntegers(nn.Module):
         self.register_buffer("group_of_column", matrix.group_of_column)
 
     def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         return linear(x, self.dense().to(x.dtype))
 
     def rows(self, token_ids: Tensor) -> Tensor:
+        """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         zero = self.zero if len(self.zero) == 1 else self.zero[token_ids]
         quants = self._bytes(self.quants[token_ids])
         return unpacked(quants, self.quant_scale[token_ids], zero, self.group_of_column)
 
     def dense(self) -> Tensor:
+        """The matrix itself. Shapes: [N, K]."""
         quants = self._bytes(self.quants)
         return unpacked(quants, self.quant_scale, self.zero, self.group_of_column)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that it takes, scales included."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def _bytes(self, quants: Tensor) -> Tensor:

@@ -41,12 +41,15 @@ class Mxfp4Stack(nn.Module):
         self.register_buffer("scales", scales)
 
     def matrix(self, index: int, dtype: torch.dtype) -> Tensor:
+        """One of them, unpacked. Shapes: [N, K]."""
         return unpack_mxfp4(self.blocks[index], self.scales[index], dtype)
 
     @property
     def num_matrices(self) -> int:
+        """How many there are, E."""
         return len(self.blocks)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that all take, scales included."""
         return self.blocks.nbytes + self.scales.nbytes

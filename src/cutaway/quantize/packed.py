@@ -42,17 +42,21 @@ class Packed(nn.Module):
         return cls(PackedWeight.from_matrix(matrix, kind, row_order=row_order))
 
     def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         matrix = self.dense() if self.unpacked is None else self.unpacked
         return linear(x, matrix.to(x.dtype))
 
     def rows(self, token_ids: Tensor) -> Tensor:
+        """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         return self.packed.rows(token_ids)
 
     def dense(self) -> Tensor:
+        """The matrix itself. Shapes: [N, K]."""
         return self.packed.dense()
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that it takes, scales included."""
         return self.packed.num_bytes
 
 

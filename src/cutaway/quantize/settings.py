@@ -29,15 +29,27 @@ class Settings:
         return bool(self._values.get(name))
 
     def text(self, name: str, default: str | None = None) -> str:
+        """A string.
+
+        Raises: ModelFormatError for a value of another type, or an absent one without a default.
+        """
         return self._read(name, str, default)
 
     def integer(self, name: str, default: int | None = None) -> int:
+        """An integer.
+
+        Raises: ModelFormatError for a value of another type, or an absent one without a default.
+        """
         value = self._read(name, int, default)
         if isinstance(value, bool):
             raise self._wrong(name, int)
         return value
 
     def flag(self, name: str, default: bool) -> bool:
+        """True or false; default where it is absent.
+
+        Raises: ModelFormatError for a value of another type.
+        """
         return self._read(name, bool, default)
 
     def names(self, name: str) -> tuple[str, ...]:

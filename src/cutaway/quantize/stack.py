@@ -38,12 +38,15 @@ class DenseStack(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_matrices, num_rows, num_columns))
 
     def matrix(self, index: int, dtype: torch.dtype) -> Tensor:
+        """One of them as numbers. Shapes: [N, K]."""
         return self.weight[index].to(dtype)
 
     @property
     def num_matrices(self) -> int:
+        """How many there are, E."""
         return len(self.weight)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that all take."""
         return self.weight.nbytes

@@ -30,11 +30,13 @@ class Compiler(CodeGenerator):
     """Jinja's code generator, with payment and marks in the code."""
 
     def get_visitor(self, node: nodes.Node) -> Callable[..., Any] | None:
+        """The method that compiles a node. Refuses nodes that have no place in a template."""
         if isinstance(node, _REFUSED):
             self.fail(f"{type(node).__name__} has no place in a chat template", node.lineno)
         return super().get_visitor(node)
 
     def enter_frame(self, frame: Frame) -> None:
+        """Start a scope, and note which names it reads from outside."""
         super().enter_frame(frame)
         loads = frame.symbols.loads.values()
         self._sandbox.names_read |= {
@@ -42,17 +44,20 @@ class Compiler(CodeGenerator):
         }
 
     def write_commons(self) -> None:
+        """Write the lines that every compiled function begins with, the meter's among them."""
         super().write_commons()
         self.writeline("meter = context.meter")
         self.writeline("concat = meter.concat")
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        """Compile a run of statements; they pay for all they hold before they run."""
         # Looking up names and attributes is not paid for one by one: a block pays for all it holds.
         statements = list(nodes)
         self.writeline(f"meter.charge({1 + sum(map(_count, statements))})")
         super().blockvisit(statements, frame)
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
+        """Compile a constant; a text comes from the table of marked texts."""
         if isinstance(node.value, str):
             self.write(self._literal(node.value))
             return
@@ -61,12 +66,14 @@ class Compiler(CodeGenerator):
         super().visit_Const(node, frame)
 
     def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
+        """Compile text of the template, taken from the table of marked texts."""
         self.write(self._literal(node.data))
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
         return self._literal("".join(group))
 
     def visit_Add(self, node: nodes.Add, frame: Frame) -> None:
+        """Compile a chain of additions as one call that pays for its result."""
         # Templates add many texts in a row: one call copies each of them once.
         first: nodes.Expr = node
         rest: list[nodes.Expr] = []
@@ -80,6 +87,7 @@ class Compiler(CodeGenerator):
         self.write(")")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        """Compile the ~ operator as one call that pays for its result."""
         self.write("meter.join((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -87,6 +95,7 @@ class Compiler(CodeGenerator):
         self.write("))")
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        """Compile a chain of comparisons as one call that pays for what it reads."""
         self.write("environment.compare(meter, ")
         self.visit(node.expr, frame)
         for operand in node.ops:
@@ -95,6 +104,7 @@ class Compiler(CodeGenerator):
         self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        """Compile a dict display as one call that pays for its pairs."""
         self.write("environment.mapping(meter")
         for pair in node.items:
             self.write(", (")
@@ -105,6 +115,7 @@ class Compiler(CodeGenerator):
         self.write(")")
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        """Compile a subscript; a slice becomes a call that pays for its copy."""
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
@@ -125,6 +136,7 @@ class Compiler(CodeGenerator):
         return cast("Sandbox", self.environment)
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        """Compile a loop; items that its condition leaves out are paid for as well."""
         if node.test is not None:
             # Items that the loop leaves out never reach its body, where it pays for the others.
             node.test = nodes.And(_payment(node, [node.test]), node.test, lineno=node.lineno)
@@ -133,6 +145,7 @@ class Compiler(CodeGenerator):
     def macro_body(
         self, node: nodes.Macro | nodes.CallBlock, frame: Frame
     ) -> tuple[Frame, MacroRef]:
+        """Compile a macro's body; each call pays for the defaults that it works out."""
         # Each call works out the defaults anew.
         paid = nodes.ExprStmt(_payment(node, node.defaults), lineno=node.lineno)
         node.body = [paid, *node.body]

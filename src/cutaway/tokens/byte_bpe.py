@@ -80,15 +80,18 @@ class ByteBPE:
     def encode(
         self, text: str, *, control: bool = False, bos: bool = False, is_start: bool = True
     ) -> list[int]:
+        """Token ids of a text, as Tokenizer.encode says."""
         del is_start  # no blank is ever put in front
         token_ids = self._encode(repair_surrogates(text), control)
         return [*self.prompt_prefix, *token_ids] if bos else token_ids
 
     def encode_bytes(self, data: bytes) -> list[int]:
+        """Token ids of plain bytes, which need not be whole characters."""
         # Bytes that are no characters travel as lone surrogates, which repaired text never holds.
         return self._encode(data.decode("utf-8", "surrogateescape"), control=False)
 
     def encode_pieces(self, text: str, *, control: bool = False) -> list[Piece]:
+        """The same ids as encode, with the stretches of text that they came from."""
         return self._pieces(repair_surrogates(text), control)
 
     def merges(self, piece: str) -> Iterator[Merge]:
@@ -107,27 +110,33 @@ class ByteBPE:
             yield Merge(rank, left, right, token_id, tuple(map(self.token_bytes, parts)))
 
     def best_cut(self, piece: str) -> tuple[Scored, ...]:
+        """Nothing: this vocabulary merges and has no scores."""
         del piece
         return ()
 
     def decode(self, token_ids: Iterable[int], *, skip_control: bool = True) -> str:
+        """Text of token ids; bytes that are no characters become U+FFFD."""
         if skip_control:
             token_ids = (i for i in token_ids if i not in self.control_ids)
         return self.decode_bytes(token_ids).decode("utf-8", "replace")
 
     def decode_bytes(self, token_ids: Iterable[int]) -> bytes:
+        """Exact bytes of a text's token ids, control tokens included."""
         return b"".join(map(self.token_bytes, token_ids))
 
     def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token; an id without a token gives its number, as in <50300>."""
         assert token_id >= 0, "token ids count from 0"
         known = self._token_bytes.get(token_id)
         return f"<{token_id}>".encode() if known is None else known
 
     def token_text(self, token_id: int) -> str:
+        """One token as a person may read it: bytes that are no characters as \\xe6."""
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
 
     @property
     def fingerprint(self) -> str:
+        """sha256 in hex: equal for tokenizers that give equal ids for every text."""
         return self._fingerprint
 
     @cached_property

@@ -23,13 +23,20 @@ class GgufFields:
         self.file = file
 
     def value(self, name: str) -> object:
+        """A field's value as the file has it; None where it is absent."""
         return self._metadata.get(f"tokenizer.ggml.{name}")
 
     def fault(self, name: str, allowed: str) -> ModelFormatError:
+        """The error that a field deserves. allowed: what it has to be, in words."""
         message = f"found {shown(self.value(name))}; it must be {allowed}."
         return ModelFormatError(message, file=self.file, field=f"tokenizer.ggml.{name}")
 
     def array(self, name: str, kind: type[Item], *, optional: bool = False) -> Sequence[Item]:
+        """A list whose items are all of one type.
+
+        optional: whether it may be absent, and is empty then.
+        Raises: ModelFormatError for anything else.
+        """
         value = self.value(name)
         if value is None and optional:
             return ()
@@ -41,6 +48,7 @@ class GgufFields:
         return items
 
     def tokens(self) -> Sequence[str]:
+        """The text of every token, by id. Raises: ModelFormatError where there is none."""
         tokens = self.array("tokens", str)
         if not tokens:
             raise self.fault("tokens", "a list with at least one token")
@@ -54,6 +62,10 @@ class GgufFields:
         return items
 
     def token_id(self, name: str, count: int) -> int | None:
+        """A token's id below count; None where the field is absent.
+
+        Raises: ModelFormatError for anything else.
+        """
         value = self.value(name)
         if value is None:
             return None
@@ -72,6 +84,10 @@ class GgufFields:
         return {token_id for token_id in named if token_id is not None}
 
     def flag(self, name: str, *, default: bool) -> bool:
+        """True or false; default where the field is absent.
+
+        Raises: ModelFormatError for anything else.
+        """
         value = self.value(name)
         if value is None:
             return default

@@ -53,6 +53,7 @@ class JsonNode:
         return ModelFormatError(message, file=self.file, field=self.path or "(whole file)")
 
     def mapping(self) -> dict[str, object]:
+        """The members of an object. Raises: ModelFormatError for any other value."""
         if not isinstance(self.value, dict):
             raise self.fault("an object")
         return cast("dict[str, object]", self.value)
@@ -67,11 +68,13 @@ class JsonNode:
             yield JsonNode(value, self.file, f"{self.path}[{index}]")
 
     def text(self) -> str:
+        """A string of whole characters. Raises: ModelFormatError for any other value."""
         if not isinstance(self.value, str) or not is_unicode(self.value):
             raise self.fault("a string of whole characters")
         return self.value
 
     def number(self) -> int:
+        """An integer from 0. Raises: ModelFormatError for any other value."""
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 0:
             raise self.fault("an integer from 0")
         return self.value
@@ -81,6 +84,10 @@ class JsonNode:
         return [item.number() for item in self.items()]
 
     def flag(self, *, default: bool) -> bool:
+        """True or false; default where it is absent.
+
+        Raises: ModelFormatError for any other value.
+        """
         if self.value is None:
             return default
         if not isinstance(self.value, bool):

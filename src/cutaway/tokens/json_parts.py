@@ -14,12 +14,17 @@ from cutaway.tokens.unicode import is_unicode
 
 
 def unsupported(node: JsonNode, known: str) -> UnsupportedModelError:
+    """The error for a part of another kind. known: what is known, in words."""
     return UnsupportedModelError(
         f"{node.file}: {node.path} is {shown(node.value)}; Cutaway knows {known}."
     )
 
 
 def vocabulary_ids(vocab: JsonNode) -> dict[str, int]:
+    """The id of each token's text.
+
+    Raises: ModelFormatError for an empty vocabulary, an id below 0, or a broken character.
+    """
     ids = vocab.mapping()
     if not all(type(token_id) is int and token_id >= 0 for token_id in ids.values()):
         raise next(vocab[t] for t, i in ids.items() if type(i) is not int or i < 0).fault(
@@ -31,6 +36,10 @@ def vocabulary_ids(vocab: JsonNode) -> dict[str, int]:
 
 
 def added_token(node: JsonNode, ids: Mapping[str, int]) -> AddedToken:
+    """One entry of added_tokens, with its flags.
+
+    Raises: ModelFormatError where the vocabulary gives its text another id.
+    """
     content, token_id = node["content"].text(), node["id"].number()
     if ids.get(content, token_id) != token_id:
         raise node["id"].fault(f"{ids[content]}, which the vocabulary gives to {shown(content)}")

@@ -43,6 +43,7 @@ class PairMerges:
         self._ranks = ranks
 
     def describe(self) -> str:
+        """The table in words: every pair by rank, and what it becomes."""
         return f"pairs {sorted(self._ranks, key=self._ranks.__getitem__)} {[*self.merged_ids]}"
 
 
@@ -55,10 +56,12 @@ class RankMerges:
         self.merged_ids: Sequence[int] = range(max(token_bytes) + 1)
 
     def rank(self, pair: Pair, absent: int, /) -> int:
+        """The id of the token that both make together, or absent if there is none."""
         left, right = pair
         return self.token_ids.get(self._token_bytes[left] + self._token_bytes[right], absent)
 
     def describe(self) -> str:
+        """The table in words: the tokens themselves decide, so they need no more."""
         return "ranks"
 
 

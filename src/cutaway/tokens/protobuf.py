@@ -80,6 +80,7 @@ class ProtobufField:
         return low - (1 << 32) if low >> 31 else low
 
     def flag(self, name: str) -> bool:
+        """True or false, stored as an integer."""
         return bool(self.integer(name))
 
     def number32(self, name: str) -> float:
@@ -89,6 +90,7 @@ class ProtobufField:
         return struct.unpack("<f", self.value)[0]
 
     def text(self, name: str) -> str:
+        """A string. Raises: ModelFormatError where its bytes are not UTF-8."""
         try:
             return bytes(self.raw(name)).decode()
         except UnicodeDecodeError:

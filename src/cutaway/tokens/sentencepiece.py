@@ -77,6 +77,7 @@ class SentencePiece:
     def encode(
         self, text: str, *, control: bool = False, bos: bool = False, is_start: bool = True
     ) -> list[int]:
+        """Token ids of a text, as Tokenizer.encode says."""
         token_ids = self._encode(repair_surrogates(text), control, is_start)
         return [*self.prompt_prefix, *token_ids] if bos else token_ids
 
@@ -93,6 +94,7 @@ class SentencePiece:
         return token_ids
 
     def encode_pieces(self, text: str, *, control: bool = False) -> list[Piece]:
+        """The same ids as encode, with the stretches of text that they came from."""
         return self._pieces(repair_surrogates(text), control, True)
 
     def merges(self, piece: str) -> Iterator[Merge]:
@@ -100,9 +102,11 @@ class SentencePiece:
         return self.vocabulary.subword.merges(repair_surrogates(piece))
 
     def best_cut(self, piece: str) -> tuple[Scored, ...]:
+        """The parts of one piece where the vocabulary cuts by scores; none where it merges."""
         return tuple(self.vocabulary.subword.best_cut(repair_surrogates(piece)))
 
     def decode(self, token_ids: Iterable[int], *, skip_control: bool = True) -> str:
+        """Text of token ids; bytes that are no characters become U+FFFD."""
         if skip_control:
             token_ids = (i for i in token_ids if i not in self.control_ids)
         return self.decode_bytes(token_ids).decode("utf-8", "replace")
@@ -125,15 +129,18 @@ class SentencePiece:
         return b""
 
     def token_bytes(self, token_id: int) -> bytes:
+        """Bytes of one token; an id without a token gives its number, as in <50300>."""
         assert token_id >= 0, "token ids count from 0"
         known = self.vocabulary.token_bytes.get(token_id)
         return f"<{token_id}>".encode() if known is None else known
 
     def token_text(self, token_id: int) -> str:
+        """One token as a person may read it: bytes that are no characters as \\xe6."""
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
 
     @property
     def fingerprint(self) -> str:
+        """sha256 in hex: equal for tokenizers that give equal ids for every text."""
         return self._fingerprint
 
     @cached_property

@@ -24,6 +24,7 @@ class Splitter:
         self._compiled = [_compile(pattern) for pattern in self.patterns]
 
     def split(self, text: str) -> list[str]:
+        """Pieces of a text, cut by one pattern after the other; together they are the text."""
         pieces = [text] if text else []
         for pattern in self._compiled:
             pieces = list(chain.from_iterable(_cut(piece, pattern) for piece in pieces))

@@ -105,6 +105,7 @@ class WordCutter:
         self._pattern = regex.compile(rf"{SPACE}*+(?:[^{SPACE}]++{across})*+") if is_cut else None
 
     def cut(self, text: str) -> list[str]:
+        """Parts of a text that no token crosses; together they are the text."""
         if self._pattern is None:
             return [text] if text else []
         return [part for part in self._pattern.findall(text) if part]

@@ -38,6 +38,7 @@ class ScoreBPE:
         self.cut = WordCutter(ids, is_cut=SPACE in ids or fallback.is_total).cut
 
     def token_ids(self, piece: str) -> tuple[int, ...]:
+        """Ids of a text, which may hold lone surrogates for bytes that are no characters."""
         token_ids: list[int] = []
         is_unknown = False
         for part in merge_texts(list(piece), self._ranks):
@@ -49,16 +50,19 @@ class ScoreBPE:
         return tuple(token_ids)
 
     def merges(self, piece: str) -> Iterator[Merge]:
+        """The merges in order, the best score first."""
         for rank, left, right, parts in self._steps(piece):
             token_id = self._ids[left + right]
             after = tuple(map(spelled, parts))
             yield Merge(rank, spelled(left), spelled(right), token_id, after)
 
     def best_cut(self, piece: str) -> Iterable[Scored]:
+        """Nothing: ids come about by merges."""
         del piece
         return ()
 
     def describe(self) -> Iterable[str]:
+        """Everything that decides ids, in words."""
         yield f"scores {self.fallback} {sorted(self._unused)} {sorted(self._ranks.items())}"
 
     def _part_ids(self, part: str) -> list[int]:
@@ -109,12 +113,14 @@ class ListedBPE:
         self.cut = WordCutter(ids, is_cut=is_cut).cut
 
     def token_ids(self, piece: str) -> tuple[int, ...]:
+        """Ids of a text, which may hold lone surrogates for bytes that are no characters."""
         whole = self._whole_pieces.get(piece)
         if whole is not None:
             return (whole,)
         return tuple(merge(self._symbols(piece), self._merges))
 
     def merges(self, piece: str) -> Iterator[Merge]:
+        """The merges in order, the lowest rank first."""
         parts = self._symbols(piece)
         while True:
             ranks = [self._merges.rank(pair, NO_MERGE) for pair in pairwise(parts)]
@@ -128,10 +134,12 @@ class ListedBPE:
             yield Merge(rank, left, right, token_id, tuple(map(self._part, parts)))
 
     def best_cut(self, piece: str) -> Iterable[Scored]:
+        """Nothing: ids come about by merges."""
         del piece
         return ()
 
     def describe(self) -> Iterable[str]:
+        """Everything that decides ids, in words."""
         yield f"{self.fallback} {self._fuses_unknown} {bool(self._whole_pieces)}"
         yield self._merges.describe()
 

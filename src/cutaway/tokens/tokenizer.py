@@ -65,10 +65,14 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def control_ids(self) -> frozenset[int]: ...
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens."""
+        ...
 
     @property
-    def bos_token_id(self) -> int | None: ...
+    def bos_token_id(self) -> int | None:
+        """Id of the token that starts a text; None where there is none."""
+        ...
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

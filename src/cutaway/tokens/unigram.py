@@ -58,6 +58,7 @@ class Unigram:
         return [text] if text else []
 
     def token_ids(self, piece: str) -> tuple[int, ...]:
+        """Ids of a text, which may hold lone surrogates for bytes that are no characters."""
         token_ids: list[int] = []
         unknown: list[str] = []
         for text, token_id in self._best(piece):
@@ -78,6 +79,7 @@ class Unigram:
         return iter(())
 
     def best_cut(self, piece: str) -> Iterable[Scored]:
+        """The parts with the highest sum of scores, and the score of each."""
         for text, token_id in self._best(piece):
             if token_id < 0:
                 yield Scored(spelled(text), None, self._unknown_score)
@@ -85,6 +87,7 @@ class Unigram:
                 yield Scored(spelled(text), token_id, self._scores[text])
 
     def describe(self) -> Iterable[str]:
+        """Everything that decides ids, in words."""
         yield f"unigram {self._precision} {self._unknown_score} {self.fallback}"
         yield str(sorted(self._scores.items()))
 

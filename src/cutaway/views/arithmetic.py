@@ -73,6 +73,7 @@ class Arithmetic:
     top: int
 
     def draw(self) -> Drawing:
+        """The picture: vectors, products with each key, weights and what they add up to."""
         drawing = Drawing()
         drawing.line(
             f"layer {self.layer}, head {self.head}: the query of ",
@@ -157,6 +158,7 @@ class Arithmetic:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The query at the position, what the layer mixed there, and what it stored up to it."""
     position, layers = position_of(subject, query), frozenset({layer_of(subject, query)})
     return Wanted(
         taps=frozenset({QUERY, MIXED}),
@@ -168,6 +170,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Arithmetic:
+    """One query's scores and weights, computed again in float64, beside what was served."""
     layer, position, head = layer_of(subject, query), position_of(subject, query), query.head or 0
     end = wants(subject, query).end
     seen = met(subject, taken, layer, start=position, end=position + 1, keys=end).wide()

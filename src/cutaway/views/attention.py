@@ -13,6 +13,10 @@ from cutaway.views.view import View
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """Inner values of one head where the query names a head, else those of the grid of heads.
+
+    Raises: RequestError for a head without a layer.
+    """
     if query.head is None:
         return head_grid.wants(subject, query)
     if query.layer is None:
@@ -30,6 +34,7 @@ def flops(subject: Subject, query: Query) -> int:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head | HeadGrid:
+    """One head where the query names one, else the grid of heads."""
     kind = head_grid if query.head is None else head
     return kind.probe(subject, query, taken)
 

@@ -48,6 +48,7 @@ class Characters:
     forms: Mapping[str, int]
 
     def draw(self) -> Drawing:
+        """The picture: signs with their numbers and bytes, then the names of rare ones."""
         drawing = Drawing()
         drawing.line(
             f"{self.num_characters} characters, {self.num_bytes} bytes in UTF-8, seen as "
@@ -120,6 +121,7 @@ def _lines(cells: list[tuple[str, str, str]]) -> Iterator[list[tuple[str, str, s
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Characters:
+    """The text's characters: that of the query, or else what was asked."""
     del taken
     text = subject.asked if query.text is None else query.text
     shown = text[:MAX_CHARACTERS]

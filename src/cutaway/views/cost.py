@@ -78,6 +78,7 @@ class AnswerCost:
     per_million: tuple[float, float] | None
 
     def draw(self) -> Drawing:
+        """The picture: a table of stages, then what steps and tokens cost, in time and money."""
         drawing = Drawing()
         drawing.line(
             Span(f"{self.seconds * 1e3:.1f} ms", "strong"),
@@ -146,6 +147,10 @@ class AnswerCost:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
+    """What the answer cost, from the steps of the ledger.
+
+    Raises: ReplayError where the ledger has none of its steps.
+    """
     del taken
     answer, is_device = subject.answer, subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)

@@ -58,6 +58,7 @@ class Detokenization:
     text: str
 
     def draw(self) -> Drawing:
+        """The picture: a row for each token around the chosen one, and what waits after it."""
         drawing = Drawing()
         shown = int(self.characters[-1]) if self.num_tokens else 0
         drawing.line(
@@ -92,6 +93,7 @@ def _row(each: Emitted) -> tuple[str, ...]:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Detokenization:
+    """Push the answer's tokens through a new stream, and note what each one gave."""
     del taken
     stream, ids = subject.stream(), [each.token_id for each in subject.answer.tokens]
     pieces: list[Piece] = [stream.push(each) for each in ids]

@@ -27,6 +27,7 @@ class Drawing:
     lines: list[list[Span]] = field(default_factory=list[list[Span]])
 
     def line(self, *parts: Span | str) -> None:
+        """Add one line; plain text becomes a span without a style."""
         self.lines.append([part if isinstance(part, Span) else Span(part) for part in parts])
 
     def text(self) -> str:

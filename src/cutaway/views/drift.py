@@ -41,6 +41,7 @@ class Drift:
     is_far: bool
 
     def draw(self) -> Drawing:
+        """The picture: cosines by layer, with the own row and with the same token elsewhere."""
         drawing = Drawing()
         drawing.line("token ", Span(self.text, "strong"), f" at {self.position}: {self.context[0]}")
         if self.other is not None:
@@ -68,6 +69,7 @@ class Drift:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The stream after every layer at the position, and at the other place of the same token."""
     position, other, _ = _places(subject, query)
     places = (position, position if other is None else other)
     return Wanted(
@@ -79,6 +81,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Drift:
+    """Cosines of the stream with the token's own row and with the other place, layer by layer."""
     position, other, is_far = _places(subject, query)
     streams = _streams(subject, taken, position)
     between = streams.new_zeros(0)

@@ -98,6 +98,7 @@ class Embeddings:
     analogy: Analogy
 
     def draw(self) -> Drawing:
+        """The picture: the row's numbers, its nearest neighbours, and an equation of words."""
         drawing = Drawing()
         where = "" if self.position is None else f" at {self.position}"
         ids = " ".join(map(str, self.token_ids))
@@ -163,6 +164,7 @@ def _draw_analogy(analogy: Analogy, vocab_size: int, drawing: Drawing) -> None:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Embeddings:
+    """The token's row of the table, the rows nearest to it, and the query's equation."""
     del taken
     equation = equation_of(query.text or _KNOWN) or equation_of(_KNOWN)
     assert equation is not None, "the known one has terms"

@@ -47,6 +47,7 @@ class ExpertRoutes:
     num_counted: int
 
     def draw(self) -> Drawing:
+        """The picture: for one layer the experts of each token, else the load by layer."""
         drawing = Drawing()
         if not self.layers:
             drawing.line(
@@ -107,6 +108,7 @@ class ExpertRoutes:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """Which experts the router chose, and their weights, at the last positions."""
     layers = _layers(subject, query)
     if not layers:
         return Wanted()
@@ -120,6 +122,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> ExpertRoutes:
+    """The routes of the last positions, and how often each expert was chosen."""
     layers, position = _layers(subject, query), _position_of(subject, query)
     end = position + 1
     counted, start = max(0, end - MOST_COUNTED), max(0, end - WINDOW)

@@ -71,6 +71,7 @@ class FeedForwardUnits:
     difference: float
 
     def draw(self) -> Drawing:
+        """The picture: the activation's curve, and a row for each unit that adds most."""
         drawing = Drawing()
         which = "" if self.expert is None else f", expert {self.expert} of {self.num_experts}"
         drawing.line(
@@ -132,6 +133,7 @@ class _Layer:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The stream, the attention's update and the product, at one position of one layer."""
     layer, position = _layer_of(subject, query), _position_of(subject, query)
     return Wanted(
         taps=frozenset({_EMBEDDING, _HIDDEN, _UPDATE, _PRODUCT, _IDS}),
@@ -142,6 +144,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUnits:
+    """The units that add most at one position, with the tokens that each of them raises."""
     layer, position = _layer_of(subject, query), _position_of(subject, query)
 
     def row(name: str, layer: int | None = None) -> Tensor:

@@ -70,6 +70,7 @@ class GrammarSteps:
     fault: str | None
 
     def draw(self) -> Drawing:
+        """The picture: how many tokens each step allowed, and one row under its mask."""
         drawing = Drawing()
         if self.kind is None:
             drawing.line("this answer had no grammar: every token was allowed at every step")
@@ -128,11 +129,13 @@ def _draw_row(row: Masked, drawing: Drawing) -> None:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The row of logits of the chosen token, where the answer had a grammar."""
     has_row = subject.answer.request.params.grammar is not None and subject.num_rows > 0
     return Wanted(rows=frozenset({query.token or 0}) if has_row else frozenset())
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> GrammarSteps:
+    """Run the grammar over the answer again, and count what it allowed at each step."""
     asked, tokens = subject.answer.request.params.grammar, subject.answer.tokens
     token = query.token or 0
     counts, mask, fault = _masks(subject, token)

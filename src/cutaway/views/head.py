@@ -64,6 +64,7 @@ class Head:
     tile_scale: float
 
     def draw(self) -> Drawing:
+        """The picture: a square of weights or a map of tiles, and arcs from one position."""
         drawing = Drawing()
         drawing.line(
             f"layer {self.layer} of 0 to {self.num_layers - 1}, head {self.head} of 0 to "
@@ -167,6 +168,7 @@ class Head:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The layer's queries of the positions that are drawn, and what it stored up to the last."""
     start, end = _window(subject, query)
     layers = frozenset({layer_of(subject, query)})
     return Wanted(
@@ -179,6 +181,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head:
+    """One head's attention weights over the positions that are drawn."""
     layer, head, position = layer_of(subject, query), query.head, position_of(subject, query)
     assert head is not None, "one head was asked for"
     start, end = _window(subject, query)

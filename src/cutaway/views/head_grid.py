@@ -74,6 +74,7 @@ class HeadGrid:
     added: Array
 
     def draw(self) -> Drawing:
+        """The picture: one row per head of a layer, or a grid of all layers and their heads."""
         drawing = Drawing()
         drawing.line(
             f"means over positions {self.start} to {self.end - 1}; "
@@ -153,6 +154,7 @@ class HeadGrid:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """Queries, mixed values and gates of the layers, and what these layers stored."""
     start, end = _queries(subject, query)
     layers = frozenset(_layers(subject, query))
     return Wanted(
@@ -172,6 +174,7 @@ def flops(subject: Subject, query: Query) -> int:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
+    """Means over queries of where each head looks, for the layers of the query."""
     layers, (start, end) = _layers(subject, query), _queries(subject, query)
     successors = _successors(subject.answer.token_ids, start, end)
     rows: list[dict[str, Tensor]] = []

@@ -24,6 +24,7 @@ MOST_CELLS = 2**18  # weights held at once, about 10 ms of work
 
 
 def block_of(subject: Subject, layer: int) -> Block:
+    """The model's block of that layer, by its type."""
     return cast(Block, subject.transformer.blocks[layer])
 
 

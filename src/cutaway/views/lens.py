@@ -53,6 +53,7 @@ class Lens:
     flops: int
 
     def draw(self) -> Drawing:
+        """The picture: a list for one position or layer, a grid for many, and its price."""
         drawing = Drawing()
         if len(self.positions) == 1 or len(self.layers) == 1:
             self._list(drawing)
@@ -145,6 +146,7 @@ def _padded(text: str, width: int) -> str:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The embedding and the stream after each layer, at the positions that are read."""
     positions = positions_of(subject, query)
     return Wanted(
         taps=frozenset(("embedding.hidden", "blocks.hidden")),
@@ -155,6 +157,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def positions_of(subject: Subject, query: Query) -> range:
+    """The query's position, or the last ones where it names none."""
     if query.position is not None:
         return range(query.position, query.position + 1)
     count = NUM_POSITIONS if query.layer is None else NUM_WITH_LAYER
@@ -171,6 +174,7 @@ def layers_of(subject: Subject, query: Query) -> list[int]:
 
 @torch.no_grad()
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
+    """What the unembedding makes of the stream after each layer, as if it were the last."""
     positions, layers = positions_of(subject, query), layers_of(subject, query)
 
     def rows(name: str, layer: int | None = None) -> Tensor:

@@ -59,6 +59,7 @@ class LogitRow:
     top_texts: tuple[str, ...]
 
     def draw(self) -> Drawing:
+        """The picture: a histogram of logits, and the settings that lead to the draw."""
         drawing = Drawing()
         row = self.logits[np.isfinite(self.logits)].astype(np.float64)
         mass = np.exp(row - row.max())
@@ -84,11 +85,13 @@ class LogitRow:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The row of logits of the chosen token."""
     del subject
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> LogitRow:
+    """The chosen token's row, with all that the sampler needs to draw from it again."""
     token = query.token or 0
     logits, row = taken.rows[token], subject.row(token)
     recorded = subject.answer.tokens[token].token_id

@@ -67,6 +67,7 @@ class Merges:
     vocab_size: int
 
     def draw(self) -> Drawing:
+        """The picture: the merges of each piece in order, or the best cut of it."""
         drawing = Drawing()
         for piece in self.pieces:
             _draw_piece(piece, drawing)
@@ -126,6 +127,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Merges:
+    """Spell out how the tokenizer builds up each piece of the text."""
     del taken
     tokenizer, text = subject.tokenizer, query.text
     pieces = _pieces(tokenizer, subject.asked if text is None else text)

@@ -86,6 +86,7 @@ class AnswerPages:
     without_flops: float
 
     def draw(self) -> Drawing:
+        """The picture: what the prefix cache spared and why not more, then the pages by group."""
         drawing = Drawing()
         hit = self.miss.num_hit
         drawing.line(
@@ -168,6 +169,10 @@ def _whence(run: PageRun) -> str:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerPages:
+    """The answer's pages by cache group, from its record.
+
+    Raises: ReplayError for an answer that has not begun.
+    """
     del query, taken
     answer, size = subject.answer, subject.build.page_size
     if not answer.admissions or not answer.tokens:

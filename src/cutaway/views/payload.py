@@ -18,7 +18,9 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float32 | np.int64 | np.uint8]]
 class Payload(Protocol):
     """A frozen dataclass of plain values, arrays and such dataclasses."""
 
-    def draw(self) -> Drawing: ...
+    def draw(self) -> Drawing:
+        """The payload as a picture for a terminal."""
+        ...
 
 
 def as_json(value: object) -> object:

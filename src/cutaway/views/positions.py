@@ -67,6 +67,7 @@ class Positions:
     added_norm: float
 
     def draw(self) -> Drawing:
+        """The picture: a row for each pair that turns, or what is added instead."""
         drawing = Drawing()
         if self.kind == "rotary":
             self._rotary(drawing)
@@ -135,6 +136,7 @@ class Positions:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The query at the position and the layer's stored keys, where the layer turns them."""
     layer, position = layer_of(subject, query), position_of(subject, query)
     if block_of(subject, layer).attention.frequencies is None:
         return Wanted()
@@ -145,6 +147,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Positions:
+    """How the place of one token enters one layer, and how its score follows the distance."""
     layer, position = layer_of(subject, query), position_of(subject, query)
     texts, frequencies = subject.texts(), block_of(subject, layer).attention.frequencies
     kind, norm = ("rotary", 0.0) if frequencies is not None else _added(subject, position)

@@ -77,6 +77,7 @@ class Probabilities:
     lookups: tuple[Lookup, ...]
 
     def draw(self) -> Drawing:
+        """The picture: bars of the likeliest tokens, and how long the tail is."""
         drawing = Drawing()
         drawing.line(
             f"token {self.token} of the answer, after ",
@@ -150,11 +151,13 @@ def _percent(share: float) -> str:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The row of logits of the chosen token."""
     del subject
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Probabilities:
+    """The distribution that the chosen token was drawn from, before any filter."""
     token = query.token or 0
     row, answer = _Row(subject, taken.rows[token]), subject.answer
     shares = row.shares

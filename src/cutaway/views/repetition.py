@@ -22,6 +22,7 @@ class Repeats:
 
     @property
     def share(self) -> float:
+        """The share of those that repeat, from 0 to 1; 0 of none."""
         return self.num_again / self.num_all if self.num_all else 0.0
 
 

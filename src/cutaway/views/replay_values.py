@@ -27,6 +27,7 @@ class Wanted:
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing is wanted, so that no replay is needed."""
         return not (self.taps or self.stored or self.rows)
 
     def __or__(self, other: Wanted) -> Wanted:
@@ -44,6 +45,7 @@ class Wanted:
         )
 
     def covers(self, other: Wanted) -> bool:
+        """Whether all that other wants is wanted here as well."""
         return (self | other) == self or other.is_empty
 
 
@@ -62,6 +64,7 @@ class Proof:
 
     @property
     def is_exact(self) -> bool:
+        """Whether rows were compared and all of them are equal."""
         return self.num_rows == self.num_equal > 0
 
     def __str__(self) -> str:

@@ -35,6 +35,7 @@ class Residual:
     cosine: Array
 
     def draw(self) -> Drawing:
+        """The picture: bars by layer of what attention and feed-forward add, and of the stream."""
         drawing = Drawing()
         drawing.line(
             "token ",
@@ -63,6 +64,7 @@ class Residual:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The stream and both updates of every layer, at the position."""
     position = position_of(subject, query)
     return Wanted(
         taps=frozenset(("embedding.hidden", "blocks.hidden", ATTENTION, MLP)),
@@ -73,10 +75,12 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def position_of(subject: Subject, query: Query) -> int:
+    """The query's position, or the last one where it names none."""
     return subject.num_positions - 1 if query.position is None else query.position
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Residual:
+    """Norms of the stream and of both updates, and how far each layer turns the stream."""
     position = position_of(subject, query)
 
     def row(name: str, layer: int | None = None) -> Tensor:

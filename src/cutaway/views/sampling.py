@@ -109,6 +109,7 @@ class RowSampling:
     said_again: int
 
     def draw(self) -> Drawing:
+        """The picture: the row after each filter, the draw, and other settings beside it."""
         drawing = Drawing()
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         words = f"token {self.token} of the answer; settings: {settings or 'all neutral'}"
@@ -202,11 +203,13 @@ class RowSampling:
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
+    """The row of logits of the chosen token."""
     del subject
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
+    """Filter and draw the chosen token's row again, and try other settings on it."""
     token = query.token or 0
     logits, row = taken.rows[token], subject.row(token)
     recorded = subject.answer.tokens[token].token_id

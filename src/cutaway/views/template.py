@@ -49,6 +49,7 @@ class Expansion:
     is_known: bool
 
     def draw(self) -> Drawing:
+        """The picture: the prompt in stretches, each with who wrote it."""
         drawing = Drawing()
         drawing.line(self._summary)
         skipped = len(self.stretches) - _FIRST - _LAST
@@ -115,6 +116,7 @@ def _broken(text: str) -> list[str]:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Expansion:
+    """The prompt cut where its author changes: the template, or a message."""
     del query, taken
     ids, prompt = subject.answer.request.prompt_token_ids, subject.prompt
     is_known = prompt is not None and _ids_of(subject, prompt) == ids

@@ -31,6 +31,7 @@ class Phase:
 
     @property
     def seconds(self) -> float:
+        """Seconds before and after the first token, together."""
         return self.before + self.after
 
 
@@ -72,6 +73,7 @@ class Timeline:
     slowest: tuple[int, ...]
 
     def draw(self) -> Drawing:
+        """The picture: phases, a lane of steps, tokens with their delays, and the slowest ones."""
         drawing = Drawing()
         drawing.line(
             "first token after ",
@@ -164,6 +166,10 @@ def _coverage(began: Array, ended: Array, total: float) -> list[float]:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Timeline:
+    """When each phase and step of the answer ran, from the ledger.
+
+    Raises: ReplayError where the ledger has none of its steps.
+    """
     del taken
     answer = subject.answer
     steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]

@@ -45,6 +45,7 @@ class Tokens:
     skipped_letters: int
 
     def draw(self) -> Drawing:
+        """The picture: the tokens of prompt and answer, with counts of bytes and words."""
         drawing = Drawing()
         for name, start, end, words, before in (
             ("prompt", 0, self.num_prompt, self.num_words[0], (self.start, self.skipped_bytes)),
@@ -108,6 +109,7 @@ class Tokens:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Tokens:
+    """The tokens of prompt and answer, with the size and kind of each."""
     del taken
     tokenizer, every = subject.tokenizer, subject.answer.token_ids
     num_prompt = subject.answer.num_prompt_tokens

@@ -66,6 +66,7 @@ class Weights:
     others: tuple[str, ...]
 
     def draw(self) -> Drawing:
+        """The picture: figures of the matrix, a thumbnail, and a histogram of its numbers."""
         drawing = Drawing()
         drawing.line(Span(self.name, "strong"), f"  {self.rows:,} x {self.columns:,}")
         drawing.line(
@@ -103,6 +104,7 @@ class Weights:
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Weights:
+    """Figures, histogram and thumbnail of the matrix that the query names."""
     del taken
     named = _named(subject.transformer)
     name, others = _chosen(named, query)

@@ -37,12 +37,18 @@ class AbsorbedWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return self._stored.file
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape; that of a joined one follows from its two parts.
+
+        Raises: ModelFormatError where the parts do not fit each other.
+        """
         if name not in self._pairs:
             return self._stored.shape(name)
         keys, values = (self._stored.shape(part) for part in self._pairs[name])
@@ -56,18 +62,22 @@ class AbsorbedWeights:
         return keys[0] * (keys[2] + values[1]), keys[1]
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError unless it, or each part of a joined one, can be read."""
         for part in self._pairs.get(name, (name,)):
             self._stored.check(part)
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers; a joined one by heads, keys before values."""
         if name not in self._pairs:
             return self._stored.tensor(name)
         keys, values = (self._stored.tensor(part) for part in self._pairs[name])
         return torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
 
     def quantized(self, name: str) -> Quantized | None:
+        """A matrix as it is stored in fewer bits; None for a joined one."""
         return None if name in self._pairs else self._stored.quantized(name)
 
     def release(self, name: str) -> None:
+        """Hold no memory for a tensor, or for the parts of a joined one."""
         for part in self._pairs.get(name, (name,)):
             self._stored.release(part)

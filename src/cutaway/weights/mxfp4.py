@@ -32,12 +32,18 @@ class Mxfp4Weights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return self._stored.file
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape; that of a stack [experts, columns, rows].
+
+        Raises: ModelFormatError where blocks and scales do not fit each other.
+        """
         if name not in self._stacks:
             return self._stored.shape(name)
         blocks, scales = self._stored.shape(name + _BLOCKS), self._stored.shape(name + _SCALES)
@@ -52,19 +58,23 @@ class Mxfp4Weights:
         return count, num_blocks * BLOCK, rows
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError unless the stored type can be read; that of a stack can."""
         if name not in self._stacks:
             self._stored.check(name)
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers; a stack is unpacked, [experts, columns, rows]."""
         if name not in self._stacks:
             return self._stored.tensor(name)
         numbers = unpack_mxfp4(self._part(name, _BLOCKS), self._part(name, _SCALES), torch.float32)
         return numbers.transpose(1, 2)
 
     def quantized(self, name: str) -> Quantized | None:
+        """None for every tensor: experts are kept as stacks, the rest in full."""
         return None  # a stack is no matrix; see keep_stacks
 
     def release(self, name: str) -> None:
+        """Nothing: what was read is the caller's."""
         pass  # what was read is the caller's
 
     def keep_stacks(

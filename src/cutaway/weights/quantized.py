@@ -74,26 +74,33 @@ class QuantizedWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return self._stored.file
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape; that of a quantized matrix follows from its parts."""
         parts = self._modules.get(name)
         return self._stored.shape(name) if parts is None else self._checkpoint.shape(parts)
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError unless a plain tensor's type can be read."""
         if name not in self._modules:
             self._stored.check(name)
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers; a quantized matrix is unpacked."""
         matrix = self.quantized(name)
         return self._stored.tensor(name) if matrix is None else matrix.dense()
 
     def quantized(self, name: str) -> StoredMatrix | None:
+        """A quantized matrix as its method stores it; None for a plain tensor."""
         parts = self._modules.get(name)
         return None if parts is None else self._checkpoint.read(parts)
 
     def release(self, name: str) -> None:
+        """Nothing: what was read is the caller's."""
         pass  # what was read is the caller's

@@ -29,18 +29,23 @@ class RandomWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it: the seed."""
         return f"random weights of seed {self._seed}"
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._targets.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the model's own tensor."""
         return self._targets[name].shape
 
     def check(self, name: str) -> None:
+        """Assert that the model has a tensor of that name."""
         assert name in self._targets, f"{name} is no target"
 
     def tensor(self, name: str) -> Tensor:
+        """The same numbers for a seed and a name, whatever else is asked for. Units: float32."""
         shape = self.shape(name)
         if len(shape) == 1 and not name.endswith("bias"):
             return torch.full(shape, self._targets[name].rest)
@@ -51,7 +56,9 @@ class RandomWeights:
         return torch.randn(shape, generator=generator).mul_(spread)
 
     def quantized(self, name: str) -> Quantized | None:
+        """None: random numbers have all their bits."""
         return None
 
     def release(self, name: str) -> None:
+        """Nothing: no tensor is kept."""
         pass  # nothing is kept

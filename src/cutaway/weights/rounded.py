@@ -38,27 +38,34 @@ class RoundedWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return self._source.file
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._source.names()
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, rows first, without reading it."""
         return self._source.shape(name)
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError, naming the tensor, unless its stored type can be read."""
         self._source.check(name)
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers; a chosen one after rounding."""
         stored = self._source.tensor(name)
         return rounded(stored, self._scheme).dense() if name in self._chosen else stored
 
     def quantized(self, name: str) -> Quantized | None:
+        """A chosen matrix rounded by the scheme; any other as its source has it."""
         if name not in self._chosen:
             return self._source.quantized(name)
         return rounded(self._source.tensor(name), self._scheme)
 
     def release(self, name: str) -> None:
+        """Hold no memory for a tensor that was read; it can be read again."""
         self._source.release(name)
 
 

@@ -54,15 +54,19 @@ class SafetensorsWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return str(self._folder)
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._tensors.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, rows first, without reading it."""
         return self._tensors[name].shape
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError, naming the tensor, unless its stored type can be read."""
         tensor = self._tensors[name]
         if tensor.dtype not in _DTYPES:
             raise UnsupportedModelError(
@@ -71,6 +75,7 @@ class SafetensorsWeights:
             )
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers. Raises: UnsupportedModelError for any other type."""
         self.check(name)
         return self.part(name)
 
@@ -101,9 +106,11 @@ class SafetensorsWeights:
         return values.view(_PART_DTYPES[tensor.dtype]).view(tensor.shape)
 
     def quantized(self, name: str) -> Quantized | None:
+        """None: what several tensors mean together is read elsewhere."""
         return None  # what several tensors say together is weights/quantized.py's to read
 
     def release(self, name: str) -> None:
+        """Nothing: what was read is the caller's."""
         pass  # what was read is the caller's
 
 

@@ -54,21 +54,27 @@ class GgufWeights:
 
     @property
     def file(self) -> str:
+        """What messages call it."""
         return self._gguf.file
 
     def names(self) -> Collection[str]:
+        """Every tensor's name."""
         return self._gguf.tensors.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, rows first, without reading it."""
         return self._gguf.tensors[name].shape
 
     def check(self, name: str) -> None:
+        """Raise UnsupportedModelError, naming the tensor, unless its stored type can be read."""
         check_supported(self._gguf.tensors[name], file=self.file)
 
     def tensor(self, name: str) -> Tensor:
+        """A tensor as floating-point numbers, in memory of its own."""
         return unpack(self._gguf, name)
 
     def quantized(self, name: str) -> Quantized | None:
+        """A matrix in its blocks; None for plain numbers and for tensors that are no matrix."""
         tensor = self._gguf.tensors[name]
         if tensor.type in PLAIN or len(tensor.shape) != 2:
             return None
@@ -76,4 +82,5 @@ class GgufWeights:
         return BlockMatrix(tensor.type, (rows, columns), self._gguf.data(name))
 
     def release(self, name: str) -> None:
+        """Hold no memory for a tensor that was read; it can be read again."""
         self._gguf.release(name)

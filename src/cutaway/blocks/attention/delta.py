@@ -56,6 +56,7 @@ class ByHead(nn.Module):
         self.rates = Linear(width, (2 * sizes.num_value_heads,))
 
     def forward(self, hidden: Tensor) -> Read:
+        """Read the tokens, and sort what was read by kind. Shapes: hidden [T, D]."""
         sizes = self.sizes
         value = sizes.shared * sizes.value_size
         heads = self.joined(hidden).view(len(hidden), sizes.num_key_heads, -1)
@@ -77,6 +78,7 @@ class ByKind(nn.Module):
         self.rates = Linear(width, [sizes.num_value_heads] * 2)
 
     def forward(self, hidden: Tensor) -> Read:
+        """Read the tokens. Shapes: hidden [T, D]."""
         inputs, gate = self.joined(hidden).tensor_split([self.sizes.channels], dim=-1)
         rate, speed = self.rates(hidden).chunk(2, dim=-1)
         return Read(inputs, _gates(gate, self.sizes), rate, speed)
@@ -105,9 +107,14 @@ class DeltaLayer(nn.Module):
 
     @property
     def cache_spec(self) -> CacheSpec:
+        """What the layer keeps of each sequence: a state, whatever its length."""
         return self.sizes.state_spec
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        """Run each sequence's tokens through its state, one after the other.
+
+        Shapes: hidden [T, D] -> [T, D].
+        """
         inputs, gate, *rates = self.reader(hidden)
         rate, decay = self._rates(*rates)
         mixed = torch.cat(

@@ -93,11 +93,17 @@ class GroupedAttention(nn.Module):
 
     @property
     def cache_spec(self) -> CacheSpec:
+        """What the layer keeps of each token; nothing where it reads another layer's keys."""
         if self.source is not None:
             return CacheSpec((), self.extent, source=self.source)
         return grouped_cache_spec(self.num_groups, self.head_size, self.extent)
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        """What attention adds to the stream.
+
+        rotation: by the layer's frequencies; None without them.
+        Shapes: hidden [T, D] -> [T, D].
+        """
         heads = self.qkv(hidden).view(hidden.shape[0], -1, self.head_size)  # [T, H + 2G, C]
         if self._is_fused(heads, rotation, step, layer):
             mixed = self._fused(heads, cast(Cosines, rotation), step, layer)

@@ -82,9 +82,15 @@ class LatentAttention(nn.Module):
 
     @property
     def cache_spec(self) -> CacheSpec:
+        """What the layer keeps of each token: a latent, and one key that turns."""
         return latent_cache_spec(self.rank, self.rotary_size)
 
     def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+        """What attention adds to the stream.
+
+        rotation: by the layer's frequencies; None without them.
+        Shapes: hidden [T, D] -> [T, D].
+        """
         up_key, up_value = self._ups(hidden.dtype)
         plain, turned = self._query(hidden, rotation)
         absorbed = (plain.transpose(0, 1) @ up_key).transpose(0, 1)  # [T, H, R]

@@ -102,6 +102,7 @@ def use_isa(name: str) -> None:
 
 
 def num_threads() -> int:
+    """How many threads native operations use."""
     return library().cw_num_threads()
 
 

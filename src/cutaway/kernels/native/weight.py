@@ -40,14 +40,17 @@ class Kind(IntEnum):
 
     @property
     def is_integer(self) -> bool:
+        """Whether numbers are integers with scales."""
         return self >= Kind.Q8
 
     @property
     def has_bytes(self) -> bool:
+        """Whether each integer takes a whole byte."""
         return self in (Kind.Q8, Kind.Q8_AFFINE, Kind.Q8_HALVES)
 
     @property
     def is_affine(self) -> bool:
+        """Whether each group has an offset beside its scale."""
         return self in (Kind.Q4_AFFINE, Kind.Q8_AFFINE, Kind.Q4_HALVES)
 
     @property
@@ -198,9 +201,11 @@ class PackedWeight:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes that it takes, scales included."""
         return self.data.nbytes
 
     def struct(self) -> structs.Weight:
+        """The form that native operations take; it points into this weight's memory."""
         return structs.Weight(self.data.data_ptr(), self.num_rows, self.num_columns, self.kind)
 
 
