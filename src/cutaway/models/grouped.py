@@ -283,9 +283,9 @@ def decoder_from_gguf(
     *,
     base: float = 10_000.0,
 ) -> GroupedDecoder:
-    """Llama's form by GGUF metadata, its fields without the prefix; an architecture replaces what
-    differs.
+    """Llama's form by GGUF metadata; an architecture replaces what differs.
 
+    metadata: fields without the prefix.
     shapes: of the tensors.   factors: as positions.from_gguf takes them, with base.
     """
     sizes = sizes_from_gguf(metadata, shapes)

@@ -44,8 +44,10 @@ def from_gguf(
     shapes: Mapping[str, tuple[int, ...]],
     factors: Mapping[str, tuple[float, ...]],
 ) -> GroupedDecoder:
-    """Read GGUF metadata, its fields without the prefix "smollm3."; it has no word for the layers
-    without positions, which are those of the published model."""
+    """Read GGUF metadata, its fields without the prefix "smollm3.".
+
+    It has no word for the layers without positions: they are those of the published model.
+    """
     made = replace(decoder_from_gguf("smollm3", metadata, shapes, factors), is_interleaved=True)
     return _without_positions(made, range(_INTERVAL - 1, made.sizes.num_layers, _INTERVAL))
 

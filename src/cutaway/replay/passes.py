@@ -19,8 +19,10 @@ SeeRow = Callable[[int, Tensor], None]
 
 
 def levels_of(engine: Engine, answer: AnswerRecord) -> tuple[Level, ...]:
-    """How an answer may be run again: first in steps of any size, where its kernels sum in an
-    order that depends on neither rows nor company, and in those of serving if a checksum differs.
+    """How an answer may be run again, in the order in which to try.
+
+    First in steps of any size, where its kernels sum in an order that depends on neither rows nor
+    company; in those of serving if a checksum differs.
     """
     ledger = engine.ledger
     assert ledger is not None, "an answer comes from the ledger"

@@ -121,8 +121,10 @@ def verify(
 
 
 def bytes_of_rows(num_tokens: int, *, vocab_size: int, has_grammar: bool) -> int:
-    """Memory that rows_of takes at most: a row of each token, with a bit for each id that it may
-    be where a grammar says so."""
+    """Bytes that rows_of takes at most.
+
+    A row for each token, and a bit for each id where a grammar says which may come.
+    """
     return num_tokens * (_ROW_BYTES + (vocab_size // 8 if has_grammar else 0))
 
 

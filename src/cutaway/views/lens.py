@@ -212,8 +212,10 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
 
 
 def flops(subject: Subject, query: Query) -> int:
-    """Of the products with the unembedding: once more at the last layer, for what came where
-    nothing was drawn."""
+    """Operations of the products with the unembedding.
+
+    The last layer counts once more, for what came where nothing was drawn.
+    """
     layers = 1 if query.layer is not None else len(layers_of(subject, query))
     facts, positions = subject.facts, positions_of(subject, query)
     return 2 * facts.width * facts.vocab_size * (1 + layers) * len(positions)
