@@ -68,22 +68,23 @@ PLACES = tuple(
         "sampling.grammar": "GrammarState.masks GrammarState.completes GrammarState.fitting",
         "engine.scheduler": "Scheduler.schedule Scheduler.complete Scheduler.finish Scheduler.add",
         "engine.waiting": "WaitingQueue.first WaitingQueue.pop WaitingQueue.add",
-        "engine.admission": "Admission.open Admission.add Admission.release Admission.discard "
-        "Admission.compiled",
+        "engine.admission": "AdmissionQueue.open AdmissionQueue.add AdmissionQueue.release "
+        "AdmissionQueue.discard AdmissionQueue.compiled",
         "cache.paged": "PagedCache.admit PagedCache.reserve PagedCache.commit "
         "PagedCache.truncate PagedCache.release",
         "cache.allocator": "PageAllocator.take",
-        "engine.child": "Child._do Child._say Child._tell Child._pass_on command written",
-        "engine.outbox": "Outbox.put",
-        "engine.loop": "take_in",
-        "engine.card": "stats_of",
-        "engine.snapshot": "snapshot_of",
-        "engine.feeds": "Feeds.open Feeds.more Feeds.leave Feeds.step",
-        "engine.lane": "Lane.add Lane.compare Lane.leave Lane.step framed view_of",
-        "engine.trials": "Trials.open Trials.leave Trials.step",
-        "engine.events": "Teller.told",
-        "engine.process": "ProcessService._hear",
-        "engine.spawn": "report",
+        "service.child": "Child._do Child._say Child._tell Child._pass_on command written",
+        "service.outbox": "Outbox.put",
+        "service.loop": "take_in",
+        "service.card": "stats_of",
+        "service.snapshot": "snapshot_of",
+        "service.feeds": "Feeds.open Feeds.more Feeds.leave Feeds.step",
+        "service.view_queue": "ViewQueue.add ViewQueue.compare ViewQueue.leave ViewQueue.step "
+        "framed view_of",
+        "compare.trials": "Trials.open Trials.leave Trials.step",
+        "service.events": "Teller.told",
+        "service.process": "ProcessService._hear",
+        "service.spawn": "report",
     }.items()
     for name in names.split()
 )

@@ -18,7 +18,7 @@ import torch
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import SamplingParams
 from cutaway.engine.tokenizer_of import tokenizer_of
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammar import GrammarState
 from cutaway.sampling.grammar_compiler import GrammarCompiler
 from cutaway.sampling.sampler import Sampler
@@ -64,7 +64,7 @@ def main() -> None:
             taken = time.perf_counter() - began
             for times, allowed in ((masked, masks), (free, [None] * size)):
                 rows = [
-                    Row(params=params, seed=index, position=position, allowed=mask)
+                    SamplerRow(params=params, seed=index, position=position, allowed=mask)
                     for index, mask in enumerate(allowed)
                 ]
                 began = time.perf_counter()

@@ -20,7 +20,7 @@ from cutaway import LLM
 from cutaway.core.looks import ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.service.view_queue import Lane
+from cutaway.service.view_queue import ViewQueue
 from cutaway.views import VIEWS
 
 TEXTS = ("a" * 9_999, "word and " * 1_100)
@@ -66,11 +66,11 @@ def served(engine: Engine, num_tokens: int) -> list[float]:
 
 def line(engine: Engine, view: str, places: Mapping[str, Any]) -> str:
     """What one view took, the pace of its like known."""
-    lane = Lane(engine)
+    view_queue = ViewQueue(engine)
     for number in range(2):
-        looked(lane, view, places, number)
-    _, priced = looked(lane, view, places, 2, is_cost=True)
-    pieces, answer = looked(lane, view, places, 2)
+        looked(view_queue, view, places, number)
+    _, priced = looked(view_queue, view, places, 2, is_cost=True)
+    pieces, answer = looked(view_queue, view, places, 2)
     foreseen = json.loads(priced)["seconds"] if isinstance(priced, bytes) else 0.0
     told = f"{len(answer):,} bytes" if isinstance(answer, bytes) else str(answer)[:40]
     shown = ", ".join(f"{name} {str(value)[:8]}" for name, value in places.items())
@@ -80,7 +80,12 @@ def line(engine: Engine, view: str, places: Mapping[str, Any]) -> str:
 
 
 def looked(
-    lane: Lane, view: str, places: Mapping[str, Any], number: int, *, is_cost: bool = False
+    view_queue: ViewQueue,
+    view: str,
+    places: Mapping[str, Any],
+    number: int,
+    *,
+    is_cost: bool = False,
 ) -> tuple[list[float], object]:
     """Seconds of each piece, and what was told."""
     told: list[object] = []
@@ -95,11 +100,11 @@ def looked(
         max_bytes=2**28 - number,  # another bound is another look: nothing is there already
         max_flops=2 * 10**13,
     )
-    lane.add(1, asked, told.append)
+    view_queue.add(1, asked, told.append)
     pieces: list[float] = []
-    while lane.has_work:
+    while view_queue.has_work:
         began = perf_counter()
-        lane.step()
+        view_queue.step()
         pieces.append(perf_counter() - began)
     return pieces, told[0]
 

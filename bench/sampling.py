@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.sampler import Sampler, sample_plain
 from cutaway.sampling.weights import (
     LEAST_EXPONENT,
@@ -80,7 +80,7 @@ def measured(name: str, vocab_size: int, num_rows: int, device: str, *, is_plain
     logits = (flat if name.endswith("flat") else peaked)(num_rows, vocab_size).to(device)
     params = SETTINGS[name]
     rows = [
-        Row(
+        SamplerRow(
             params=params,
             seed=i,
             position=len(PROMPT) + len(OUTPUT),

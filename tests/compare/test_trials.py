@@ -27,7 +27,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.packed import Packed
 from cutaway.service import view_queue as lanes
-from cutaway.service.view_queue import Lane
+from cutaway.service.view_queue import ViewQueue
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.payload import as_json
 from services import heard, make_model, request, running
@@ -61,19 +61,19 @@ def events_of(told: Told) -> list[dict[str, Any]]:
 
 
 def ended(
-    lane: Lane, wanted: ComparisonRequest, between: Callable[[], None] = lambda: None
+    view_queue: ViewQueue, wanted: ComparisonRequest, between: Callable[[], None] = lambda: None
 ) -> Told:
     """Run one comparison to its end, with something in front of each step."""
     told: Told = []
-    lane.compare("one", wanted, told.append)
-    while lane.has_work:
+    view_queue.compare("one", wanted, told.append)
+    while view_queue.has_work:
         between()
-        lane.step()
+        view_queue.step()
     return told
 
 
 def fault_of(engine: Engine, wanted: ComparisonRequest) -> CutawayError:
-    (fault,) = ended(Lane(engine), wanted)
+    (fault,) = ended(ViewQueue(engine), wanted)
     assert isinstance(fault, CutawayError)
     return fault
 
@@ -100,7 +100,7 @@ def without_times(found: dict[str, Any]) -> dict[str, Any]:
 def test_it_finds_what_a_comparison_in_one_go_finds(change: str) -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT, temperature=0.9, seed=5)
-    events = events_of(ended(Lane(engine), tried(answer, change)))
+    events = events_of(ended(ViewQueue(engine), tried(answer, change)))
     wanted = compare(engine, answer, change_of(change), name="tiny", num_runs=1)
     plain = json.loads(json.dumps(as_json(wanted)))
     assert without_times(events[-1]) == without_times(plain)
@@ -114,7 +114,7 @@ def test_it_finds_what_a_comparison_in_one_go_finds(change: str) -> None:
 def test_tokens_of_others_come_between_its_steps_and_are_what_they_were() -> None:
     engine, alone = engine_of(), engine_of()
     answer = answered(engine, PROMPT, temperature=0.9, seed=5)
-    lane, order = Lane(engine), list[str]()
+    view_queue, order = ViewQueue(engine), list[str]()
     others = [
         replace(each, request_id=f"other-{each.request_id}") for each in engines.workload(3, 4)
     ]
@@ -131,7 +131,7 @@ def test_tokens_of_others_come_between_its_steps_and_are_what_they_were() -> Non
             order.append("others")
         order.append("ours")
 
-    told = ended(lane, tried(answer, "temperature=1.5", num_runs=4), serve)
+    told = ended(view_queue, tried(answer, "temperature=1.5", num_runs=4), serve)
     found = events_of(told)[-1]
     changes = sum(one != other for one, other in pairwise(order))
     assert not left and changes > 20, "steps of both took turns"
@@ -163,7 +163,7 @@ def test_rows_of_others_have_the_same_bits_beside_one(tmp_path: Path) -> None:
         if engine.has_work:
             engine.step()
 
-    assert events_of(ended(Lane(engine), tried(answer, "ablate=0"), serve))
+    assert events_of(ended(ViewQueue(engine), tried(answer, "ablate=0"), serve))
     while engine.has_work:
         engine.step()
     engines.run(alone, [request_])
@@ -179,7 +179,7 @@ def test_rows_of_others_have_the_same_bits_beside_one(tmp_path: Path) -> None:
 def test_looks_go_first_and_comparisons_in_their_order() -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT)
-    lane, order = Lane(engine), list[str]()
+    view_queue, order = ViewQueue(engine), list[str]()
 
     def ending(name: str) -> Callable[[EventBatch | CutawayError], None]:
         return lambda told: (
@@ -187,30 +187,30 @@ def test_looks_go_first_and_comparisons_in_their_order() -> None:
         )
 
     for name in ("one", "two"):
-        lane.compare(name, tried(answer, "seed=1"), ending(name))
-    lane.step()
-    lane.add(0, look_of(answer), lambda frame: order.append("look"))
-    while lane.has_work:
-        lane.step()
+        view_queue.compare(name, tried(answer, "seed=1"), ending(name))
+    view_queue.step()
+    view_queue.add(0, look_of(answer), lambda frame: order.append("look"))
+    while view_queue.has_work:
+        view_queue.step()
     assert order == ["look", "one", "two"]
 
 
 def test_a_look_that_nobody_waits_for_is_not_computed() -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT)
-    lane, told = Lane(engine), list[object]()
+    view_queue, told = ViewQueue(engine), list[object]()
     for number in range(lanes.MOST_WAITING):
-        lane.add(number, look_of(answer), told.append)
-    lane.add("one more", look_of(answer), told.append)
+        view_queue.add(number, look_of(answer), told.append)
+    view_queue.add("one more", look_of(answer), told.append)
     (fault,) = told
     assert isinstance(fault, OverloadedError) and "64 looks wait already" in str(fault)
-    lane.step()  # the first is begun
+    view_queue.step()  # the first is begun
     for number in range(lanes.MOST_WAITING - 1):
-        lane.leave(number)
-    lane.leave(0)  # may be said again
-    lane.add("next", look_of(answer), told.append)
-    while lane.has_work:
-        lane.step()
+        view_queue.leave(number)
+    view_queue.leave(0)  # may be said again
+    view_queue.add("next", look_of(answer), told.append)
+    while view_queue.has_work:
+        view_queue.step()
     assert len(told) == 3 and told[1] == told[2] and isinstance(told[1], bytes)
     assert engine.sink is None and not engine.has_work
 
@@ -233,40 +233,40 @@ def look_of(answer: AnswerRecord) -> ViewRequest:
 def test_one_that_nobody_waits_for_leaves_nothing(change: str) -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT)
-    stats, lane = engine.cache_stats, Lane(engine)
+    stats, view_queue = engine.cache_stats, ViewQueue(engine)
     told: Told = []
-    lane.compare("one", tried(answer, change), told.append)
+    view_queue.compare("one", tried(answer, change), told.append)
     for _ in range(5):
-        lane.step()
-    lane.leave("one")
-    lane.leave("one")  # may be said again
-    assert not lane.has_work and not any(b.is_last for b in told if isinstance(b, EventBatch))
+        view_queue.step()
+    view_queue.leave("one")
+    view_queue.leave("one")  # may be said again
+    assert not view_queue.has_work and not any(b.is_last for b in told if isinstance(b, EventBatch))
     assert engine.sink is None and engine.cache_stats == stats and not engine.has_work
-    assert events_of(ended(lane, tried(answer, change)))[-1]["type"] == "comparison"
+    assert events_of(ended(view_queue, tried(answer, change)))[-1]["type"] == "comparison"
 
 
 def test_so_many_wait_and_no_more() -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT)
-    lane, told = Lane(engine), list[EventBatch | CutawayError]()
+    view_queue, told = ViewQueue(engine), list[EventBatch | CutawayError]()
     for number in range(trials.MOST_OF_OWNER):
-        lane.compare(number, tried(answer, "seed=1"), told.append)
+        view_queue.compare(number, tried(answer, "seed=1"), told.append)
     assert not told
-    lane.compare("more", tried(answer, "seed=1"), told.append)
+    view_queue.compare("more", tried(answer, "seed=1"), told.append)
     (fault,) = told
     assert isinstance(fault, OverloadedError) and "4 of one owner" in str(fault)
     others = [replace(request(f"own-{n}"), owner=f"own-{n}") for n in range(trials.MOST_WAITING)]
     engines.run(engine, others)
     for number in range(trials.MOST_OF_OWNER, trials.MOST_WAITING):
         owned = {"request_id": f"own-{number}", "owner": f"own-{number}"}
-        lane.compare(number, tried(answer, "seed=1", **owned), told.append)
+        view_queue.compare(number, tried(answer, "seed=1", **owned), told.append)
     assert len(told) == 1
     owned = {"request_id": "own-0", "owner": "own-0"}
-    lane.compare("most", tried(answer, "seed=1", **owned), told.append)
+    view_queue.compare("most", tried(answer, "seed=1", **owned), told.append)
     assert len(told) == 2 and isinstance(told[1], OverloadedError)
     for number in range(trials.MOST_WAITING):
-        lane.leave(number)
-    assert not lane.has_work
+        view_queue.leave(number)
+    assert not view_queue.has_work
 
 
 def test_what_cannot_be_is_told_and_the_next_goes_on() -> None:
@@ -286,7 +286,7 @@ def test_what_cannot_be_is_told_and_the_next_goes_on() -> None:
     for fields, kind, words in cases:
         fault = fault_of(engine, tried(answer, **{"change": "seed=1", **fields}))
         assert isinstance(fault, kind) and words.lower() in str(fault).lower(), str(fault)
-    assert len(ended(Lane(engine), tried(answer, "seed=1"))) > 1
+    assert len(ended(ViewQueue(engine), tried(answer, "seed=1"))) > 1
 
 
 @pytest.mark.parametrize("lever", NOT_SERVED)
@@ -300,7 +300,7 @@ def test_a_shorter_comparison_is_the_beginning_of_a_longer_one() -> None:
     engine = engine_of()
     answer = answered(engine, PROMPT, temperature=0.9, seed=5)
     whole, short = (
-        events_of(ended(Lane(engine), tried(answer, "temperature=1.5", max_tokens=count)))[-1]
+        events_of(ended(ViewQueue(engine), tried(answer, "temperature=1.5", max_tokens=count)))[-1]
         for count in (None, 4)
     )
     assert short["changed_token_ids"] == whole["changed_token_ids"][:4]

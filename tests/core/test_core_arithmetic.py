@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.core.arithmetic import Matrices, ModelWork, Reading, Work
+from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork, Work
 from cutaway.core.layout import FULL, Extent, Window
 
 
@@ -21,7 +21,7 @@ def seen(extent: Extent, position: int) -> set[int]:
 def test_a_part_reads_what_its_queries_see_and_writes_its_own(
     extent: Extent, start: int, end: int
 ) -> None:
-    work = Reading(extent, num_layers=3, bytes_per_token=10, pair_values=7).work(start, end)
+    work = CacheReads(extent, num_layers=3, bytes_per_token=10, pair_values=7).work(start, end)
     keys = [seen(extent, position) for position in range(start, end)]
     assert work.pair_flops == 2 * 7 * 3 * sum(map(len, keys))
     assert work.cache_bytes == 10 * 3 * (len(set[int]().union(*keys)) + end - start)
@@ -46,6 +46,6 @@ def test_parts_of_a_step_add_up_to_the_step() -> None:
 
 
 def test_a_state_is_read_and_written_whatever_the_length() -> None:
-    reading = Reading(Window(2), num_layers=3, bytes_per_token=0, pair_values=0, state_bytes=100)
+    reading = CacheReads(Window(2), num_layers=3, bytes_per_token=0, pair_values=0, state_bytes=100)
     assert reading.work(0, 1) == reading.work(50, 90) == Work(cache_bytes=600.0)
     assert Work().intensity == 0 and Work(10, 10, 30, 10).intensity == 2

@@ -163,7 +163,7 @@ def test_recording_switches_itself_off_and_says_so(
 def test_a_request_is_added_whole_or_not_at_all(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("Admission.add", "WaitingQueue.add", "Recorder.opened"):
+    for place in ("AdmissionQueue.add", "WaitingQueue.add", "Recorder.opened"):
         planter = planting.Planter()
         with monkeypatch.context(), planter.everywhere():
             planter.arm(place, 1, MemoryError)

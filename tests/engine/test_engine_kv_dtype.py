@@ -9,7 +9,7 @@ import torch
 
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
-from cutaway.engine.build import num_pages, numbers_of
+from cutaway.engine.build import num_pages, precision_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.model import LoadedModel
 from engines import Answer, engine, loaded, run, workload
@@ -53,9 +53,9 @@ def test_scores_are_near_those_of_an_exact_cache(dtype: torch.dtype) -> None:
 
 def test_setting_names_the_dtype_of_the_cache_alone() -> None:
     cpu = torch.device("cpu")
-    assert numbers_of("float32", cpu, kv_dtype="int8").cache == torch.int8
-    assert numbers_of("float32", cpu, kv_dtype="int8").activations == torch.float32
-    assert numbers_of("bfloat16", cpu).cache == torch.bfloat16
+    assert precision_of("float32", cpu, kv_dtype="int8").cache == torch.int8
+    assert precision_of("float32", cpu, kv_dtype="int8").activations == torch.float32
+    assert precision_of("bfloat16", cpu).cache == torch.bfloat16
     with pytest.raises(ConfigError, match="kv_dtype is 'int7'; it must be one of auto, float32"):
         EngineConfig(kv_dtype="int7")
 

@@ -18,7 +18,7 @@ from cutaway.engine.engine import Engine
 from cutaway.replay.answers import verify_answer
 from cutaway.replay.look import Look
 from cutaway.sampling import sampler
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.views import view_of
 from cutaway.views.query import Query
 from engines import run
@@ -36,10 +36,10 @@ class TopA:
 
     name = "top_a"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         return row.params.is_greedy or getattr(row.params, "top_a", 0.0) == 0
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         weights = candidates.weights
         shares = weights.new_tensor([[getattr(row.params, "top_a", 0.0)] for row in rows])
         floor = weights.amax(dim=-1, keepdim=True) * shares
@@ -92,7 +92,9 @@ def test_stages_in_another_order_than_the_native_one_are_not_forced_into_it(
 ) -> None:
     logits = torch.randn(40, 500, generator=torch.Generator().manual_seed(1)) * 3
     rows = [
-        Row(params=SamplingParams(temperature=2.0, min_p=0.2, top_p=0.9), seed=seed, position=4)
+        SamplerRow(
+            params=SamplingParams(temperature=2.0, min_p=0.2, top_p=0.9), seed=seed, position=4
+        )
         for seed in range(40)
     ]
     first, temperature, *others = sampler.ORDER[3:]

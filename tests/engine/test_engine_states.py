@@ -16,7 +16,7 @@ from cutaway.cache.pool import Pool
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, group_layers
 from cutaway.core.request import Request, SamplingParams
-from cutaway.core.shapes import Delta
+from cutaway.core.shapes import DeltaShape
 from cutaway.core.step import Step
 from cutaway.engine import memory
 from cutaway.engine.build import load_model
@@ -32,7 +32,7 @@ from engines import engine, run, workload
 
 PAGE = 8  # of engines.engine
 WIDTH = 12
-SIZES = Delta(num_key_heads=2, num_value_heads=4, key_size=6, value_size=5, kernel=3)
+SIZES = DeltaShape(num_key_heads=2, num_value_heads=4, key_size=6, value_size=5, kernel=3)
 
 
 @pytest.fixture(scope="module")

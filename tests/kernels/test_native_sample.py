@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cutaway.core.request import SamplingParams
 from cutaway.kernels import native
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Sampled, Sampler, sample_native, sample_plain
 
 pytestmark = needs_native
@@ -34,7 +34,7 @@ def plain_of(results: list[Sampled]) -> list[tuple[object, ...]]:
     ]
 
 
-def assert_alike(logits: Tensor, rows: list[Row]) -> None:
+def assert_alike(logits: Tensor, rows: list[SamplerRow]) -> None:
     drawn = sample_native(native.Sampling(logits), rows)
     assert plain_of(drawn) == plain_of(sample_plain(logits, rows))
 
@@ -86,7 +86,7 @@ def test_any_settings_on_any_logits(
     kind: str, size: int, chosen: list[SamplingParams], seed: int, num_logprobs: int | None
 ) -> None:
     rows = [
-        Row(
+        SamplerRow(
             params=each,
             seed=seed,
             position=index,
@@ -114,7 +114,7 @@ SETTINGS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_instruction_set_and_number_of_threads(isa: str, kind: str) -> None:
     rows = [
-        Row(params=SamplingParams(**each), seed=7, position=index)
+        SamplerRow(params=SamplingParams(**each), seed=7, position=index)
         for index, each in enumerate(SETTINGS * 2)
     ]
     for size in (17, 1000, 5000):
@@ -132,7 +132,7 @@ def test_threads_divide_few_rows_and_draw_the_same(isa: str, kind: str) -> None:
         {**each, "logit_bias": {3: 2.5}} if at % 2 else each for at, each in enumerate(SETTINGS)
     ]
     rows = [
-        Row(params=SamplingParams(**each), seed=11, position=index)
+        SamplerRow(params=SamplingParams(**each), seed=11, position=index)
         for index, each in enumerate(settings)
     ]
     for size, count, threads in ((5, 7, 14), (1000, 7, 14), (1000, 1, 2), (1000, 1, 20)):
@@ -144,7 +144,7 @@ def test_threads_divide_few_rows_and_draw_the_same(isa: str, kind: str) -> None:
 def test_many_draws_of_one_row() -> None:
     # Every token of a small vocabulary is drawn, the last one too.
     logits = torch.linspace(-1, 1, 24)[None].repeat(2000, 1)
-    rows = [Row(params=SamplingParams(top_p=0.97), seed=3, position=p) for p in range(2000)]
+    rows = [SamplerRow(params=SamplingParams(top_p=0.97), seed=3, position=p) for p in range(2000)]
     assert_alike(logits, rows)
     drawn = {each.token_id for each in sample_native(native.Sampling(logits), rows)}
     assert len(drawn) > 20 and 23 in drawn
@@ -155,16 +155,16 @@ def test_a_step_without_rows_draws_nothing() -> None:
 
 
 def test_a_wrong_row_is_refused() -> None:
-    row = Row(params=SamplingParams(), seed=1, position=1)
+    row = SamplerRow(params=SamplingParams(), seed=1, position=1)
     with pytest.raises(AssertionError, match="not a contiguous float32"):
         sample_native(native.Sampling(torch.zeros(2, 64)[:, ::2].double()), [row, row])
 
 
 def test_logits_that_changed_where_they_lie_are_read_anew() -> None:
     sampler, logits = Sampler(256), torch.empty(2, 256)
-    plain = Row(params=SamplingParams(temperature=0.7), seed=5, position=9)
-    biased = Row(params=SamplingParams(logit_bias={7: 100.0}), seed=5, position=9)
-    edited: list[Row] = [biased, plain]
+    plain = SamplerRow(params=SamplingParams(temperature=0.7), seed=5, position=9)
+    biased = SamplerRow(params=SamplingParams(logit_bias={7: 100.0}), seed=5, position=9)
+    edited: list[SamplerRow] = [biased, plain]
     for seed, rows in enumerate(([plain, plain], edited, [plain, plain], edited[::-1])):
         logits.copy_(torch.randn(2, 256, generator=torch.Generator().manual_seed(seed)))
         assert plain_of(sampler.sample(logits, rows)) == plain_of(sample_plain(logits, rows))

@@ -32,7 +32,7 @@ from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
 from cutaway.kernels.norm import triton as triton_norm  # noqa: E402
 from cutaway.kernels.store import scaled  # noqa: E402
 from cutaway.sampling import sampler  # noqa: E402
-from cutaway.sampling.candidates import Row  # noqa: E402
+from cutaway.sampling.candidates import SamplerRow  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 # The interpreter computes by NumPy, which warns where a GPU gives infinity, and has no bfloat16.
@@ -247,9 +247,9 @@ def test_a_sequence_is_summed_alike_in_tables_of_any_width_that_split_it_alike()
     assert torch.equal(before[:2], after[:2]) and not torch.equal(before[2], after[2])
 
 
-def rows_of(count: int, **settings: float) -> list[Row]:
+def rows_of(count: int, **settings: float) -> list[SamplerRow]:
     params = SamplingParams(**settings)
-    return [Row(params=params, seed=7 + i, position=3 * i) for i in range(count)]
+    return [SamplerRow(params=params, seed=7 + i, position=3 * i) for i in range(count)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

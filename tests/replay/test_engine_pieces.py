@@ -21,7 +21,7 @@ from cutaway.core.looks import ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.host import turns
-from cutaway.service.view_queue import Lane
+from cutaway.service.view_queue import ViewQueue
 from cutaway.views import VIEWS
 from cutaway.views.payload import Payload
 from cutaway.views.query import Query
@@ -124,7 +124,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *, breath: float = 0.0) -> Iterato
 def looked(engine: Engine, query: dict[str, Any]) -> None:
     """Ask for a view and take all its steps. What it cannot show here it says."""
     places = {name: value for name, value in query.items() if name != "view"}
-    lane, told = Lane(engine), list[object]()
+    view_queue, told = ViewQueue(engine), list[object]()
     asked = ViewRequest(
         request_id="long",
         choice=0,
@@ -136,9 +136,9 @@ def looked(engine: Engine, query: dict[str, Any]) -> None:
         max_bytes=2**28,
         max_flops=10**13,
     )
-    lane.add(1, asked, told.append)
-    while lane.has_work:
-        lane.step()
+    view_queue.add(1, asked, told.append)
+    while view_queue.has_work:
+        view_queue.step()
     assert len(told) == 1
 
 

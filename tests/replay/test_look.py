@@ -18,7 +18,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay.answers import plan_answer, replay_answer
 from cutaway.replay.look import Look
-from cutaway.replay.view_cost import Cost, Pace, timed
+from cutaway.replay.view_cost import TimePredictor, ViewCost, timed
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.query import Query
@@ -212,7 +212,7 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     assert cost.seconds == wanted.seconds
     look.take(lens.wants(look.subject, query))
     assert look.foreseen(lens, query).num_tokens == 0, "what is there costs its products alone"
-    assert look.foreseen(view_of("tokens"), Query()) == Cost(0, 0, 0)
+    assert look.foreseen(view_of("tokens"), Query()) == ViewCost(0, 0, 0)
 
 
 def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,22 +235,25 @@ def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.Mon
 
 
 def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:
-    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0)
-    told = [pace.seconds(cost)]
+    predictor, cost = TimePredictor(), ViewCost(1, 1, 1, seconds=2.0)
+    told = [predictor.seconds(cost)]
     for _ in range(3):
-        pace.replayed(cost, 8.0)
-        told.append(pace.seconds(cost))
+        predictor.learn_replay(cost, 8.0)
+        told.append(predictor.seconds(cost))
     assert told == [2.0, 2.0, 2.0, 8.0]  # two may be slow because somebody else is at work
     for _ in range(10):
-        pace.replayed(replace(cost, seconds=0.001), 1.0)
-    assert pace.seconds(cost) == 8.0
+        predictor.learn_replay(replace(cost, seconds=0.001), 1.0)
+    assert predictor.seconds(cost) == 8.0
 
 
 def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
-    pace, cost = Pace(), Cost(1, 1, 1, seconds=2.0, own_flops=100, own_seconds=0.5)
-    assert pace.seconds(cost, "lens") == 2.5, "at the rate of steps, until one was seen"
-    pace.showed(cost, "lens", 3.0)
-    assert pace.seconds(replace(cost, own_flops=200), "lens") == pytest.approx(2.0 + 6.0)
-    assert pace.seconds(cost, "tokens") == 2.5, "of each view alone"
-    pace.showed(Cost(0, 0, 0), "tokens", 0.04)
-    assert pace.seconds(Cost(0, 0, 0), "tokens") == pytest.approx(0.04)
+    predictor, cost = (
+        TimePredictor(),
+        ViewCost(1, 1, 1, seconds=2.0, own_flops=100, own_seconds=0.5),
+    )
+    assert predictor.seconds(cost, "lens") == 2.5, "at the rate of steps, until one was seen"
+    predictor.learn_view(cost, "lens", 3.0)
+    assert predictor.seconds(replace(cost, own_flops=200), "lens") == pytest.approx(2.0 + 6.0)
+    assert predictor.seconds(cost, "tokens") == 2.5, "of each view alone"
+    predictor.learn_view(ViewCost(0, 0, 0), "tokens", 0.04)
+    assert predictor.seconds(ViewCost(0, 0, 0), "tokens") == pytest.approx(0.04)

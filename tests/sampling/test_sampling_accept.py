@@ -11,7 +11,7 @@ import torch
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.accept import accept
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Sampled, Sampler
 
 VOCAB_SIZE = 40
@@ -37,8 +37,8 @@ def model(history: list[int]) -> torch.Tensor:
     return logits
 
 
-def row_for(params: SamplingParams, output: list[int]) -> Row:
-    return Row(
+def row_for(params: SamplingParams, output: list[int]) -> SamplerRow:
+    return SamplerRow(
         params=params,
         seed=11,
         position=len(PROMPT) + len(output),
@@ -123,7 +123,7 @@ def test_f01_a_fixed_draft_keeps_the_distribution() -> None:
     # p = (.6, .3, .1), draft token 1: accepted with p(1) = 0.3, else the residual (6/7, 0, 1/7).
     num_draws = 20_000
     logits = torch.tensor([0.6, 0.3, 0.1]).log().expand(num_draws, -1)
-    rows = [Row(params=SamplingParams(), seed=5, position=i) for i in range(num_draws)]
+    rows = [SamplerRow(params=SamplingParams(), seed=5, position=i) for i in range(num_draws)]
     first = [s.token_id for s in Sampler(3).sample(logits, rows)]
     emitted = [accept([token, 0], [1]) for token in first]
     accepted = [tokens for tokens in emitted if len(tokens) == 2]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Row
-from cutaway.sampling.effects import Outcome, outcomes, trace
+from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.effects import DrawOutcome, outcomes, trace
 from cutaway.sampling.sampler import ORDER, Sampler
 
 
@@ -17,7 +17,7 @@ def test_trace_gives_the_very_token_of_the_sampler() -> None:
     logits = torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 3
     for position in range(30):
         params = SamplingParams(temperature=0.8, min_p=0.001, top_k=50, top_p=0.9)
-        row = Row(params=params, seed=4, position=position)
+        row = SamplerRow(params=params, seed=4, position=position)
         traced = trace(logits, row).draw
         sampled = Sampler(2000).sample(logits[None], [row])[0]
         assert traced is not None
@@ -34,24 +34,24 @@ def test_outcomes_are_the_ends_of_traces() -> None:
         *({"min_p": 0.05}, {"repetition_penalty": 1.3}, {"temperature": 0.0, "top_p": 0.5}),
     )
     rows = [
-        Row(params=SamplingParams(**each), seed=3, position=at, output_token_ids=[7, 8])
+        SamplerRow(params=SamplingParams(**each), seed=3, position=at, output_token_ids=[7, 8])
         for at, each in enumerate(settings)
     ]
     for row, found in zip(rows, outcomes(logits, rows), strict=True):
         traced = trace(logits, row)
         last, drawn = traced.effects[-1], traced.draw
         if drawn is None:
-            assert found == Outcome(last.top_token_id, last.top_probability, 1)
+            assert found == DrawOutcome(last.top_token_id, last.top_probability, 1)
         else:
             share = drawn.weight / drawn.total
-            assert found == Outcome(drawn.token_id, share, last.num_kept)
+            assert found == DrawOutcome(drawn.token_id, share, last.num_kept)
     assert len({each.token_id for each in outcomes(logits, rows)}) > 2
 
 
 def test_l6_each_stage_reports_what_it_left() -> None:
     logits = torch.tensor([math.log(p) for p in (0.4, 0.3, 0.15, 0.1, 0.05)])
     params = SamplingParams(min_p=0.2, top_k=3, top_p=0.8)
-    effects = trace(logits, Row(params=params, seed=1, position=1)).effects
+    effects = trace(logits, SamplerRow(params=params, seed=1, position=1)).effects
     assert [effect.name for effect in effects] == ["logits", "min_p", "top_k", "top_p"]
     assert [effect.num_kept for effect in effects] == [5, 4, 3, 2]
     masses = [effect.kept_mass for effect in effects]
@@ -64,7 +64,7 @@ def test_l6_each_stage_reports_what_it_left() -> None:
 def test_l6_a_watched_token_is_followed_through_every_stage() -> None:
     logits = torch.tensor([math.log(p) for p in (0.4, 0.3, 0.15, 0.1, 0.05)])
     params = SamplingParams(min_p=0.2, top_k=3, top_p=0.8)
-    effects = trace(logits, Row(params=params, seed=1, position=1), watched=(1, 2)).effects
+    effects = trace(logits, SamplerRow(params=params, seed=1, position=1), watched=(1, 2)).effects
     assert [effect.watched for effect in effects] == [
         pytest.approx(shares, abs=1e-6)
         for shares in (
@@ -77,7 +77,7 @@ def test_l6_a_watched_token_is_followed_through_every_stage() -> None:
 
 
 def test_temperature_and_bias_appear_as_edits() -> None:
-    row = Row(
+    row = SamplerRow(
         params=SamplingParams(temperature=0.5, logit_bias={2: 9.0}),
         seed=1,
         position=1,
@@ -92,7 +92,7 @@ def test_temperature_and_bias_appear_as_edits() -> None:
 
 def test_l1_greedy_has_no_draw() -> None:
     params = SamplingParams(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5)
-    traced = trace(torch.tensor([3.0, 2.0, 5.0]), Row(params=params, seed=1, position=1))
+    traced = trace(torch.tensor([3.0, 2.0, 5.0]), SamplerRow(params=params, seed=1, position=1))
     assert traced.draw is None
     assert [effect.name for effect in traced.effects] == ["logits"]
     assert traced.effects[-1].top_token_id == 2

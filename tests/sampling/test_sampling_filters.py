@@ -20,15 +20,15 @@ from transformers.generation.logits_process import (
 
 from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.sampler import Sampler, stages_of
 
 
-def row_of(**params: object) -> Row:
-    return Row(params=SamplingParams(**params), seed=1, position=9)  # pyright: ignore
+def row_of(**params: object) -> SamplerRow:
+    return SamplerRow(params=SamplingParams(**params), seed=1, position=9)  # pyright: ignore
 
 
-def weights_after(logits: Tensor, *rows: Row) -> Tensor:
+def weights_after(logits: Tensor, *rows: SamplerRow) -> Tensor:
     candidates = Candidates(logits)
     for stage in stages_of(rows[0]):
         candidates = stage(candidates, rows)
@@ -40,7 +40,7 @@ def kept_set(logits: list[float], **params: object) -> set[int]:
     return set(weights[0].nonzero()[:, 0].tolist())
 
 
-def sample_one(logits: Tensor, row: Row) -> int | None:
+def sample_one(logits: Tensor, row: SamplerRow) -> int | None:
     return Sampler(logits.shape[-1]).sample(logits[None], [row])[0].token_id
 
 
@@ -49,7 +49,7 @@ def sample_one(logits: Tensor, row: Row) -> int | None:
 def test_c01_tiny_temperature_gives_the_argmax(temperature: float, dtype: torch.dtype) -> None:
     logits = torch.tensor([3.0, 11.0625, -100.0, 11.0], dtype=dtype)
     for position in range(20):
-        row = Row(params=SamplingParams(temperature=temperature), seed=3, position=position)
+        row = SamplerRow(params=SamplingParams(temperature=temperature), seed=3, position=position)
         assert sample_one(logits, row) == 1
 
 
@@ -131,7 +131,7 @@ def test_c06_min_p_of_one_keeps_the_top_token_and_its_ties() -> None:
 
 def test_c06_min_p_leaves_raw_logprobs_alone() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0]])
-    row = Row(params=SamplingParams(min_p=0.9), seed=1, position=1, num_logprobs=3)
+    row = SamplerRow(params=SamplingParams(min_p=0.9), seed=1, position=1, num_logprobs=3)
     score = Sampler(3).sample(logits, [row])[0].score
     expected = logits.log_softmax(-1)[0].tolist()
     assert [logprob for _, logprob in score.top] == pytest.approx(expected, abs=1e-6)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from cutaway.core.errors import GrammarError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammar import GrammarState, allows_any
 from cutaway.sampling.grammar_compiler import MAX_KEPT, GrammarCompiler
 from cutaway.sampling.grammar_trial import TrialCompiler
@@ -293,7 +293,7 @@ def test_masked_tokens_are_out_of_reach_of_bias_and_penalties() -> None:
     settings: dict[str, Any] = {"logit_bias": {0: 100.0}, "repetition_penalty": 0.1}
     for temperature in (0.0, 1.0):
         params = SamplingParams(temperature=temperature, logprobs=2, **settings)
-        row = Row(
+        row = SamplerRow(
             params=params,
             seed=1,
             position=3,
@@ -311,7 +311,7 @@ def test_rows_with_and_without_a_mask_are_the_same_alone_and_together() -> None:
     logits = torch.randn(12, V, generator=generator) * 4
     chance = random.Random(7)
     rows = [
-        Row(
+        SamplerRow(
             params=SamplingParams(temperature=chance.choice([0, 1.0]), top_p=0.9),
             seed=i,
             position=i,
@@ -326,6 +326,6 @@ def test_rows_with_and_without_a_mask_are_the_same_alone_and_together() -> None:
 
 
 def test_a_mask_that_allows_nothing_gives_no_token() -> None:
-    row = Row(params=SamplingParams(), seed=1, position=1, allowed=bytes(4))
+    row = SamplerRow(params=SamplingParams(), seed=1, position=1, allowed=bytes(4))
     (drawn,) = Sampler(4).sample(torch.zeros(1, 4), [row])
     assert drawn.is_bad

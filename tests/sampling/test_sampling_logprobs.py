@@ -9,13 +9,13 @@ import torch
 
 from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import Score, prompt_logprobs
 from cutaway.sampling.sampler import Sampler
 
 
 def scored(logits: torch.Tensor, num_logprobs: int | None, **params: object) -> Score:
-    row = Row(
+    row = SamplerRow(
         params=SamplingParams(**params),  # pyright: ignore
         seed=1,
         position=3,

@@ -14,21 +14,21 @@ from transformers.generation.logits_process import (
 
 from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.sampler import Sampler, stages_of
 
 P, Q, OTHER = 0, 1, 2
 
 
-def edited(logits: Tensor, *rows: Row) -> Tensor:
+def edited(logits: Tensor, *rows: SamplerRow) -> Tensor:
     candidates = Candidates(logits)
     for stage in stages_of(rows[0]):
         candidates = stage(candidates, rows)
     return candidates.logits
 
 
-def spoken(prompt: list[int], output: list[int], **params: object) -> Row:
-    return Row(
+def spoken(prompt: list[int], output: list[int], **params: object) -> SamplerRow:
+    return SamplerRow(
         params=SamplingParams(**params),  # pyright: ignore
         seed=1,
         position=len(prompt) + len(output),
@@ -102,7 +102,7 @@ def test_c10_bias_moves_one_token() -> None:
     assert token(logit_bias={2: 100}) == 2
     assert token(logit_bias={1: -100}) == 3
     for position in range(50):  # banned in practice when drawn as well
-        row = Row(params=SamplingParams(logit_bias={1: -100}), seed=1, position=position)
+        row = SamplerRow(params=SamplingParams(logit_bias={1: -100}), seed=1, position=position)
         assert sampler.sample(logits, [row])[0].token_id != 1
 
 
@@ -118,7 +118,7 @@ def test_b11_ends_are_banned_below_min_tokens() -> None:
     logits = torch.tensor([[0.0, 1.0, 50.0]])
     for length in range(6):
         banned = {2, 999_999} if length < 4 else ()  # an id outside the vocabulary is harmless
-        row = Row(
+        row = SamplerRow(
             params=SamplingParams(temperature=0.0, min_tokens=4),
             seed=1,
             position=length,
@@ -133,7 +133,9 @@ def test_b11_ends_are_banned_below_min_tokens() -> None:
 
 
 def test_b11_a_ban_beats_a_bias() -> None:
-    row = Row(params=SamplingParams(logit_bias={0: 100}), seed=1, position=0, banned_token_ids=(0,))
+    row = SamplerRow(
+        params=SamplingParams(logit_bias={0: 100}), seed=1, position=0, banned_token_ids=(0,)
+    )
     logits = torch.zeros(1, 2)
     assert edited(logits, row).tolist() == [[-math.inf, 0.0]]
     assert Sampler(2).sample(logits, [row])[0].token_id == 1

@@ -13,11 +13,11 @@ from torch import Tensor
 from cutaway.core.request import SamplingParams
 from cutaway.sampling import candidates as candidates_module
 from cutaway.sampling.draw import draw
-from cutaway.sampling.sampler import Candidates, Row, Sampler, sample_plain, stages_of
+from cutaway.sampling.sampler import Candidates, Sampler, SamplerRow, sample_plain, stages_of
 
 
-def row_of(seed: int = 1, position: int = 9, **params: object) -> Row:
-    return Row(params=SamplingParams(**params), seed=seed, position=position)  # pyright: ignore
+def row_of(seed: int = 1, position: int = 9, **params: object) -> SamplerRow:
+    return SamplerRow(params=SamplingParams(**params), seed=seed, position=position)  # pyright: ignore
 
 
 def random_logits(num_rows: int, vocab_size: int, seed: int = 0) -> Tensor:
@@ -68,8 +68,8 @@ MIXED_ROWS = [
     row_of(seed=6, temperature=0.0, logit_bias={3: 50.0}),
     row_of(seed=7, temperature=0.7, top_p=0.5),
     row_of(seed=8, temperature=0.9, top_k=5, top_p=0.8, min_p=0.01),
-    Row(params=SamplingParams(), seed=9, position=4, num_logprobs=5),
-    Row(
+    SamplerRow(params=SamplingParams(), seed=9, position=4, num_logprobs=5),
+    SamplerRow(
         params=SamplingParams(repetition_penalty=1.2, frequency_penalty=0.3),
         seed=10,
         position=7,
@@ -77,7 +77,7 @@ MIXED_ROWS = [
         output_token_ids=(5, 5, 6),
         num_logprobs=0,
     ),
-    Row(params=SamplingParams(), seed=11, position=4, banned_token_ids=(0, 1)),
+    SamplerRow(params=SamplingParams(), seed=11, position=4, banned_token_ids=(0, 1)),
     row_of(seed=12),
 ]
 
@@ -86,7 +86,7 @@ MIXED_ROWS = [
 @pytest.mark.parametrize(
     ("vocab_size", "rows"), [(64, MIXED_ROWS), (1000, MIXED_ROWS), (70_001, MIXED_ROWS[::3])]
 )
-def test_c13_batch_equals_alone_bit_for_bit(vocab_size: int, rows: list[Row]) -> None:
+def test_c13_batch_equals_alone_bit_for_bit(vocab_size: int, rows: list[SamplerRow]) -> None:
     logits = random_logits(len(rows), vocab_size)
     sampler = Sampler(vocab_size)
     together = sampler.sample(logits, rows)
@@ -157,7 +157,7 @@ FAULTS: dict[str, tuple[object, float | Tensor]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(("vocab_size", "rows"), [(40, MIXED_ROWS), (5000, MIXED_ROWS[:5])])
-def test_a_bad_row_fails_alone(vocab_size: int, rows: list[Row], fault: str) -> None:
+def test_a_bad_row_fails_alone(vocab_size: int, rows: list[SamplerRow], fault: str) -> None:
     clean = random_logits(len(rows), vocab_size)
     sampler = Sampler(vocab_size)
     expected = sampler.sample(clean, rows)
@@ -180,7 +180,7 @@ def test_some_logits_of_minus_infinity_are_fine() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.0}, {"temperature": 0.5, "top_p": 0.9}])
 def test_a_row_with_every_token_banned_is_bad(params: dict[str, float]) -> None:
-    row = Row(params=SamplingParams(**params), seed=1, position=0, banned_token_ids=range(4))  # pyright: ignore
+    row = SamplerRow(params=SamplingParams(**params), seed=1, position=0, banned_token_ids=range(4))  # pyright: ignore
     sampled = Sampler(4).sample(torch.zeros(2, 4), [row, row_of()])
     assert sampled[0].is_bad and not sampled[1].is_bad
 
@@ -190,7 +190,7 @@ def test_c11_choices_of_a_flat_distribution_differ() -> None:
 
     def answer(choice: int) -> list[int | None]:
         rows = [
-            Row(params=SamplingParams(seed=7, n=4), seed=7, choice=choice, position=p)
+            SamplerRow(params=SamplingParams(seed=7, n=4), seed=7, choice=choice, position=p)
             for p in range(16)
         ]
         return [sampler.sample(logits, [row])[0].token_id for row in rows]
@@ -245,8 +245,8 @@ def test_u_is_recorded_for_drawn_rows_only() -> None:
 
 def test_a_fork_draws_alike_at_the_same_position() -> None:
     logits = random_logits(1, 300)
-    one = Row(params=SamplingParams(), seed=5, position=20, prompt_token_ids=range(20))
-    fork = Row(
+    one = SamplerRow(params=SamplingParams(), seed=5, position=20, prompt_token_ids=range(20))
+    fork = SamplerRow(
         params=SamplingParams(),
         seed=5,
         position=20,

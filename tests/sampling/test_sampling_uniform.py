@@ -150,9 +150,9 @@ import random, numpy, torch
 random.seed(1); numpy.random.seed(1); torch.manual_seed(1)
 before = random.getstate(), numpy.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.sampler import Row, Sampler
+from cutaway.sampling.sampler import SamplerRow, Sampler
 from cutaway.sampling.seed import resolve_seed
-row = Row(params=SamplingParams(top_p=0.9), seed=resolve_seed(SamplingParams()), position=3)
+row = SamplerRow(params=SamplingParams(top_p=0.9), seed=resolve_seed(SamplingParams()), position=3)
 Sampler(9).sample(torch.zeros(1, 9), [row])
 after = random.getstate(), numpy.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
 assert before == after

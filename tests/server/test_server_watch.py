@@ -20,7 +20,7 @@ from cutaway.server import log
 from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
 from cutaway.server.looks import views
-from cutaway.service import view_queue as lane
+from cutaway.service import view_queue
 
 # Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.
 STEMS = (
@@ -213,7 +213,7 @@ def test_no_route_reads_its_body_or_makes_a_file_on_the_loop(
         monkeypatch.setattr(module, name, watched)
 
     watch("read", bodies, "decode")
-    watch("file", lane, "written")
+    watch("file", view_queue, "written")
     watch("page", views, "with_viewer")
 
     async def ask(http: httpx2.AsyncClient, context: Context) -> tuple[int, int]:

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from cutaway.core.errors import ConfigError
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.events import Answer, Call, CallArguments, CallEnd, CallStart, Event, gather
+from cutaway.stream.events import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    ParsedAnswer,
+    ParsedCall,
+    gather,
+)
 from cutaway.stream.formats import (
     BY_NAME,
     FORMATS,
@@ -116,7 +124,7 @@ def test_calls_are_read(name: str, text: str, content: str, calls: list[tuple[st
 
 @pytest.mark.parametrize(("name", "text"), BROKEN)
 def test_what_is_no_call_comes_back_as_it_is(name: str, text: str) -> None:
-    assert gather(read(text, (), BY_NAME[name])) == Answer(text, "", ())
+    assert gather(read(text, (), BY_NAME[name])) == ParsedAnswer(text, "", ())
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,7 @@ def test_any_arguments_come_through_letter_for_letter(value: Any, is_forced: boo
         (call, "llama3"),
     ):
         events = read(text, range(len(text)), BY_NAME[name], is_forced=is_forced)
-        assert gather(events) == Answer("", "", (Call("f", arguments, is_whole=True),))
+        assert gather(events) == ParsedAnswer("", "", (ParsedCall("f", arguments, is_whole=True),))
         pieces = [event for event in events if isinstance(event, CallArguments)]
         assert (len(pieces) > 1) == is_forced, "forced calls are told while they come"
         assert sum(isinstance(event, CallStart) for event in events) == 1
@@ -193,7 +201,7 @@ def test_any_arguments_come_through_letter_for_letter(value: Any, is_forced: boo
 def test_a_forced_call_that_is_cut_off_stays_as_far_as_it_came() -> None:
     text = '<tool_call>\n{"name": "f", "arguments": {"a": "lo'
     answer = gather(read(text, (), BY_NAME["hermes"], is_forced=True))
-    assert answer == Answer("", "", (Call("f", '{"a": "lo', is_whole=False),))
+    assert answer == ParsedAnswer("", "", (ParsedCall("f", '{"a": "lo', is_whole=False),))
 
 
 def test_calls_of_unknown_tools_are_content() -> None:
@@ -206,7 +214,7 @@ def test_calls_of_unknown_tools_are_content() -> None:
 
 def test_without_a_format_nothing_is_a_call() -> None:
     for _, text, *_ in WHOLE:
-        assert gather(read(text, ())) == Answer(text, "", ())
+        assert gather(read(text, ())) == ParsedAnswer(text, "", ())
 
 
 def test_the_end_of_a_call_counts_the_characters_before_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutaway.core.request import SamplingParams
-from cutaway.stream.text import Piece, TextStream, eos_token_ids, stop_token_ids
+from cutaway.stream.text import TextPiece, TextStream, eos_token_ids, stop_token_ids
 
 EOS = 0
 CONTROL = {"<|eos|>": EOS, "<|eot|>": 1}
@@ -200,15 +200,15 @@ def test_p6_each_piece_tells_its_bytes_and_what_waits() -> None:
     answer = stream(stop=("ab\n",))
     pieces = [answer.push(i) for i in [*ids(b"ab", b"\xf0\x9f", b"\xa6\x99"), CONTROL["<|eot|>"]]]
     assert pieces == [
-        Piece("", None, b"ab", b"", "ab"),
-        Piece("", None, b"\xf0\x9f", b"\xf0\x9f", "ab"),
-        Piece("ab\U0001f999", None, b"\xa6\x99", b"", ""),
-        Piece("", None, b"", b"", ""),
+        TextPiece("", None, b"ab", b"", "ab"),
+        TextPiece("", None, b"\xf0\x9f", b"\xf0\x9f", "ab"),
+        TextPiece("ab\U0001f999", None, b"\xa6\x99", b"", ""),
+        TextPiece("", None, b"", b"", ""),
     ]
 
 
 def test_the_sink_is_told_every_piece() -> None:
-    told: list[tuple[str, Piece]] = []
+    told: list[tuple[str, TextPiece]] = []
     answer = TextStream(
         SamplingParams(),
         VOCABULARY.__getitem__,

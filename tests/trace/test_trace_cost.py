@@ -9,7 +9,7 @@ import pytest
 
 import engines
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import Matrices, ModelWork, Reading, Work
+from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork, Work
 from cutaway.core.layout import FULL, Window
 from cutaway.core.request import Request, SamplingParams
 from cutaway.trace.cost import Rates, charged, fitted, works_of
@@ -24,7 +24,7 @@ MODEL = ModelWork(
     attention=Matrices(40_000_000, 40_000_000),
     mlp=Matrices(50_000_000, 50_000_000),
     unembedding=Matrices(10_000_000, 10_000_000),
-    readings=(Reading(FULL, 30, 600, 1200), Reading(Window(64, 4), 2, 600, 1200)),
+    cache_reads=(CacheReads(FULL, 30, 600, 1200), CacheReads(Window(64, 4), 2, 600, 1200)),
 )
 PLANTED = Rates((8e-11, 2e-10, 2e-11, 6e-11))
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from cutaway.sampling.sampler import Sampler
 from cutaway.sampling.uniform import uniform
@@ -61,7 +61,7 @@ def settings_of(number: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-def row_of(number: int, size: int) -> Row:
+def row_of(number: int, size: int) -> SamplerRow:
     """The settings and the past of a row."""
     ids = [word(number, 4, at) % size for at in range(9)]
     bias = {word(number, 5, at) % size: (at - 1) * 2.6 for at in range(3)}
@@ -71,7 +71,7 @@ def row_of(number: int, size: int) -> Row:
         **settings,  # pyright: ignore[reportArgumentType]
         logit_bias=bias if number % 3 == 0 else {},
     )
-    return Row(
+    return SamplerRow(
         params=params,
         seed=number * 2**40 - 7 * number,
         choice=number % 3,

@@ -21,7 +21,7 @@ from test_web_cutaway import copied, facts
 from conftest import PATIENCE_MS, Opened
 from cutaway.core.request import SamplingParams
 from cutaway.host.gguf import read as read_gguf
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Sampler
 from cutaway.sampling.uniform import uniform
 from cutaway.trace.file import read
@@ -207,7 +207,7 @@ def percent(text: str) -> float:
 def redrawn(row: dict[str, Any], **other: float) -> int:
     """What Python draws from a row of the page with the same u and perhaps other settings."""
     settings = {**row["settings"], **other}
-    drawn = Row(
+    drawn = SamplerRow(
         params=SamplingParams(**settings),
         seed=int(row["seed"]),
         choice=row["choice"],

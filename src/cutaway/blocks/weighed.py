@@ -16,7 +16,7 @@ from cutaway.blocks.linear import Linear
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.router import Router
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.arithmetic import Matrices, ModelWork, Reading
+from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork
 from cutaway.core.facts import ModelFacts
 from cutaway.core.layout import Extent
 
@@ -40,7 +40,7 @@ def model_work(transformer: Transformer, facts: ModelFacts, cache_dtype: str) ->
         attention=_matrices(attentions),
         mlp=_matrices(rest),
         unembedding=Matrices(stored_bytes(table), facts.vocab_size * facts.width),
-        readings=_readings(attentions, facts, cache_dtype),
+        cache_reads=_cache_reads(attentions, facts, cache_dtype),
     )
 
 
@@ -92,14 +92,14 @@ def _values(part: nn.Module) -> int:
     return 0
 
 
-def _readings(
+def _cache_reads(
     attentions: Iterable[nn.Module], facts: ModelFacts, dtype: str
-) -> tuple[Reading, ...]:
+) -> tuple[CacheReads, ...]:
     alike: Counter[tuple[Extent, int, int, int]] = Counter()
     for attention, spec in zip(attentions, facts.cache_specs, strict=True):
         state = sum(field.num_bytes for field in spec.stored(dtype)) if spec.is_state else 0
         alike[spec.extent, spec.bytes_per_token(dtype), pair_values(attention), state] += 1
     return tuple(
-        Reading(extent, count, kept, values, state)
+        CacheReads(extent, count, kept, values, state)
         for (extent, kept, values, state), count in alike.items()
     )

@@ -29,7 +29,7 @@ NUM_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Progress:
+class ComparisonProgress:
     """How far a comparison is.
 
     part:       what is at work: a run of one side, or the chances of both.
@@ -72,7 +72,7 @@ def compare(
 
 def comparing(
     source: Source, change: Change, *, num_runs: int = NUM_RUNS, price: float | None = None
-) -> Generator[Progress, None, Comparison]:
+) -> Generator[ComparisonProgress, None, Comparison]:
     """The same step by step. Closing it before its end leaves nothing behind.
 
     Raises: as compare, and RequestError for what takes more than is allowed.
@@ -107,9 +107,11 @@ def _progress(
     runs: tuple[list[Ran], list[Ran]],
     num_runs: int,
     side: Side,
-) -> Progress:
+) -> ComparisonProgress:
     num_parts = 2 * num_runs + (pair.of is not None)
-    return Progress(part, len(runs[0]) + len(runs[1]), num_parts, 0, side.params.max_tokens or 0)
+    return ComparisonProgress(
+        part, len(runs[0]) + len(runs[1]), num_parts, 0, side.params.max_tokens or 0
+    )
 
 
 def _flops(source: Source, pair: Pair, num_runs: int) -> float:

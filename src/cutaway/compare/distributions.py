@@ -13,7 +13,7 @@ from cutaway.compare.side import Side, Steps
 from cutaway.compare.sides import Pair, Source
 from cutaway.replay.teacher_forcing import forced_record
 from cutaway.replay.verify import bytes_of_rows, rows_of
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 
 # Of two rows: chances on the recorded side, and on the changed one. [V] float64 each.
@@ -39,7 +39,7 @@ def moved(source: Source, pair: Pair) -> Steps[Divergence | None]:
     return (yield from _moved(source, pair, pair.forced, said))
 
 
-def _rows(source: Source, side: Side) -> list[Row]:
+def _rows(source: Source, side: Side) -> list[SamplerRow]:
     """What decided each recorded token on a side, besides its logits."""
     record = forced_record(source.answer, prompt=side.prompt, output=source.token_ids)
     record.request = replace(record.request, params=side.params)

@@ -13,7 +13,7 @@ from typing import cast
 import msgspec
 
 from cutaway.compare.allowance import Allowance
-from cutaway.compare.compare import Progress, comparing
+from cutaway.compare.compare import ComparisonProgress, comparing
 from cutaway.compare.comparison import Comparison
 from cutaway.compare.levers import Change, change_of, check_served
 from cutaway.compare.sides import Source, apart
@@ -37,7 +37,7 @@ class _Trial:
     """num_told: events so far.   told: the last word of how far it is, and when."""
 
     tried: ComparisonRequest
-    steps: Generator[Progress, None, Comparison]
+    steps: Generator[ComparisonProgress, None, Comparison]
     hear: Hear
     first_step: int | None = None
     num_told: int = 0
@@ -106,7 +106,7 @@ class Trials:
             trial.hear(_event(trial, {"type": "comparison", **_plain(found)}, is_last=True))
             raise
 
-    def _tell(self, trial: _Trial, progress: Progress) -> None:
+    def _tell(self, trial: _Trial, progress: ComparisonProgress) -> None:
         """Say how far it is, a few times a second and whenever another part begins."""
         part, when = trial.told
         now = monotonic()
@@ -131,7 +131,7 @@ class Trials:
 
 def _steps(
     source: Source, change: Change, tried: ComparisonRequest
-) -> Generator[Progress, None, Comparison]:
+) -> Generator[ComparisonProgress, None, Comparison]:
     """Pages of its own are made when its turn comes."""
     steps = comparing(apart(source), change, num_runs=tried.num_runs, price=tried.price)
     return (yield from steps)

@@ -99,7 +99,7 @@ class Matrices:
 
 
 @dataclass(frozen=True)
-class Reading:
+class CacheReads:
     """What layers that are alike read of earlier tokens.
 
     bytes_per_token: kept of a token, in one layer.   state_bytes: of a layer with a state instead.
@@ -141,7 +141,7 @@ class ModelWork:
     attention: Matrices
     mlp: Matrices
     unembedding: Matrices
-    readings: tuple[Reading, ...]
+    cache_reads: tuple[CacheReads, ...]
 
     def part(
         self, start: int, end: int, num_rows: int, *, num_tokens: int, all_rows: int
@@ -152,8 +152,8 @@ class ModelWork:
         """
         count = end - start
         attention = self.attention.work(count, num_tokens)
-        for reading in self.readings:
-            attention += reading.work(start, end)
+        for each in self.cache_reads:
+            attention += each.work(start, end)
         return (
             Work(weight_bytes=self.row_bytes * count),
             attention,

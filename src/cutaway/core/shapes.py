@@ -146,7 +146,7 @@ class Latent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delta:
+class DeltaShape:
     """A gated delta layer: a state per sequence in place of keys and values.
 
     Source: Yang et al. 2024, arXiv 2412.06464; a short convolution runs before it.
@@ -251,7 +251,7 @@ class Mlp:
 class LayerShape:
     """One layer. norms: numbers in its norms; more: matrices beside attention and MLP."""
 
-    attention: Grouped | Latent | Delta
+    attention: Grouped | Latent | DeltaShape
     mlp: Mlp
     norms: int
     more: tuple[Matrix, ...] = ()

@@ -21,7 +21,7 @@ from cutaway.sampling.grammar_compiler import GrammarCompiler
 from cutaway.sampling.seed import resolve_seed
 
 
-class Admission:
+class AdmissionQueue:
     """Sequences on their way to the scheduler's queue.
 
     Choices past the first wait for its prompt, which they then find in the prefix index.

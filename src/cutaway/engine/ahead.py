@@ -19,7 +19,7 @@ from cutaway.engine.runner import Runner
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduler
 from cutaway.engine.sequence import Sequence
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Drawing, Sampled, begin_plain
 
 
@@ -88,7 +88,7 @@ class Ahead:
         if self._scheduler.num_waiting or len(running) != len(batch.scheduled):
             return
         sequences: list[Sequence] = []
-        rows: list[Row] = []
+        rows: list[SamplerRow] = []
         places: list[int] = []
         for item, place in zip(batch.scheduled, indices, strict=False):
             if not item.samples or item.num_drafts:

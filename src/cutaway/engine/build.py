@@ -15,7 +15,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
-from cutaway.engine.opened import Opened, folder_of, open_gguf, open_hf
+from cutaway.engine.opened import OpenedModel, folder_of, open_gguf, open_hf
 from cutaway.engine.opening import Opening
 from cutaway.engine.template_of import folder_template
 from cutaway.kernels import capture, hardware
@@ -43,10 +43,10 @@ def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
 def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     """Weights on the device, tokenizer and template of a found model."""
     device = device_of(config.device)
-    numbers = numbers_of(config.dtype, device, kv_dtype=config.kv_dtype)
+    precision = precision_of(config.dtype, device, kv_dtype=config.kv_dtype)
     if config.quant != "off":
-        numbers = replace(numbers, scheme=scheme_of(config.quant))
-    if numbers.is_packed:
+        precision = replace(precision, scheme=scheme_of(config.quant))
+    if precision.is_packed:
         capture.set_num_threads(hardware.chosen_threads())
     found = model if isinstance(model, Found) else model.found
     if found.kind == "gguf" and config.override:
@@ -57,8 +57,8 @@ def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
     opening = Opening(model) if isinstance(model, Found) else model
     if found.kind == "gguf":
-        return _load_gguf(opening, numbers, device)
-    return _load_hf(opening, numbers, device, overrides=config.override)
+        return _load_gguf(opening, precision, device)
+    return _load_hf(opening, precision, device, overrides=config.override)
 
 
 def device_of(name: str) -> torch.device:
@@ -77,7 +77,7 @@ def device_of(name: str) -> torch.device:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Precision:
     """In what a mode keeps weights, activations, keys and values."""
 
     activations: torch.dtype
@@ -87,15 +87,15 @@ class Numbers:
     scheme: Scheme | None = None  # to which weights are rounded at load
 
 
-def numbers_of(mode: str, device: torch.device, *, kv_dtype: str = "auto") -> Numbers:
+def precision_of(mode: str, device: torch.device, *, kv_dtype: str = "auto") -> Precision:
     """What a mode means on a device, with another dtype for the cache if one is named."""
-    numbers = _numbers_of_mode(mode, device)
+    precision = _precision_of_mode(mode, device)
     if kv_dtype == "auto":
-        return numbers
-    return replace(numbers, cache=cast(torch.dtype, getattr(torch, kv_dtype)))
+        return precision
+    return replace(precision, cache=cast(torch.dtype, getattr(torch, kv_dtype)))
 
 
-def _numbers_of_mode(mode: str, device: torch.device) -> Numbers:
+def _precision_of_mode(mode: str, device: torch.device) -> Precision:
     """auto is the fastest that is here.
 
     On a CPU with the native kernels: weights as packed as the file has them, activations rounded
@@ -104,12 +104,12 @@ def _numbers_of_mode(mode: str, device: torch.device) -> Numbers:
     """
     if mode != "auto":
         dtype = cast(torch.dtype, getattr(torch, mode))
-        return Numbers(dtype, dtype)
+        return Precision(dtype, dtype)
     if device.type == "cuda":
-        return Numbers(torch.bfloat16, torch.bfloat16, keeps_quantized=True)
+        return Precision(torch.bfloat16, torch.bfloat16, keeps_quantized=True)
     if capture.is_available():
-        return Numbers(torch.float32, torch.float16, is_packed=True)
-    return Numbers(torch.float32, torch.float32, keeps_quantized=True)
+        return Precision(torch.float32, torch.float16, is_packed=True)
+    return Precision(torch.float32, torch.float32, keeps_quantized=True)
 
 
 def num_pages(model: LoadedModel, config: EngineConfig) -> int:
@@ -127,20 +127,20 @@ def num_pages(model: LoadedModel, config: EngineConfig) -> int:
     return 1 + max(1, tokens // config.page_size)
 
 
-def _load_gguf(opening: Opening, numbers: Numbers, device: torch.device) -> LoadedModel:
+def _load_gguf(opening: Opening, precision: Precision, device: torch.device) -> LoadedModel:
     file = opening.file()
     return _loaded(
         opening,
         open_gguf(file),
         template=file.text("tokenizer.chat_template", "") or None,
         licence=opening.found.licence or file.text("general.license", "") or "not stated",
-        numbers=numbers,
+        precision=precision,
         device=device,
     )
 
 
 def _load_hf(
-    opening: Opening, numbers: Numbers, device: torch.device, *, overrides: Sequence[str]
+    opening: Opening, precision: Precision, device: torch.device, *, overrides: Sequence[str]
 ) -> LoadedModel:
     found = opening.found
     return _loaded(
@@ -148,18 +148,18 @@ def _load_hf(
         open_hf(found, overrides=overrides),
         template=folder_template(folder_of(found)),
         licence=found.licence or "not stated",
-        numbers=numbers,
+        precision=precision,
         device=device,
     )
 
 
 def _loaded(
     opening: Opening,
-    opened: Opened,
+    opened: OpenedModel,
     *,
     template: str | None,
     licence: str,
-    numbers: Numbers,
+    precision: Precision,
     device: torch.device,
 ) -> LoadedModel:
     found = opening.found
@@ -167,23 +167,23 @@ def _loaded(
     with torch.device("meta"):
         transformer = architecture.build()
     transformer.requires_grad_(False)
-    if numbers.is_packed and not transformer.has_native_form:
+    if precision.is_packed and not transformer.has_native_form:
         # The twin of a packed weight unpacks it at every product: torch is quicker with floats.
-        numbers = replace(numbers, is_packed=False, keeps_quantized=True)
+        precision = replace(precision, is_packed=False, keeps_quantized=True)
     targets, optional = architecture.targets(layout), architecture.optional(layout)
     if isinstance(source, QuantizedWeights):
         optional |= source.spare
     if isinstance(source, QuantizedWeights | Mxfp4Weights):
-        if numbers.scheme is not None:
+        if precision.scheme is not None:
             raise ConfigError(
                 f"quant is set, but {found.name} is quantized already. Leave quant out, or take "
                 "the model without quantization."
             )
     check_weights(source, targets, optional=optional)
-    if numbers.scheme is not None:
-        source = RoundedWeights(source, targets, numbers.scheme)
-    if numbers.is_packed or numbers.keeps_quantized:
-        if numbers.is_packed:
+    if precision.scheme is not None:
+        source = RoundedWeights(source, targets, precision.scheme)
+    if precision.is_packed or precision.keeps_quantized:
+        if precision.is_packed:
             placed = pack_weights(transformer, source, targets)
         else:
             placed = keep_weights(transformer, source, targets, device=device)
@@ -192,9 +192,9 @@ def _loaded(
         targets = {name: target for name, target in targets.items() if name not in placed}
         optional |= placed
     load_weights(
-        transformer, source, targets, dtype=numbers.activations, device=device, optional=optional
+        transformer, source, targets, dtype=precision.activations, device=device, optional=optional
     )
-    if not numbers.is_packed:
+    if not precision.is_packed:
         transformer.join_segments()
     tokenizer, facts = opening.tokenizer(), architecture.facts
     rows = tokenizer.vocab_size
@@ -216,7 +216,7 @@ def _loaded(
         template_source=template,
         end_token_ids=frozenset(ends),
         sampling=found.sampling,
-        dtype=numbers.activations,
-        cache_dtype=numbers.cache,
+        dtype=precision.activations,
+        cache_dtype=precision.cache,
         device=device,
     )

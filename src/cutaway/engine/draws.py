@@ -12,7 +12,7 @@ from torch import Tensor
 from cutaway.engine.batch import Batch
 from cutaway.engine.running import Running, token_logprob
 from cutaway.engine.sequence import Sequence
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import prompt_logprobs
 from cutaway.sampling.sampler import Sampled, Sampler
 
@@ -31,9 +31,9 @@ def draw(
 
 def wanted(
     batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
-) -> tuple[Tensor, list[Row], list[int]]:
+) -> tuple[Tensor, list[SamplerRow], list[int]]:
     """Logits and settings of the rows to sample, and how many each scheduled sequence has."""
-    rows: list[Row] = []
+    rows: list[SamplerRow] = []
     counts: list[int] = []
     for item in batch.scheduled:
         before = len(rows)

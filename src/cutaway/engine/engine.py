@@ -21,7 +21,7 @@ from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
-from cutaway.engine.admission import Admission
+from cutaway.engine.admission import AdmissionQueue
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
@@ -132,7 +132,7 @@ class Engine:
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
-        self._admission = Admission(model, self.scheduler, max_length=self.max_length)
+        self._admission = AdmissionQueue(model, self.scheduler, max_length=self.max_length)
         self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
         self.follower = Follower(self)

@@ -24,7 +24,7 @@ from cutaway.weights.source import GgufWeights, WeightSource
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """What a model is made of.
 
     layout: whose names its tensors have. is_part: whether this is the text part of more.
@@ -36,16 +36,16 @@ class Opened:
     is_part: bool = False
 
 
-def open_gguf(file: GgufFile) -> Opened:
+def open_gguf(file: GgufFile) -> OpenedModel:
     """Raises: UnsupportedModelError, ModelFormatError."""
     architecture = read_gguf(file)
     source: WeightSource = GgufWeights(file)
     if is_absorbed(file.tensors):
         source = AbsorbedWeights(GgufWeights(file))
-    return Opened(architecture, source, "gguf")
+    return OpenedModel(architecture, source, "gguf")
 
 
-def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
+def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> OpenedModel:
     """A folder, or random weights of a config.json; of a model that also sees its text part.
 
     Raises: UnsupportedModelError, ModelFormatError, ConfigError for overrides.
@@ -56,7 +56,7 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
     values = _read_json(config)
     if is_random:
         architecture, _, is_part = read_config(values, file=str(config), overrides=overrides)
-        return Opened(architecture, _random(architecture), "hf", is_part)
+        return OpenedModel(architecture, _random(architecture), "hf", is_part)
     is_part = word_of(values, file=str(config)) in TEXT_PARTS
     stored = SafetensorsWeights(folder, named=text_name if is_part else str)
     architecture, own, _ = read_config(
@@ -66,7 +66,7 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> Opened:
     source = _as_kept(stored, settings, str(config))
     if isinstance(architecture, FitsNames):
         architecture = architecture.fitting(source.names())
-    return Opened(architecture, source, "hf", is_part)
+    return OpenedModel(architecture, source, "hf", is_part)
 
 
 def folder_of(found: Found) -> Path:

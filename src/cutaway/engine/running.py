@@ -11,14 +11,14 @@ from typing import NamedTuple
 from cutaway.core.errors import CutawayError, GrammarError
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.engine.sequence import Sequence
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammar import GrammarState, Mask, allows_any
 from cutaway.sampling.logprobs import Score
 from cutaway.sampling.sampler import Sampled
 from cutaway.stream.text import TextStream
 
 
-class Taken(NamedTuple):
+class NewTokens(NamedTuple):
     """What a step adds to an answer, and why it ends there, if it does."""
 
     token_ids: list[int]
@@ -49,20 +49,20 @@ class Running:
     fault: GrammarError | None = None
     is_spoilt: bool = False
 
-    def rows(self, num_drafts: int) -> list[Row]:
+    def rows(self, num_drafts: int) -> list[SamplerRow]:
         """The rows that draw the next token and the one after each draft."""
         if self.grammar is None and not num_drafts:
             return [self._row(0, None)]
         masks = self._masks(num_drafts)
         return [self._row(offset, masks[offset]) for offset in range(1 + num_drafts)]
 
-    def row_ahead(self) -> Row | None:
+    def row_ahead(self) -> SamplerRow | None:
         """The row after the one that draws now, where that draw plays no part in it."""
         if self.grammar is not None or self.sequence.request.params.has_penalties:
             return None
         return self._row(1, None)
 
-    def take(self, emitted: Items[int]) -> Taken:
+    def take(self, emitted: Items[int]) -> NewTokens:
         """Push tokens through the stream until one ends the answer."""
         text = ""
         taken: list[int] = []
@@ -85,7 +85,7 @@ class Running:
         if reason is not None:
             text += self.stream.finish()
         self.detokenize += perf_counter() - began
-        return Taken(taken, text, reason, stopped_by)
+        return NewTokens(taken, text, reason, stopped_by)
 
     def delta(
         self,
@@ -143,7 +143,7 @@ class Running:
         # Rows that the grammar cannot reach give no token.
         return [*masks, *[bytes(len(masks[0]))] * (num_rows - len(masks))]
 
-    def _row(self, offset: int, allowed: Mask | None) -> Row:
+    def _row(self, offset: int, allowed: Mask | None) -> SamplerRow:
         """The row that draws the token after the known tokens and offset drafts."""
         sequence, params = self.sequence, self.sequence.request.params
         # A long answer is not copied for penalties that there are none of.
@@ -160,7 +160,7 @@ class Running:
                     f"no token is left after {sequence.num_output_tokens} tokens of the answer: "
                     "none fits the grammar, or all that fit are ends before min_tokens."
                 )
-        return Row(
+        return SamplerRow(
             params=params,
             seed=sequence.seed,
             choice=sequence.choice,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.layout import CacheSpec, grouped_cache_spec
-from cutaway.core.shapes import Delta, Grouped, LayerShape, Mlp, ModelShape
+from cutaway.core.shapes import DeltaShape, Grouped, LayerShape, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import names
 from cutaway.models.fields import Fields
@@ -28,7 +28,11 @@ STATE_LAYER, FULL_LAYER = "linear_attention", "full_attention"
 
 
 def delta_shape(
-    architecture: str, sizes: Sizes, state: Delta, kinds: tuple[str, ...], mlp: Callable[[int], Mlp]
+    architecture: str,
+    sizes: Sizes,
+    state: DeltaShape,
+    kinds: tuple[str, ...],
+    mlp: Callable[[int], Mlp],
 ) -> ModelShape:
     """The shape of a model whose layers are of these kinds. mlp: by layer."""
     full = Grouped(
@@ -54,7 +58,7 @@ def delta_shape(
     )
 
 
-def delta_cache_specs(sizes: Sizes, state: Delta, kinds: tuple[str, ...]) -> list[CacheSpec]:
+def delta_cache_specs(sizes: Sizes, state: DeltaShape, kinds: tuple[str, ...]) -> list[CacheSpec]:
     """What each layer keeps."""
     full = grouped_cache_spec(sizes.num_groups, sizes.head_size)
     return [full if kind == FULL_LAYER else state.state_spec for kind in kinds]
@@ -79,11 +83,11 @@ def gated_attention(sizes: Sizes, frequencies: Frequencies | None) -> GroupedAtt
 
 def build_delta(
     sizes: Sizes,
-    state: Delta,
+    state: DeltaShape,
     kinds: tuple[str, ...],
     frequencies: Frequencies | None,
     *,
-    make_reader: Callable[[int, Delta], Reader],
+    make_reader: Callable[[int, DeltaShape], Reader],
     make_mlp: Callable[[int], FeedForward],
 ) -> Transformer:
     """The model with unset weights. make_mlp: by layer."""
@@ -122,7 +126,7 @@ def gated_targets(sizes: Sizes, table: Names, layer: int) -> Targets:
     }
 
 
-def state_targets(sizes: Delta, width: int, at: str, to: str) -> Targets:
+def state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
     """What a layer with a state has behind its reader."""
     values, heads = sizes.num_value_heads * sizes.value_size, sizes.num_value_heads
     return {
@@ -158,9 +162,9 @@ def delta_kinds(config: Fields, num_layers: int) -> tuple[str, ...]:
     return kinds
 
 
-def delta_sizes(config: Fields) -> Delta:
+def delta_sizes(config: Fields) -> DeltaShape:
     """Raises: ModelFormatError where key heads do not divide value heads."""
-    sizes = Delta(
+    sizes = DeltaShape(
         num_key_heads=config.integer("linear_num_key_heads", 16),
         num_value_heads=config.integer("linear_num_value_heads", 32),
         key_size=config.integer("linear_key_head_dim", 128),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.facts import ModelFacts
-from cutaway.core.shapes import Delta, Mlp, ModelShape
+from cutaway.core.shapes import DeltaShape, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import delta, names, positions
 from cutaway.models.activations import activation_name
@@ -59,7 +59,7 @@ class Qwen35:
     """
 
     sizes: Sizes
-    delta: Delta
+    delta: DeltaShape
     experts: SharedExperts | None
     kinds: tuple[str, ...]
     frequencies: Frequencies | None
@@ -145,7 +145,7 @@ def _experts(config: Fields, gate: str) -> SharedExperts:
     return SharedExperts(sizes, gate, True, config.integer("shared_expert_intermediate_size", 512))
 
 
-def _state_targets(sizes: Delta, width: int, at: str, to: str) -> Targets:
+def _state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
     values, heads = sizes.num_value_heads * sizes.value_size, sizes.num_value_heads
     return {
         **matrix(f"{at}in_proj_qkv", f"{to}reader.joined", 0, (sizes.channels, width)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.facts import ModelFacts
-from cutaway.core.shapes import Delta, Mlp, ModelShape
+from cutaway.core.shapes import DeltaShape, Mlp, ModelShape
 from cutaway.core.weights import Target
 from cutaway.models import delta, names, positions
 from cutaway.models.activations import activation_name
@@ -65,7 +65,7 @@ class Qwen3Next:
     """
 
     sizes: Sizes
-    delta: Delta
+    delta: DeltaShape
     experts: SharedExperts
     kinds: tuple[str, ...]
     sparse_layers: frozenset[int]
@@ -148,7 +148,7 @@ class Qwen3Next:
         return names.optional_names(self.sizes, layout, HF) | spare
 
 
-def _state_targets(sizes: Delta, width: int, at: str, to: str) -> Targets:
+def _state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
     values, heads = sizes.num_value_heads * sizes.value_size, sizes.num_value_heads
     return {
         **matrix(f"{at}in_proj_qkvz", f"{to}reader.joined", 0, (sizes.channels + values, width)),

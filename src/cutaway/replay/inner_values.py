@@ -24,7 +24,7 @@ _WIDTHS: Mapping[str, Callable[[ModelFacts], int]] = {
 
 
 @dataclass(eq=False)
-class Reader:
+class TapReader:
     """Keeps what is wanted of what taps say; the last word on a position counts.
 
     A draft that was refused leaves nothing: the right token came to its place later.
@@ -78,7 +78,7 @@ class Reader:
 class Sinks:
     """One sink for all readers that a run concerns."""
 
-    readers: Sequence[Reader]
+    readers: Sequence[TapReader]
     page_size: int
     plan: ReplayPlan | None = None
 

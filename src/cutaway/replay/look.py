@@ -22,8 +22,8 @@ from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
 from cutaway.replay.teacher_forcing import forced
 from cutaway.replay.verify import row_of, rows_of
-from cutaway.replay.view_cost import Cost, best_rate, served_seconds
-from cutaway.sampling.candidates import Row
+from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.messages import Message
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
@@ -57,18 +57,18 @@ class Look:
         subject = _subject(engine, answer, self.take, messages)
         self.subject = replace(subject, encode_seconds=encode_seconds)
 
-    def cost(self, wanted: Wanted) -> Cost:
+    def cost(self, wanted: Wanted) -> ViewCost:
         """Raises: ReplayError when the record of the answer is not whole."""
         if wanted.is_empty or self._found(wanted) is not None:
-            return Cost(0, 0, 0)
+            return ViewCost(0, 0, 0)
         plan = plan_answer(self._engine, self._answer)
         runs = plan.runs[: num_runs(plan, wanted, self._engine.config.page_size)]
         num_tokens = sum(run.num_tokens for run in runs)
         facts = self._engine.model.facts
         flops, held = 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts)
-        return Cost(num_tokens, flops, held, served_seconds(runs))
+        return ViewCost(num_tokens, flops, held, served_seconds(runs))
 
-    def foreseen(self, view: View, query: Query) -> Cost:
+    def foreseen(self, view: View, query: Query) -> ViewCost:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
         own, facts = view.flops(self.subject, query), self._engine.model.facts
@@ -133,13 +133,13 @@ class Look:
         """
         num_tokens = len(self._answer.token_ids)
         flops = 2 * self._engine.model.facts.num_parameters * num_tokens
-        self._check(Cost(num_tokens, flops, 0))
+        self._check(ViewCost(num_tokens, flops, 0))
         return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
 
     def _found(self, wanted: Wanted) -> ReplayValues | None:
         return next((each for each in self._taken if each.wanted.covers(wanted)), None)
 
-    def _check(self, cost: Cost) -> None:
+    def _check(self, cost: ViewCost) -> None:
         for value, bound, unit in (
             (cost.num_bytes, self._bounds[0], "bytes"),
             (cost.flops, self._bounds[1], "FLOPs"),
@@ -221,12 +221,12 @@ class _Rows:
         self._engine, self._answer = engine, answer
 
     @cached_property
-    def _held(self) -> list[Row] | None:
+    def _held(self) -> list[SamplerRow] | None:
         params = self._answer.request.params
         state, end_ids = self._engine.grammar_state(params), self._engine.model.end_ids(params)
         return None if state is None else rows_of(self._answer, end_ids=end_ids, state=state)
 
-    def of(self, token: int) -> Row:
+    def of(self, token: int) -> SamplerRow:
         if self._held is not None:
             return self._held[token]
         output = [each.token_id for each in self._answer.tokens[:token]]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cutaway.engine.engine import Engine
 from cutaway.replay.answers import replay_answer
-from cutaway.replay.inner_values import Reader, Sinks, num_runs
+from cutaway.replay.inner_values import Sinks, TapReader, num_runs
 from cutaway.replay.plan import Level
 from cutaway.sampling.checksums import checksums
 from cutaway.trace.records import AnswerRecord
@@ -54,7 +54,7 @@ class Pass:
     ) -> None:
         size = engine.config.page_size
         self._answer, self._passing = answer, frozenset(passing)
-        self._readers = [Reader(wanted) for wanted in group]
+        self._readers = [TapReader(wanted) for wanted in group]
         sinks = Sinks(self._readers, size)
         self._replay = replay_answer(
             engine, answer, level=level, prefill_chunk=chunk, sink_of=sinks.of

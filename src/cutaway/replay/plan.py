@@ -25,7 +25,7 @@ _MADE_UP = -1  # number of a step that was never served
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnToken:
     """Which row of a step gave which token of the answer."""
 
     row: int  # among the part's rows
@@ -44,7 +44,7 @@ class Run:
     part: Part
     answer: AnswerRecord
     writer: Origin
-    drawn: tuple[Drawn, ...] = ()
+    drawn: tuple[DrawnToken, ...] = ()
 
     @property
     def at(self) -> int:
@@ -129,7 +129,7 @@ def _invariant(ledger: Ledger, answer: AnswerRecord, *, page_size: int, chunk: i
     for start in range(0, num_stored, chunk):
         end = min(start + chunk, num_stored)
         begin = max(start, first)
-        drawn = tuple(Drawn(p - begin, p - first) for p in range(begin, end))
+        drawn = tuple(DrawnToken(p - begin, p - first) for p in range(begin, end))
         runs.append(_alone(answer, origin, start, end - start, drawn))
     num_pages = pages_for(num_stored, page_size)
     table = tuple(range(1, 1 + num_pages))
@@ -171,7 +171,7 @@ def _places(borders: Sequence[int]) -> str:
 
 
 def _alone(
-    answer: AnswerRecord, writer: Origin, start: int, count: int, drawn: tuple[Drawn, ...] = ()
+    answer: AnswerRecord, writer: Origin, start: int, count: int, drawn: tuple[DrawnToken, ...] = ()
 ) -> Run:
     """A step of our own making, with nobody beside."""
     part = Part(answer.number, start, count, (), len(drawn))
@@ -212,7 +212,7 @@ class _Planner:
                 break
             self._grow(pages, part.end)
             first = part.num_rows - 1 - len(part.draft_token_ids)  # of the rows drawn from
-            given = tuple(Drawn(first + row, i) for row, i in drawn.get(step_number, ()))
+            given = tuple(DrawnToken(first + row, i) for row, i in drawn.get(step_number, ()))
             self.runs.append(Run(step, part, answer, origin, given))
             done += 1
         self._num_done[origin] = done

@@ -19,12 +19,12 @@ from cutaway.host.turns import breathe
 from cutaway.replay.cached_pages import kept_numbers
 from cutaway.replay.plan import Level
 from cutaway.replay.replay import Replay
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammar import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.records import AnswerRecord
 
-_ROW_BYTES = 700  # of a Row with its prefix, as measured
+_ROW_BYTES = 700  # of a SamplerRow with its prefix, as measured
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def bytes_of_rows(num_tokens: int, *, vocab_size: int, has_grammar: bool) -> int
 
 def rows_of(
     answer: AnswerRecord, *, end_ids: frozenset[int], state: GrammarState | None
-) -> list[Row]:
+) -> list[SamplerRow]:
     """What decided each token besides its logits."""
-    rows: list[Row] = []
+    rows: list[SamplerRow] = []
     output = [token.token_id for token in answer.tokens]
     for index, token_id in enumerate(output):
         breathe()
@@ -155,7 +155,7 @@ def row_of(
     end_ids: frozenset[int],
     allowed: bytes | None = None,
     must_end: bool = False,
-) -> Row:
+) -> SamplerRow:
     """What decided the token behind so many of the answer, besides its logits.
 
     allowed:  ids that the answer's grammar let through there, if it had one.
@@ -163,7 +163,7 @@ def row_of(
     """
     params = answer.request.params
     may_end = len(output) >= params.min_tokens or must_end
-    return Row(
+    return SamplerRow(
         params=params,
         seed=answer.seed,
         choice=answer.choice,

@@ -22,7 +22,7 @@ LEAST_SECONDS: Final = 0.02  # below, what every look takes besides its steps wo
 
 
 @dataclass(frozen=True)
-class Cost:
+class ViewCost:
     """What a look costs, known before it is spent.
 
     num_tokens: that go through the model again.   flops: of that, and of the view's own products.
@@ -45,7 +45,7 @@ class Cost:
         )
 
 
-class Pace:
+class TimePredictor:
     """What looks took: running again, as a multiple of what its steps took when they were served;
     and each view's own work, for a unit of what it says that this is."""
 
@@ -53,19 +53,19 @@ class Pace:
         self._ratios = deque([1.0] * LATEST, maxlen=LATEST)
         self._own: dict[str, deque[float]] = {}
 
-    def seconds(self, cost: Cost, view: str = "") -> float:
+    def seconds(self, cost: ViewCost, view: str = "") -> float:
         """How long a look is expected to take."""
         own = cost.own_seconds
         if view in self._own:
             own = median(self._own[view]) * max(1, cost.own_flops)
         return median(self._ratios) * cost.seconds + own
 
-    def replayed(self, cost: Cost, seconds: float) -> None:
+    def learn_replay(self, cost: ViewCost, seconds: float) -> None:
         """Learn from the time that running again took. One that was left tells nothing."""
         if cost.seconds >= LEAST_SECONDS:
             self._ratios.append(seconds / cost.seconds)
 
-    def showed(self, cost: Cost, view: str, seconds: float) -> None:
+    def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
         own = self._own.setdefault(view, deque(maxlen=LATEST))
         own.append(seconds / max(1, cost.own_flops))

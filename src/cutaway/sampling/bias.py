@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cutaway.sampling import upload
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 
 
 class LogitBias:
@@ -16,11 +16,11 @@ class LogitBias:
 
     name = "logit_bias"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row has no bias."""
         return not row.params.logit_bias
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         logits = candidates.logits.clone()
         edits = [(r, *item) for r, row in enumerate(rows) for item in row.params.logit_bias.items()]
         vocab_size = logits.shape[-1]
@@ -35,11 +35,11 @@ class Bans:
 
     name = "bans"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row bans nothing."""
         return not row.banned_token_ids
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         logits = candidates.logits.clone()
         vocab_size = logits.shape[-1]
         banned = [

@@ -14,7 +14,7 @@ from cutaway.sampling.weights import exponential, weigh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SamplerRow:
     """Everything that decides one token besides its logits. Host only.
 
     position: absolute index of the token to draw, prompt included; so a fork of the
@@ -76,15 +76,15 @@ class Candidates:
         return Candidates(self.logits.gather(1, indices)).weights
 
 
-class Stage(Protocol):
+class SamplerStage(Protocol):
     """One step of the sampler; sampler.ORDER lists all of them."""
 
     name: str
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether this row's settings ask nothing of the stage; it is then left out."""
         ...
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         """Act on rows none of which is neutral."""
         ...

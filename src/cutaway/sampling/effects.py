@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cutaway.sampling import upload
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.draw import draw
 from cutaway.sampling.largest import first_largest
 from cutaway.sampling.sampler import stages_of, uniforms
@@ -64,7 +64,7 @@ class SamplingTrace:
 
 @one_thread()
 @torch.no_grad()
-def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingTrace:
+def trace(logits: Tensor, row: SamplerRow, *, watched: Sequence[int] = ()) -> SamplingTrace:
     """Sample one row again and report every stage that acts on it.
 
     watched: tokens whose probability is reported after each.
@@ -81,7 +81,7 @@ def trace(logits: Tensor, row: Row, *, watched: Sequence[int] = ()) -> SamplingT
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DrawOutcome:
     """What settings make of a row: how many tokens could be drawn, which was, and its share."""
 
     token_id: int
@@ -91,13 +91,13 @@ class Outcome:
 
 @one_thread()
 @torch.no_grad()
-def outcomes(logits: Tensor, rows: Sequence[Row]) -> list[Outcome]:
+def outcomes(logits: Tensor, rows: Sequence[SamplerRow]) -> list[DrawOutcome]:
     """One row of logits under several settings: what the ends of their traces say.
 
     Shapes: logits [V], as for trace.
     """
     came = _as_it_came(logits)  # its weights are computed once for all
-    found: list[Outcome] = []
+    found: list[DrawOutcome] = []
     for row in rows:
         candidates = came
         for stage in stages_of(row):
@@ -106,10 +106,10 @@ def outcomes(logits: Tensor, rows: Sequence[Row]) -> list[Outcome]:
         if drawn is None:
             top = first_largest(candidates.logits)
             share = float(candidates.weights[0, top]) / int(exact_sum(candidates.weights))
-            found.append(Outcome(int(top), share, 1))
+            found.append(DrawOutcome(int(top), share, 1))
         else:
             num_kept = int((candidates.weights > 0).sum())
-            found.append(Outcome(drawn.token_id, drawn.weight / drawn.total, num_kept))
+            found.append(DrawOutcome(drawn.token_id, drawn.weight / drawn.total, num_kept))
     return found
 
 
@@ -119,7 +119,7 @@ def _as_it_came(logits: Tensor) -> Candidates:
     return candidates
 
 
-def _drawn(candidates: Candidates, row: Row) -> DrawEffect | None:
+def _drawn(candidates: Candidates, row: SamplerRow) -> DrawEffect | None:
     """What is drawn of what all stages left; None for a greedy row."""
     if row.params.is_greedy:
         return None
@@ -138,7 +138,7 @@ def _drawn(candidates: Candidates, row: Row) -> DrawEffect | None:
 
 @one_thread()
 @torch.no_grad()
-def shares(logits: Tensor, row: Row) -> Tensor:
+def shares(logits: Tensor, row: SamplerRow) -> Tensor:
     """What each token's chance is to be drawn from a row, after all that its settings ask for.
 
     Shapes: logits [V] -> [V] float64; a greedy row gives 1 to one token.

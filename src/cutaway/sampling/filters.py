@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cutaway.sampling import upload
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.draw import scaled
 from cutaway.sampling.largest import largest
 from cutaway.sampling.weights import exact_sum
@@ -23,11 +23,11 @@ class Temperature:
 
     name = "temperature"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row is greedy or its temperature is 1."""
         return row.params.is_greedy or row.params.temperature == 1
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         temperature = upload.floats([[row.params.temperature] for row in rows], candidates.logits)
         return Candidates((candidates.logits - candidates.peak) / temperature)
 
@@ -45,11 +45,11 @@ class MinP:
 
     name = "min_p"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row is greedy or its min_p is 0."""
         return row.params.is_greedy or row.params.min_p == 0
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         weights = candidates.weights
         floor = upload.floats([[min_p_floor(row.params.min_p)] for row in rows], weights)
         # 1 where weight >= floor, else 0: both are whole numbers. A comparison and a masked fill
@@ -68,11 +68,11 @@ class TopK:
 
     name = "top_k"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row is greedy or its top_k keeps every token."""
         return row.params.is_greedy or row.params.top_k <= 0
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         logits = candidates.logits
         counts = [min(row.params.top_k, logits.shape[-1]) for row in rows]
         indices = largest(logits, max(counts))  # [R, K], the likeliest first
@@ -96,11 +96,11 @@ class TopP:
 
     name = "top_p"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row is greedy or its top_p is 1."""
         return row.params.is_greedy or row.params.top_p == 1
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         weights = candidates.weights
         # What lies before a kept token is less than p * total: total - floor((1 - p) * total),
         # which is p * total rounded up.

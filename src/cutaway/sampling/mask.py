@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cutaway.sampling import upload
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 
 
 class GrammarMask:
@@ -18,11 +18,11 @@ class GrammarMask:
 
     name = "grammar"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row has no grammar."""
         return row.allowed is None
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         logits = candidates.logits
         packed = np.stack([np.frombuffer(row.allowed or b"", np.uint8) for row in rows])
         bits = np.unpackbits(packed, axis=1, count=logits.shape[-1], bitorder="little")

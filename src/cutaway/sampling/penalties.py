@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.sampling import upload
-from cutaway.sampling.candidates import Candidates, Row
+from cutaway.sampling.candidates import Candidates, SamplerRow
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 _LARGEST = torch.finfo(torch.float32).max
@@ -30,18 +30,18 @@ class Penalties:
 
     name = "penalties"
 
-    def is_neutral(self, row: Row) -> bool:
+    def is_neutral(self, row: SamplerRow) -> bool:
         """Whether the row has no penalty."""
         return not row.params.has_penalties
 
-    def __call__(self, candidates: Candidates, rows: Sequence[Row]) -> Candidates:
+    def __call__(self, candidates: Candidates, rows: Sequence[SamplerRow]) -> Candidates:
         logits = candidates.logits.clone()
         _repeat(logits, rows)
         _count(logits, rows)
         return Candidates(logits)
 
 
-def _repeat(logits: Tensor, rows: Sequence[Row]) -> None:
+def _repeat(logits: Tensor, rows: Sequence[SamplerRow]) -> None:
     """Apply the repetition penalty to every token of prompt and output."""
     token_ids: list[NDArray[np.int64]] = []
     penalties: list[NDArray[np.float64]] = []
@@ -58,7 +58,7 @@ def _repeat(logits: Tensor, rows: Sequence[Row]) -> None:
     logits[at] = torch.where(old > 0, old / penalty, old * penalty).clamp_(max=_LARGEST)
 
 
-def _count(logits: Tensor, rows: Sequence[Row]) -> None:
+def _count(logits: Tensor, rows: Sequence[SamplerRow]) -> None:
     """Subtract the presence and frequency penalties of every token of the output."""
     token_ids: list[NDArray[np.int64]] = []
     amounts: list[NDArray[np.float64]] = []

@@ -5,7 +5,7 @@
         +-> logprobs
 
 A greedy row takes the largest logit after grammar, bias, bans and penalties. It knows no text, no
-stop rule and no sequence: what a row needs is in its Row.
+stop rule and no sequence: what a row needs is in its SamplerRow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cutaway.kernels.checksum import checksum
 from cutaway.kernels.sample import sample, takes
 from cutaway.sampling import upload
 from cutaway.sampling.bias import Bans, LogitBias
-from cutaway.sampling.candidates import Candidates, Row, Stage
+from cutaway.sampling.candidates import Candidates, SamplerRow, SamplerStage
 from cutaway.sampling.draw import draw
 from cutaway.sampling.filters import MinP, Temperature, TopK, TopP, min_p_floor, top_p_rest
 from cutaway.sampling.largest import first_largest
@@ -47,17 +47,17 @@ from cutaway.sampling.weights import MAX_VOCAB_SIZE
 
 # vLLM's order. Hugging Face differs only in min_p, which it puts last; llama.cpp cuts before it
 # divides by the temperature and so keeps other sets.
-ORDER: tuple[Stage, ...] = (
+ORDER: tuple[SamplerStage, ...] = (
     *(GrammarMask(), LogitBias(), Bans(), Penalties()),
     *(Temperature(), MinP(), TopK(), TopP()),
 )
 
 # What sample_native knows, in its order: edits are made in torch before the native call, and the
 # others are numbers that _choice hands to it. A row that passes any other stage goes through torch.
-_EDITS: tuple[type[Stage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
-_NATIVE: tuple[type[Stage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
+_EDITS: tuple[type[SamplerStage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
+_NATIVE: tuple[type[SamplerStage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
 # What kernels/sample has of them on a GPU; a row that passes any other goes through torch.
-_FUSED: tuple[type[Stage], ...] = (Temperature, MinP)
+_FUSED: tuple[type[SamplerStage], ...] = (Temperature, MinP)
 
 
 class Sampled(NamedTuple):
@@ -91,7 +91,7 @@ class Sampler:
         self.vocab_size = vocab_size
         self._native: native.Sampling | None = None  # of the latest logits
 
-    def sample(self, logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+    def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
         """One token per row.
 
         Shapes: logits [R, V] of any float type on any device, left as they are.
@@ -138,14 +138,14 @@ class Drawing:
         return results if indices is None else [results[index] for index in indices]
 
 
-def sample_plain(logits: Tensor, rows: Sequence[Row]) -> list[Sampled]:
+def sample_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
     """In torch, on any device: rows that are alike go through every stage together."""
     return begin_plain(logits, rows).read()
 
 
 @one_thread()
 @torch.no_grad()
-def begin_plain(logits: Tensor, rows: Sequence[Row]) -> Drawing:
+def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> Drawing:
     """The same, handed to the device and not waited for."""
     fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
     order, draws, parts = _sample_fused(logits, rows, fused)
@@ -158,7 +158,7 @@ def begin_plain(logits: Tensor, rows: Sequence[Row]) -> Drawing:
     return Drawing(order, draws, parts, Sent(parts))
 
 
-def _is_fused(row: Row) -> bool:
+def _is_fused(row: SamplerRow) -> bool:
     """Whether kernels/sample has all that a row asks for."""
     if row.num_logprobs is not None:
         return False
@@ -166,7 +166,7 @@ def _is_fused(row: Row) -> bool:
 
 
 def _sample_fused(
-    logits: Tensor, rows: Sequence[Row], indices: list[int]
+    logits: Tensor, rows: Sequence[SamplerRow], indices: list[int]
 ) -> tuple[list[int], list[int | None], list[Tensor]]:
     """Some rows by the kernels that have them all in a few passes: order, draws, numbers."""
     if not indices:
@@ -182,7 +182,7 @@ def _sample_fused(
     return list(indices), draws, [part]
 
 
-def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sampled]:
+def sample_native(sampling: native.Sampling, rows: Sequence[SamplerRow]) -> list[Sampled]:
     """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call.
 
     Rows that pass a stage without a native form are sampled in torch from beginning to end.
@@ -209,7 +209,7 @@ def sample_native(sampling: native.Sampling, rows: Sequence[Row]) -> list[Sample
     return results
 
 
-def _rows_for_torch(rows: Sequence[Row]) -> list[int]:
+def _rows_for_torch(rows: Sequence[SamplerRow]) -> list[int]:
     """Indices of the rows that pass a stage of which the native call knows nothing."""
     strangers = _without_native_form(ORDER)
     if not strangers:
@@ -218,7 +218,7 @@ def _rows_for_torch(rows: Sequence[Row]) -> list[int]:
 
 
 @cache
-def _without_native_form(order: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _without_native_form(order: tuple[SamplerStage, ...]) -> tuple[SamplerStage, ...]:
     """Stages that are not in _NATIVE; all of them where its own come in another order."""
     known = tuple(type(stage) for stage in order if type(stage) in _NATIVE)
     if known != _NATIVE:
@@ -233,7 +233,7 @@ def _in_torch() -> Generator[None]:
         yield
 
 
-def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
+def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> dict[int, Tensor]:
     """The rows [V] whose settings ask for edits, after them."""
     edited: dict[int, Tensor] = {}
     for index, row in enumerate(rows):
@@ -249,14 +249,14 @@ def _edited(logits: Tensor, rows: Sequence[Row]) -> dict[int, Tensor]:
 
 
 @cache
-def _edits(order: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _edits(order: tuple[SamplerStage, ...]) -> tuple[SamplerStage, ...]:
     return tuple(stage for stage in order if type(stage) in _EDITS)
 
 
 _GREEDY = native.Choice()
 
 
-def _choice(row: Row, u: int | None) -> native.Choice:
+def _choice(row: SamplerRow, u: int | None) -> native.Choice:
     """A row's settings in the numbers that sampling/filters.py defines."""
     params = row.params
     if u is None:
@@ -271,7 +271,7 @@ def _choice(row: Row, u: int | None) -> native.Choice:
 
 
 def _alternatives(
-    logits: Tensor, drawn: Sequence[native.Drawn], rows: Sequence[Row]
+    logits: Tensor, drawn: Sequence[native.Drawn], rows: Sequence[SamplerRow]
 ) -> dict[int, list[float]]:
     """Rank and likeliest tokens of the rows that ask for them."""
     groups: dict[int, list[int]] = {}
@@ -288,12 +288,12 @@ def _alternatives(
     return found
 
 
-def stages_of(row: Row) -> tuple[Stage, ...]:
+def stages_of(row: SamplerRow) -> tuple[SamplerStage, ...]:
     """The stages that act on a row, in order."""
     return tuple(stage for stage in ORDER if not stage.is_neutral(row))
 
 
-def uniforms(rows: Sequence[Row]) -> list[int]:
+def uniforms(rows: Sequence[SamplerRow]) -> list[int]:
     """The random number of each row's draw."""
     # On integers a hash takes 8 us; as arrays any number of them takes 130 us.
     if len(rows) < 16:
@@ -305,7 +305,7 @@ def uniforms(rows: Sequence[Row]) -> list[int]:
     return uniform(seeds, choice=choices, position=positions).tolist()
 
 
-def _sample_alike(logits: Tensor, rows: Sequence[Row], u: list[int] | None) -> Tensor:
+def _sample_alike(logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | None) -> Tensor:
     """Sample rows that pass the same stages: [R, V] float32 -> [R, N + 2] float64.
 
     The last two are the checksum's halves, the others what _read takes.
@@ -331,7 +331,9 @@ def _read(numbers: Sequence[float], u: int | None, told: int) -> Sampled:
     return Sampled(int(token_id), u, score, told)
 
 
-def _tiles(logits: Tensor, rows: Sequence[Row], *, without: Collection[int]) -> Iterator[list[int]]:
+def _tiles(
+    logits: Tensor, rows: Sequence[SamplerRow], *, without: Collection[int]
+) -> Iterator[list[int]]:
     """Rows to be worked on together: alike in what they need, few enough for the cache."""
     groups: dict[object, list[int]] = {}
     for index, row in enumerate(rows):

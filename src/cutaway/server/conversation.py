@@ -20,7 +20,7 @@ from cutaway.server.entry.door import HttpCall
 from cutaway.server.tool_words import told
 from cutaway.server.tools import Tools
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.events import Answer, CallEnd, CallStart, Content, Event, gather
+from cutaway.stream.events import CallEnd, CallStart, Content, Event, ParsedAnswer, gather
 from cutaway.stream.formats import (
     ReasoningFormat,
     ToolFormat,
@@ -76,7 +76,7 @@ class AnswerFormat:
         )
         return ChoiceReader(parser, is_parallel=self.is_parallel)
 
-    def whole(self, text: str) -> Answer:
+    def whole(self, text: str) -> ParsedAnswer:
         """An answer that is there already."""
         reader = self.reader()
         return gather([*reader.push(text), *reader.finish()])

@@ -19,7 +19,7 @@ from cutaway.host.faults import again, note, refuse
 from cutaway.service import loop
 from cutaway.service.feeds import Feeds
 from cutaway.service.llm import LLM, Generation, Messages, Prompt, generation_of
-from cutaway.service.view_queue import Lane
+from cutaway.service.view_queue import ViewQueue
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class AsyncLLM:
 
     def __init__(self, model: str = "smollm2", **settings: object) -> None:
         self._llm = LLM(model, **settings)
-        self._lane = Lane(self._llm.engine)
+        self._view_queue = ViewQueue(self._llm.engine)
         self._feeds = Feeds(self._llm.engine)
         self._commands: loop.Commands = SimpleQueue()
         self._open: dict[str, _Deliver] = {}
@@ -111,7 +111,7 @@ class AsyncLLM:
 
         Raises: ReplayError, RequestError.
         """
-        return await self._once(lambda name, tell: self._lane.add(name, asked, tell))
+        return await self._once(lambda name, tell: self._view_queue.add(name, asked, tell))
 
     async def _once(self, begin: Callable[[object, Callable[[T | Exception], None]], None]) -> T:
         """The one thing that is told of what begins on the engine's thread."""
@@ -158,7 +158,7 @@ class AsyncLLM:
         Raises: ReplayError, RequestError, OverloadedError.
         """
         async with aclosing(
-            self._told(lambda name, tell: self._lane.compare(name, tried, tell))
+            self._told(lambda name, tell: self._view_queue.compare(name, tried, tell))
         ) as batches:
             async for batch in batches:
                 yield batch
@@ -218,7 +218,7 @@ class AsyncLLM:
     def _run(self) -> None:
         ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
         try:
-            loop.run(self._llm.engine, self._lane, self._feeds, self._commands, self._tell)
+            loop.run(self._llm.engine, self._view_queue, self._feeds, self._commands, self._tell)
         except BaseException as fault:
             ended = fault  # nobody may wait for ever, whatever went wrong
             raise
@@ -262,7 +262,7 @@ class AsyncLLM:
     def _leave(self, name: object) -> None:
         self._waiting.pop(name, None)
         self._feeds.leave(name)
-        self._lane.leave(name)
+        self._view_queue.leave(name)
 
     def _start(self, request: Request, deliver: _Deliver) -> None:
         error = loop.take_in(self._llm.engine, request)

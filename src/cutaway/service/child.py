@@ -59,7 +59,7 @@ from cutaway.service.outbox import Outbox
 if TYPE_CHECKING:
     from cutaway.engine.engine import Engine
     from cutaway.service.feeds import Feeds
-    from cutaway.service.view_queue import Lane
+    from cutaway.service.view_queue import ViewQueue
 
 _CHUNK = 1 << 18
 _STDERR = 2
@@ -74,7 +74,7 @@ class Child:
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._loads: SimpleQueue[Load] = SimpleQueue()
         self._engine: Engine | None = None
-        self._lane: Lane | None = None
+        self._view_queue: ViewQueue | None = None
         self._feeds: Feeds | None = None
         self._is_pinged = False  # whether a ping waits for the main thread
         self._outbox = Outbox(link)
@@ -90,18 +90,18 @@ class Child:
             return
         from cutaway.service import loop
 
-        assert self._lane and self._feeds, "they come with the engine"
-        loop.run(engine, self._lane, self._feeds, self._commands, self._tell)
+        assert self._view_queue and self._feeds, "they come with the engine"
+        loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
         with garbage.held_off():
             from cutaway.engine.build import build_engine
             from cutaway.service.card import cache_tokens_of, card_of
             from cutaway.service.feeds import Feeds
-            from cutaway.service.view_queue import Lane
+            from cutaway.service.view_queue import ViewQueue
 
             engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
-            self._engine, self._lane, self._feeds = engine, Lane(engine), Feeds(engine)
+            self._engine, self._view_queue, self._feeds = engine, ViewQueue(engine), Feeds(engine)
         self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
         return engine
 
@@ -184,7 +184,7 @@ class Child:
         from cutaway.service.card import stats_of
         from cutaway.service.snapshot import snapshot_of
 
-        assert self._engine and self._lane and self._feeds, "commands come after the model"
+        assert self._engine and self._view_queue and self._feeds, "commands come after the model"
         engine = self._engine
         match told:
             case Add(request):
@@ -196,20 +196,22 @@ class Child:
             case Count(number):
                 self._say(Counted(number, stats_of(engine)))
             case See(number, asked):
-                self._lane.add(number, asked, lambda found: self._say(_seen(number, found)))
+                self._view_queue.add(number, asked, lambda found: self._say(_seen(number, found)))
             case Survey(number, owner):
                 self._say(Seen(number, snapshot_of(engine, owner)))
             case Listen(number, listened):
                 self._feeds.open(number, listened, lambda heard: self._say(_heard(number, heard)))
             case Try(number, tried):
-                self._lane.compare(number, tried, lambda told: self._say(_heard(number, told)))
+                self._view_queue.compare(
+                    number, tried, lambda told: self._say(_heard(number, told))
+                )
             case Hold(request_id, is_held):
                 again(lambda: engine.hold(request_id, is_held=is_held))
             case More(number):
                 self._feeds.more(number)
             case Leave(number):
                 again(partial(self._feeds.leave, number))
-                again(partial(self._lane.leave, number))
+                again(partial(self._view_queue.leave, number))
             case Load() | Ping():
                 pass  # passed on before
 

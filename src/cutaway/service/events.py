@@ -18,7 +18,7 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
 from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
-from cutaway.stream.text import Piece
+from cutaway.stream.text import TextPiece
 from cutaway.trace.cost import PLAIN, StageCost, StepCost, share_of
 from cutaway.trace.events import Event, cost_fields, pages_event, step_event, token_event
 from cutaway.trace.records import AnswerRecord, StepRecord
@@ -159,7 +159,7 @@ class _Ending:
         self._busy = 0.0
         self._last = 0.0
 
-    def after(self, step: StepRecord, cost: StepCost) -> Iterator[tuple[int, Piece]]:
+    def after(self, step: StepRecord, cost: StepCost) -> Iterator[tuple[int, TextPiece]]:
         """The tokens that a step gave, by index, and what each lets a reader see."""
         self._busy += step.ended - step.began
         self._last = step.ended - self._answer.arrived

@@ -16,7 +16,7 @@ from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import again, error_of, note
 from cutaway.service.feeds import Feeds
-from cutaway.service.view_queue import Lane
+from cutaway.service.view_queue import ViewQueue
 
 # Called on the engine's thread, between two steps. None ends the loop.
 Commands = SimpleQueue[Callable[[], None] | None]
@@ -26,7 +26,7 @@ MOST_FAULTS = 3  # steps in a row that raise as a whole: a fault that stays is n
 
 def run(
     engine: Engine,
-    lane: Lane,
+    view_queue: ViewQueue,
     feeds: Feeds,
     commands: Commands,
     tell: Callable[[list[Delta]], None],
@@ -42,7 +42,7 @@ def run(
     """
     num_faults = 0
     while True:
-        is_idle = not (engine.has_work or lane.has_work or feeds.has_work)
+        is_idle = not (engine.has_work or view_queue.has_work or feeds.has_work)
         if is_idle or not commands.empty():
             command = commands.get()
             if command is None:
@@ -50,7 +50,7 @@ def run(
             _obey(command)
             continue
         try:
-            _go_on(engine, lane, feeds, tell)
+            _go_on(engine, view_queue, feeds, tell)
             num_faults = 0
         except Exception as fault:
             num_faults += 1
@@ -66,11 +66,13 @@ def _obey(command: Callable[[], None]) -> None:
         note("a command raised; it ends alone.", fault)
 
 
-def _go_on(engine: Engine, lane: Lane, feeds: Feeds, tell: Callable[[list[Delta]], None]) -> None:
+def _go_on(
+    engine: Engine, view_queue: ViewQueue, feeds: Feeds, tell: Callable[[list[Delta]], None]
+) -> None:
     if engine.has_work:
         again(partial(tell, engine.step()))
-    elif lane.has_work:
-        lane.step()
+    elif view_queue.has_work:
+        view_queue.step()
         tell([])
     feeds.step()
 

@@ -20,7 +20,7 @@ from cutaway.host.faults import refuse
 from cutaway.host.turns import breathe, in_turns
 from cutaway.replay.look import PIECE_TOKENS, Look
 from cutaway.replay.trace_file import saving_of
-from cutaway.replay.view_cost import Pace, timed
+from cutaway.replay.view_cost import TimePredictor, timed
 from cutaway.trace.file import written
 from cutaway.trace.ledger import recorded
 from cutaway.views import view_of
@@ -38,14 +38,14 @@ class _Job:
     tell: Tell
 
 
-class Lane:
+class ViewQueue:
     """Views and comparisons that were asked for, in order; each is told to whoever asked."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._jobs: deque[_Job] = deque()
         self._trials = Trials(engine)
-        self._pace = Pace()
+        self._time_predictor = TimePredictor()
         self._look: tuple[ViewRequest, Look] | None = (
             None  # the latest: views of one answer share it
         )
@@ -99,7 +99,7 @@ class Lane:
         view.check(look.subject, query)
         cost = yield from in_turns(lambda: look.foreseen(view, query))
         if asked.is_cost:
-            seconds = self._pace.seconds(cost, view.name)
+            seconds = self._time_predictor.seconds(cost, view.name)
             told = {
                 "view": view.name,
                 "num_tokens": cost.num_tokens,
@@ -111,14 +111,14 @@ class Lane:
             tell(json.dumps(told).encode())
             return
         _, spent = yield from timed(look.taking(view.wants(look.subject, query)))
-        self._pace.replayed(cost, spent)
+        self._time_predictor.learn_replay(cost, spent)
 
         def show() -> bytes:
             picture = view.show(look.subject, query)
             return plain(picture) if asked.is_json else framed(picture)
 
         frame, spent = yield from timed(in_turns(show))
-        self._pace.showed(cost, view.name, spent)
+        self._time_predictor.learn_view(cost, view.name, spent)
         tell(frame)
 
     def _look_of(self, asked: ViewRequest) -> Look:

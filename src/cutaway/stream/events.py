@@ -48,7 +48,7 @@ Event = Content | Reasoning | CallStart | CallArguments | CallEnd
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """One call of a tool. arguments: JSON; cut off where the answer was."""
 
     name: str
@@ -57,15 +57,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedAnswer:
     """All events of an answer, put together."""
 
     content: str
     reasoning: str
-    calls: tuple[Call, ...]
+    calls: tuple[ParsedCall, ...]
 
 
-def gather(events: Iterable[Event]) -> Answer:
+def gather(events: Iterable[Event]) -> ParsedAnswer:
     """The answer that the events of a stream make up."""
     content = reasoning = ""
     names: list[str] = []
@@ -85,10 +85,10 @@ def gather(events: Iterable[Event]) -> Answer:
             case CallEnd(index, _):
                 whole.add(index)
     calls = (
-        Call(name, text, index in whole)
+        ParsedCall(name, text, index in whole)
         for index, (name, text) in enumerate(zip(names, arguments, strict=True))
     )
-    return Answer(content, reasoning, tuple(calls))
+    return ParsedAnswer(content, reasoning, tuple(calls))
 
 
 def merged(events: Iterable[Event]) -> list[Event]:

@@ -15,7 +15,7 @@ from cutaway.stream.stop import StopStrings
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """What one token gave.
 
     text:        characters to show now.
@@ -32,7 +32,7 @@ class Piece:
     held_text: str = ""
 
 
-Sink = Callable[[str, Piece], None]
+Sink = Callable[[str, TextPiece], None]
 
 
 class TextStream:
@@ -64,7 +64,7 @@ class TextStream:
         self._is_done = False
         self.num_tokens = 0
 
-    def push(self, token_id: int) -> Piece:
+    def push(self, token_id: int) -> TextPiece:
         """The next token."""
         assert not self._is_done, "nothing follows the end of an answer"
         self.num_tokens += 1
@@ -89,14 +89,14 @@ class TextStream:
         self._is_done = True
         return self._stops.finish() + self._detokenizer.finish()
 
-    def _end(self, token_id: int) -> Piece:
+    def _end(self, token_id: int) -> TextPiece:
         """The ending token's own text goes by token, never by counting characters."""
         own = self._detokenizer.push(token_id) if self._params.include_stop else ""
         text = self._stops.finish() + own + self._detokenizer.finish()
         return self._piece(text, token_id, self._ending[token_id])
 
-    def _piece(self, text: str, token_id: int, stopped_by: str | int | None) -> Piece:
-        return Piece(
+    def _piece(self, text: str, token_id: int, stopped_by: str | int | None) -> TextPiece:
+        return TextPiece(
             text=text,
             stopped_by=stopped_by,
             token_bytes=self._detokenizer.bytes_of(token_id),

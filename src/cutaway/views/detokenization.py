@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cutaway.stream.text import Piece
+from cutaway.stream.text import TextPiece
 from cutaway.views.drawing import Drawing, Span, cut
 from cutaway.views.payload import Array
 from cutaway.views.query import Query
@@ -96,7 +96,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Detokenization
     """Push the answer's tokens through a new stream, and note what each one gave."""
     del taken
     stream, ids = subject.stream(), [each.token_id for each in subject.answer.tokens]
-    pieces: list[Piece] = [stream.push(each) for each in ids]
+    pieces: list[TextPiece] = [stream.push(each) for each in ids]
     rest = stream.finish()
     centre = query.token or 0
     first = max(0, min(centre - MAX_ROWS // 2, len(ids) - MAX_ROWS))
@@ -117,7 +117,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Detokenization
     )
 
 
-def _emitted(subject: Subject, token: int, token_id: int, piece: Piece) -> Emitted:
+def _emitted(subject: Subject, token: int, token_id: int, piece: TextPiece) -> Emitted:
     return Emitted(
         token=token,
         token_id=token_id,

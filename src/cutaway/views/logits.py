@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import uniforms
 from cutaway.views.drawing import Drawing, Span, bar, cut
 from cutaway.views.payload import Array
@@ -125,7 +125,7 @@ def _likeliest(logits: Tensor, recorded: int, *, top: int) -> list[int]:
     return list(dict.fromkeys((*cast("list[int]", order.tolist()), recorded)))
 
 
-def _allowed(row: Row) -> Array:
+def _allowed(row: SamplerRow) -> Array:
     return np.frombuffer(row.allowed or b"", np.uint8)
 
 

@@ -186,7 +186,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerPages:
     miss = miss_of(
         subject.ledger, answer, page_size=size, has_prefix_cache=subject.build.has_prefix_cache
     )
-    token_bytes = sum(r.bytes_per_token * r.num_layers for r in model.readings)
+    token_bytes = sum(r.bytes_per_token * r.num_layers for r in model.cache_reads)
     spent, without = _operations(subject, model)
     made = tuple(_group(subject, group, kept[group.index]) for group in groups)
     return AnswerPages(

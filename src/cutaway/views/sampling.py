@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor
 
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import DrawEffect, outcomes, trace
 from cutaway.sampling.largest import largest
 from cutaway.views.drawing import Drawing, Span, bar, cut
@@ -248,12 +248,12 @@ def _watched(logits: Tensor, recorded: int, *, top: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*likeliest, recorded)))
 
 
-def _settings(row: Row) -> dict[str, float]:
+def _settings(row: SamplerRow) -> dict[str, float]:
     own = {each.name: getattr(row.params, each.name) for each in fields(row.params)}
     return {name: own[name] for name in _SETTINGS if own[name] != getattr(_NEUTRAL, name)}
 
 
-def _drawn(row: Row, effect: DrawEffect) -> RowDraw:
+def _drawn(row: SamplerRow, effect: DrawEffect) -> RowDraw:
     return RowDraw(
         seed=str(row.seed),
         choice=row.choice,
@@ -266,7 +266,7 @@ def _drawn(row: Row, effect: DrawEffect) -> RowDraw:
     )
 
 
-def _strategies(subject: Subject, logits: Tensor, row: Row) -> tuple[Strategy, ...]:
+def _strategies(subject: Subject, logits: Tensor, row: SamplerRow) -> tuple[Strategy, ...]:
     neutral = {each: getattr(_NEUTRAL, each) for each in _SETTINGS}
     rows = [
         replace(row, params=replace(row.params, **{**neutral, **settings}))

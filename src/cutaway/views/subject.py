@@ -10,7 +10,7 @@ from torch import Tensor
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
 from cutaway.host.turns import breathe
-from cutaway.sampling.candidates import Row
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammar import GrammarState
 from cutaway.stream.text import TextStream
 from cutaway.text.messages import Message
@@ -59,7 +59,7 @@ class Subject:
     grammar: Callable[[], GrammarState | None]
     stream: Callable[[], TextStream]
     kept: Callable[[], tuple[tuple[bool, ...], ...]]
-    row: Callable[[int], Row]
+    row: Callable[[int], SamplerRow]
     branch: Callable[[int, Sequence[int]], Tensor]
     messages: tuple[Message, ...] | None = None
     prompt: Prompt | None = None

@@ -17,7 +17,7 @@ from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import CacheSpec
-from cutaway.core.shapes import Delta
+from cutaway.core.shapes import DeltaShape
 from cutaway.core.step import ShapePlan, Step
 from cutaway.kernels.delta import delta_rule, short_convolution, unit_rows
 from cutaway.kernels.elementwise import sigmoid, softplus
@@ -48,7 +48,7 @@ class ByHead(nn.Module):
     Source: Qwen3-Next.
     """
 
-    def __init__(self, width: int, sizes: Delta) -> None:
+    def __init__(self, width: int, sizes: DeltaShape) -> None:
         super().__init__()
         self.sizes = sizes
         values = sizes.num_value_heads * sizes.value_size
@@ -70,7 +70,7 @@ class ByHead(nn.Module):
 class ByKind(nn.Module):
     """All queries come first, then all keys, values and gates. Source: Qwen3.5."""
 
-    def __init__(self, width: int, sizes: Delta) -> None:
+    def __init__(self, width: int, sizes: DeltaShape) -> None:
         super().__init__()
         self.sizes = sizes
         values = sizes.num_value_heads * sizes.value_size
@@ -95,7 +95,7 @@ class DeltaLayer(nn.Module):
 
     frequencies: Frequencies | None = None
 
-    def __init__(self, width: int, sizes: Delta, *, reader: Reader, epsilon: float) -> None:
+    def __init__(self, width: int, sizes: DeltaShape, *, reader: Reader, epsilon: float) -> None:
         super().__init__()
         self.sizes, self.reader = sizes, reader
         values = sizes.num_value_heads * sizes.value_size
@@ -193,7 +193,7 @@ class DeltaLayer(nn.Module):
         cache.fields["inputs"][page] = inputs.to(cache.fields["inputs"].dtype)
 
 
-def _gates(rows: Tensor, sizes: Delta) -> Tensor:
+def _gates(rows: Tensor, sizes: DeltaShape) -> Tensor:
     return rows.reshape(len(rows), sizes.num_value_heads, sizes.value_size)
 
 

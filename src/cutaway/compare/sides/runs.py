@@ -11,7 +11,7 @@ from cutaway.compare.sides.beside import beside
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.core.limits import LIMITS
 from cutaway.core.whole_numbers import whole_number
-from cutaway.engine.build import device_of, numbers_of
+from cutaway.engine.build import device_of, precision_of
 from cutaway.engine.config import EngineConfig
 
 
@@ -83,5 +83,5 @@ def _number(text: str, *, is_whole: bool) -> float | None:
 
 
 def _cache_dtype(source: Source, config: EngineConfig) -> Any:
-    numbers = numbers_of(config.dtype, device_of(config.device), kv_dtype=config.kv_dtype)
-    return source.engine.model.cache_dtype if config.kv_dtype == "auto" else numbers.cache
+    precision = precision_of(config.dtype, device_of(config.device), kv_dtype=config.kv_dtype)
+    return source.engine.model.cache_dtype if config.kv_dtype == "auto" else precision.cache
