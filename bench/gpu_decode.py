@@ -24,6 +24,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
+from cutaway.host.garbage import held_off
 from cutaway.kernels import dispatch
 from cutaway.models.reading import read_config
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
@@ -62,7 +63,8 @@ def main() -> None:
     bandwidth = copy_bandwidth()
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
     for shape in args.shapes:
-        model = random_model(SHAPES[shape] | COMMON)
+        with held_off():  # Python's cycle collector, as in the process that serves
+            model = random_model(SHAPES[shape] | COMMON)
         weights = read_bytes(model)
         for batch in args.batches:
             engine = engine_of(model, batch, args.context + 160)

@@ -7,6 +7,13 @@ import pytest
 from cutaway.host import garbage
 
 
+@pytest.fixture(autouse=True)
+def _threshold():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
 @pytest.mark.parametrize("was_on", [True, False])
 def test_it_is_off_inside_and_as_it_was_behind(was_on):
     before = gc.isenabled()
@@ -37,4 +44,13 @@ def test_the_first_use_of_a_process_alone_takes_objects_out_of_collections():
         pass
     assert gc.get_freeze_count() == frozen
     assert any(each is later for each in gc.get_objects())
+    gc.unfreeze()
+
+
+def test_what_comes_later_is_walked_seldom():
+    gc.unfreeze()
+    older = gc.get_threshold()[1:]
+    with garbage.held_off():
+        pass
+    assert gc.get_threshold() == (garbage.YOUNG, *older)
     gc.unfreeze()

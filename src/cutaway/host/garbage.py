@@ -6,13 +6,19 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
+# New objects, less those that died, after which the young ones are walked; Python's own is some
+# hundreds. A step of 256 answers makes thousands, nearly all of which die before the next: with
+# Python's number, walking them and the record of answers took as long as all else a step does.
+YOUNG = 50_000
+
 
 @contextmanager
 def held_off() -> Generator[None]:
     """No collection inside; what the process's first use made is never walked again.
 
     Importing torch and loading a model make a million objects, and the collector walks them all
-    several times to find nothing. Later it would walk them in the middle of a step.
+    several times to find nothing. Later it would walk them in the middle of a step. What comes
+    later is walked seldom.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -21,5 +27,6 @@ def held_off() -> Generator[None]:
     finally:
         if not gc.get_freeze_count():  # a second model of one process may be let go, cycles and all
             gc.freeze()
+            gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
         if was_on:
             gc.enable()
