@@ -15,8 +15,8 @@ from cutaway.blocks.mlp import GatedMLP
 from cutaway.blocks.moe import Experts, MixtureOfExperts
 from cutaway.blocks.router import (
     CorrectedSigmoid,
+    ExpertGroups,
     GroupedSoftmaxThenTop,
-    Groups,
     Router,
     Rule,
     SoftmaxThenTop,
@@ -84,15 +84,15 @@ def test_factors_weigh_experts_and_choose_none() -> None:
 
 def test_groups_keep_the_experts_of_the_best_ones() -> None:
     scores = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.1]])
-    assert Groups(3, 1, num_counted=1).allowed(scores).tolist() == [[True] * 2 + [False] * 4]
-    assert Groups(3, 1, num_counted=2).allowed(scores).tolist() == [
+    assert ExpertGroups(3, 1, num_counted=1).allowed(scores).tolist() == [[True] * 2 + [False] * 4]
+    assert ExpertGroups(3, 1, num_counted=2).allowed(scores).tolist() == [
         [False, False, True, True, False, False]
     ]
 
 
 def test_a_correction_changes_the_choice_and_not_the_weights() -> None:
     rule = CorrectedSigmoid(
-        4, num_chosen=2, groups=Groups(1, 1, 2), is_renormalized=False, multiplier=2.0
+        4, num_chosen=2, groups=ExpertGroups(1, 1, 2), is_renormalized=False, multiplier=2.0
     )
     with torch.no_grad():
         rule.correction.copy_(torch.tensor([-1.0, 0.0, 0.0, 1.0]))
@@ -120,7 +120,7 @@ def test_grouped_softmax_equals_transformers(method: str) -> None:
     )
     theirs = reference.DeepseekV2TopkRouter(config)
     rule = (
-        GroupedSoftmaxThenTop(3, Groups(4, 2, 1), 1.7)
+        GroupedSoftmaxThenTop(3, ExpertGroups(4, 2, 1), 1.7)
         if method == "group_limited_greedy"
         else SoftmaxThenTop(3, is_renormalized=False, multiplier=1.7)
     )
@@ -145,7 +145,7 @@ def test_corrected_sigmoid_equals_transformers(is_renormalized: bool) -> None:
     rule = CorrectedSigmoid(
         12,
         num_chosen=3,
-        groups=Groups(4, 2, 2),
+        groups=ExpertGroups(4, 2, 2),
         is_renormalized=is_renormalized,
         multiplier=2.5,
     )

@@ -126,7 +126,7 @@ class TopThenSoftmax:
 
 
 @dataclass(frozen=True)
-class Groups:
+class ExpertGroups:
     """Experts in groups of neighbours, of which a token may use the experts of some."""
 
     num_groups: int
@@ -150,7 +150,7 @@ class GroupedSoftmaxThenTop:
     """
 
     num_chosen: int
-    groups: Groups
+    groups: ExpertGroups
     multiplier: float = 1.0
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +171,7 @@ class CorrectedSigmoid(nn.Module):
         num_experts: int,
         *,
         num_chosen: int,
-        groups: Groups,
+        groups: ExpertGroups,
         is_renormalized: bool,
         multiplier: float,
     ) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class GroupSizes(NamedTuple):
-    """Groups of experts, as blocks/router.py's Groups has them."""
+    """Groups of experts, as blocks/router.py's ExpertGroups has them."""
 
     num_groups: int
     num_chosen: int

@@ -135,12 +135,12 @@ def _rule(metadata: Fields, sizes: ExpertSizes, *, has_correction: bool) -> Call
             return router.CorrectedSigmoid(
                 sizes.num_experts,
                 num_chosen=sizes.num_chosen,
-                groups=router.Groups(*groups),
+                groups=router.ExpertGroups(*groups),
                 is_renormalized=norm,
                 multiplier=scale,
             )
         if groups.num_groups == 1:
             return router.SoftmaxThenTop(sizes.num_chosen, is_renormalized=norm, multiplier=scale)
-        return router.GroupedSoftmaxThenTop(sizes.num_chosen, router.Groups(*groups), scale)
+        return router.GroupedSoftmaxThenTop(sizes.num_chosen, router.ExpertGroups(*groups), scale)
 
     return make_rule

@@ -36,10 +36,10 @@ def from_hf(config: Fields) -> Deepseek:
     groups = read_groups(config, num_counted=1) if method != "greedy" else None
 
     def make_rule(sizes: ExpertSizes) -> Rule:
-        from cutaway.blocks.router import GroupedSoftmaxThenTop, Groups, SoftmaxThenTop
+        from cutaway.blocks.router import ExpertGroups, GroupedSoftmaxThenTop, SoftmaxThenTop
 
         if groups is not None:
-            return GroupedSoftmaxThenTop(sizes.num_chosen, Groups(*groups), multiplier)
+            return GroupedSoftmaxThenTop(sizes.num_chosen, ExpertGroups(*groups), multiplier)
         return SoftmaxThenTop(sizes.num_chosen, is_renormalized=False, multiplier=multiplier)
 
     return read_deepseek(

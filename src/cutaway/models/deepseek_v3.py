@@ -32,12 +32,12 @@ def from_hf(config: Fields) -> Deepseek:
     is_renormalized = config.flag("norm_topk_prob", True)
 
     def make_rule(sizes: ExpertSizes) -> Rule:
-        from cutaway.blocks.router import CorrectedSigmoid, Groups
+        from cutaway.blocks.router import CorrectedSigmoid, ExpertGroups
 
         return CorrectedSigmoid(
             sizes.num_experts,
             num_chosen=sizes.num_chosen,
-            groups=Groups(*groups),
+            groups=ExpertGroups(*groups),
             is_renormalized=is_renormalized,
             multiplier=multiplier,
         )
