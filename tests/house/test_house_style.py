@@ -36,6 +36,29 @@ def test_every_module_says_in_its_first_line_what_it_gives() -> None:
     assert not names(silent), "a docstring's first line is a whole sentence"
 
 
+def test_every_public_function_says_what_it_gives() -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in source_files()
+        for name, docstring in public_functions(path.read_text(encoding="utf-8"))
+        if not docstring.partition("\n")[0].endswith(".")
+    ]
+    assert not silent, "a docstring's first line is a whole sentence on what one gets"
+
+
+def test_public_functions_are_told_from_those_that_are_not() -> None:
+    source = (
+        'def seen():\n    """One."""\n    def nested(): ...\n'
+        "def _hidden(): ...\n"
+        "class Seen:\n    async def method(self): ...\n    def __call__(self): ...\n"
+        "class _Hidden:\n    def method(self): ...\n"
+        "if True:\n    def filled(): ...\n"
+        'filled.__doc__ = f"""Two.\n\n{1}"""\n'
+    )
+    found = {"seen": "One.", "Seen.method": "", "filled": "Two.\n\n"}
+    assert dict(public_functions(source)) == found
+
+
 def test_comments_are_ascii() -> None:
     foreign: list[str] = []
     for path in python_files():
@@ -116,6 +139,35 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
         for part in ast.walk(said) if said else ():
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.lineno, part.value
+
+
+def public_functions(source: str) -> Iterator[tuple[str, str]]:
+    """Name and docstring of public functions of a module, and of methods of its public classes."""
+    module = ast.parse(source)
+    assigned = dict(assigned_docstrings(module))
+
+    def walk(body: list[ast.stmt], owner: str) -> Iterator[tuple[str, str]]:
+        for node in body:
+            if isinstance(node, ast.If | ast.Try):
+                yield from walk([*node.body, *node.orelse], owner)
+            is_named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if not is_named or node.name.startswith("_"):
+                continue
+            name = owner + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from walk(node.body, f"{name}.")
+            else:
+                yield name, ast.get_docstring(node) or assigned.get(name, "")
+
+    return walk(module.body, "")
+
+
+def assigned_docstrings(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Function and text of each name.__doc__ = ..., as a docstring with computed parts is set."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(".__doc__"):
+            texts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            yield ast.unparse(node.targets[0]).removesuffix(".__doc__"), str(texts[0])
 
 
 def imports_at_the_top(source: str) -> Iterator[str]:

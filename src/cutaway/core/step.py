@@ -115,6 +115,7 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
+        """How many tokens pass through the model, T."""
         return len(self.token_ids)
 
     def tap(self, name: str, value: Tensor, layer: int | None = None) -> Tensor:

@@ -56,6 +56,7 @@ class Tape:
         return self._buffer(name, "rows", width, None)
 
     def add(self, operation: Operation) -> None:
+        """Append one operation to the program."""
         self._program.add(operation)
 
     def show(self, name: str, layer: int | None, read: Callable[[Step], Tensor]) -> None:
