@@ -20,7 +20,7 @@ from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduler
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.sampler import Drawing, Sampled, begin_plain
+from cutaway.sampling.sampler import PendingDraws, Sampled, begin_plain
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Begun:
 
     rows: Mapping[Sequence, int]
     starts: Mapping[Sequence, tuple[int, int]]  # the token's position, and preemptions until then
-    drawing: Drawing
+    drawing: PendingDraws
     bucket: int | None
 
 
@@ -79,7 +79,7 @@ class Ahead:
     def _begin(
         self,
         batch: Batch,
-        drawing: Drawing,
+        drawing: PendingDraws,
         indices: list[int],
         answers: Mapping[Sequence, Running],
     ) -> None:

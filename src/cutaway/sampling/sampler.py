@@ -107,7 +107,7 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class PendingDraws:
     """Rows that are being sampled on a device: the host has not waited for them yet.
 
     order: of each row of the parts the index among the rows.   draws: its random number.
@@ -145,7 +145,7 @@ def sample_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
 
 @one_thread()
 @torch.no_grad()
-def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> Drawing:
+def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> PendingDraws:
     """The same, handed to the device and not waited for."""
     fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
     order, draws, parts = _sample_fused(logits, rows, fused)
@@ -155,7 +155,7 @@ def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> Drawing:
         parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
         order += indices
         draws += u or [None] * len(group)
-    return Drawing(order, draws, parts, Sent(parts))
+    return PendingDraws(order, draws, parts, Sent(parts))
 
 
 def _is_fused(row: SamplerRow) -> bool:
