@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from scripted import ScriptedService, scripted
 from server_app import chat, completion, events
 
-from cutaway.core.errors import DeadlineError, NumericsError, OverloadedError
+from cutaway.core.errors import DeadlineError, GrammarError, NumericsError, OverloadedError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.server.context import Context
@@ -283,6 +284,42 @@ def test_an_engine_that_does_not_move_is_not_ready(
         return await http.get("/ready")
 
     assert asked(patient).status_code == 200
+
+
+class RefusingService(ScriptedService):
+    """Ends every answer with one error that it keeps, as the compiler keeps those of grammars."""
+
+    kept = GrammarError("grammar cannot be compiled.")
+
+    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+        """The error alone."""
+        yield Delta(request.request_id, 0, finish_reason="error", error=self.kept)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_of_a_form_names_the_field_when_requests_share_it(
+    tmp_path: Path, stream: bool
+) -> None:
+    form = {"type": "json_object"}
+    tool = {"type": "function", "function": {"name": "look"}}
+    bodies = [
+        (URL, chat(response_format=form), "response_format"),
+        (URL, chat(structured_outputs={"json_object": True}), "structured_outputs"),
+        (URL, chat(tools=[tool], tool_choice="required"), "tools"),
+        (URL, chat(), None),
+        ("/v1/completions", completion(response_format=form), "response_format"),
+        ("/v1/responses", {"model": "tiny", "input": "a", "text": {"format": form}}, "text.format"),
+    ]
+
+    async def ask(http: httpx2.AsyncClient, _: ScriptedService) -> list[httpx2.Response]:
+        return await asyncio.gather(
+            *(http.post(path, json={**body, "stream": stream}) for path, body, _ in bodies)
+        )
+
+    answers = scripted(tmp_path, "", ask, kind=RefusingService)
+    named = [error_of(answer, 400)["param"] for answer in answers]
+    assert named == [param for _, _, param in bodies]
+    assert RefusingService.kept.param == "grammar"
 
 
 def failing(context: Context, error: Exception, *, after: int) -> None:

@@ -89,8 +89,8 @@ class GrammarError(RequestError):
 
     code = "invalid_grammar"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, param="grammar")
+    def __init__(self, message: str, *, param: str | None = "grammar") -> None:
+        super().__init__(message, param=param)
 
 
 class TemplateError(CutawayError):

@@ -69,25 +69,37 @@ class Answers:
 
 
 async def gathered(
-    context: Context, call: HttpCall, requests: Sequence[Request], *, watch: Watch | None = None
+    context: Context,
+    call: HttpCall,
+    requests: Sequence[Request],
+    *,
+    grammar_field: str | None,
+    watch: Watch | None = None,
 ) -> Answers:
-    """All answers, when they are complete. Raises: the error of the first that failed."""
+    """All answers, when they are complete, else an error; arguments and errors as news has them."""
     answers = Answers(requests)
-    async with aclosing(news(context, call, requests, watch=watch)) as each:
+    following = news(context, call, requests, grammar_field=grammar_field, watch=watch)
+    async with aclosing(following) as each:
         async for prompt, delta in each:
             answers.add(prompt, delta)
     return answers
 
 
 async def news(
-    context: Context, call: HttpCall, requests: Sequence[Request], *, watch: Watch | None = None
+    context: Context,
+    call: HttpCall,
+    requests: Sequence[Request],
+    *,
+    grammar_field: str | None,
+    watch: Watch | None = None,
 ) -> AsyncGenerator[tuple[int, Delta]]:
     """What is new, with the number of its prompt. Leaving the loop ends all requests.
 
+    grammar_field: where the body asks for a form of the answer; errors of the form name it.
     watch: tells of each delta whether its choice is complete; then the engine ends it.
     Raises: what the engine refuses; the error of the first answer that failed.
     """
-    followed = [_measured(context, call, request, watch) for request in requests]
+    followed = [_measured(context, call, request, grammar_field, watch) for request in requests]
     if len(followed) == 1:
         async with aclosing(followed[0]) as deltas:
             async for delta in deltas:
@@ -99,7 +111,11 @@ async def news(
 
 
 async def _measured(
-    context: Context, call: HttpCall, request: Request, watch: Watch | None
+    context: Context,
+    call: HttpCall,
+    request: Request,
+    grammar_field: str | None,
+    watch: Watch | None,
 ) -> AsyncGenerator[Delta]:
     metrics = context.metrics
     metrics.started(request.params)
@@ -115,7 +131,7 @@ async def _measured(
                 if delta.finish_reason is not None:
                     endings.append((perf_counter(), delta))
                     _count(call, delta)
-                    _raise_fault(call, delta, request)
+                    _raise_fault(delta, request, grammar_field)
                     num_left -= 1
                 yield delta
     except OverloadedError:
@@ -185,12 +201,13 @@ def _count(call: HttpCall, delta: Delta) -> None:
         call.counts["completion_tokens"] = said
 
 
-def _raise_fault(call: HttpCall, delta: Delta, request: Request) -> None:
+def _raise_fault(delta: Delta, request: Request, grammar_field: str | None) -> None:
     """Raise what ended an answer before its end."""
     if isinstance(delta.error, DeadlineError):
         raise _late(request)
     if isinstance(delta.error, GrammarError):
-        delta.error.param = call.grammar_field
+        # A new error: the engine keeps its own, and tells it to all who send the same grammar.
+        raise GrammarError(str(delta.error), param=grammar_field)
     if delta.error is not None:
         raise delta.error
     if delta.finish_reason in ("abort", "error"):

@@ -257,7 +257,6 @@ def request_of(
     timeout: float | None,
 ) -> Request:
     """The engine's request, if it can ever be computed. Raises: RequestError."""
-    call.grammar_field = prepared.grammar_field
     request = Request(
         request_id=f"{prefix}{call.request_id}",
         prompt_token_ids=prepared.token_ids,

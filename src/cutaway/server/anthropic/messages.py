@@ -15,7 +15,7 @@ from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.limits import inside, shown
-from cutaway.core.output import Usage
+from cutaway.core.output import Delta, Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.anthropic.messages_input import messages_of, tools_of
@@ -112,6 +112,7 @@ class MessagesRequest:
 
     request: Request
     answer_format: AnswerFormat
+    grammar_field: str | None  # where the body asks for a form of the answer
     is_streamed: bool
     is_traced: bool  # whether the end tells where the answer opens
 
@@ -177,6 +178,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     return MessagesRequest(
         request=request,
         answer_format=prepared.answer_format,
+        grammar_field=prepared.grammar_field,
         is_streamed=bool(body.stream),
         is_traced=wants_trace(body.cutaway, context),
     )
@@ -241,11 +243,18 @@ def _form(value: object) -> Grammar | None:
     return schema_grammar(fields.get("schema"), "output_config.format.schema")
 
 
+def _news(
+    context: Context, call: HttpCall, asked: MessagesRequest
+) -> AsyncGenerator[tuple[int, Delta]]:
+    watch, grammar_field = asked.answer_format.watch(), asked.grammar_field
+    return news(context, call, [asked.request], grammar_field=grammar_field, watch=watch)
+
+
 async def _whole(context: Context, call: HttpCall, asked: MessagesRequest) -> dict[str, Any]:
     answer, blocks = ChoiceOutput(), Blocks(asked.answer_format)
     events: list[dict[str, Any]] = []
     ending: dict[str, Any] = {}
-    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
+    following = _news(context, call, asked)
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)
@@ -268,7 +277,7 @@ async def _events(
     """The message's start, its blocks, one ping as Anthropic sends it, and its end."""
     answer, blocks = ChoiceOutput(), Blocks(asked.answer_format)
     has_begun = has_pinged = False
-    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
+    following = _news(context, call, asked)
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)

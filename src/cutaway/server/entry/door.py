@@ -56,7 +56,6 @@ class HttpCall:
     connection: str = ""  # the one it came by, where the server's own code took it in
     headers: Headers = field(default_factory=list[tuple[bytes, bytes]])  # of the answer
     status: int | None = None
-    grammar_field: str | None = None  # where the body asks for a form of the answer
     operation: str = "chat"  # what is asked for, as OpenTelemetry calls it
     trace_parent: str | None = None  # the span of whoever asks, as W3C writes it
     has_place: bool = False  # one of those that owners share

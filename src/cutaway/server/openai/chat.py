@@ -102,6 +102,7 @@ class ChatRequest:
 
     request: Request
     answer_format: AnswerFormat
+    grammar_field: str | None  # where the body asks for a form of the answer
     is_streamed: bool
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
@@ -121,7 +122,13 @@ def router(context: Context) -> APIRouter:
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
-        gathering = gathered(context, call, [asked.request], watch=asked.answer_format.watch())
+        gathering = gathered(
+            context,
+            call,
+            [asked.request],
+            grammar_field=asked.grammar_field,
+            watch=asked.answer_format.watch(),
+        )
         answers = await until_gone(http.receive, gathering)
         # Reading a long answer takes a while: 20,000 characters about 0.1 s.
         return json_answer(await context.worker.run(_completion, context, asked, answers))
@@ -155,6 +162,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
     return ChatRequest(
         request=request,
         answer_format=prepared.answer_format,
+        grammar_field=prepared.grammar_field,
         is_streamed=bool(read_body.stream),
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
@@ -253,7 +261,13 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
     answers = Answers([asked.request])
     (choices,) = answers.all
     pieces: dict[int, ChatPieces] = {}
-    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
+    following = news(
+        context,
+        call,
+        [asked.request],
+        grammar_field=asked.grammar_field,
+        watch=asked.answer_format.watch(),
+    )
     async with aclosing(following) as each:
         async for prompt, delta in each:
             answers.add(prompt, delta)

@@ -87,6 +87,7 @@ class CompletionRequest:
     """
 
     requests: Sequence[Request]
+    grammar_field: str | None  # where the body asks for a form of the answer
     texts: Sequence[str]
     has_echo: bool
     logprobs: int | None
@@ -117,7 +118,8 @@ def router(context: Context) -> APIRouter:
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
-        answers = await until_gone(http.receive, gathered(context, call, asked.requests))
+        gathering = gathered(context, call, asked.requests, grammar_field=asked.grammar_field)
+        answers = await until_gone(http.receive, gathering)
         # Scores of many long prompts take a while to write.
         return json_answer(await context.worker.run(_completion, context, asked, answers))
 
@@ -128,7 +130,6 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     read_body = read(body, CompletionBody)
     context.check_model(read_body.model)
-    call.grammar_field = grammar_field(read_body)
     call.operation = "text_completion"
     check_streaming(read_body)
     _check_scores(read_body)
@@ -149,6 +150,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
             )
             for index, (_, token_ids) in enumerate(prompts)
         ],
+        grammar_field=grammar_field(read_body),
         texts=[text if has_echo else "" for text, _ in prompts],
         has_echo=has_echo,
         logprobs=read_body.logprobs,
@@ -301,7 +303,8 @@ async def _events(
         frame["usage"] = None
     answers = Answers(asked.requests)
     begun: dict[tuple[int, int], Offsets] = {}
-    async with aclosing(news(context, call, asked.requests)) as each:
+    following = news(context, call, asked.requests, grammar_field=asked.grammar_field)
+    async with aclosing(following) as each:
         async for prompt, delta in each:
             answers.add(prompt, delta)
             if asked.counts_on:

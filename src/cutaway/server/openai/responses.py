@@ -98,6 +98,7 @@ class ResponsesRequest:
 
     request: Request
     answer_format: AnswerFormat
+    grammar_field: str | None  # where the body asks for a form of the answer
     body: ResponsesBody
     is_traced: bool  # whether the end tells where the answer opens
     created: int = field(default_factory=lambda: int(time.time()))
@@ -140,7 +141,11 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
         )
     is_traced = wants_trace(body.cutaway, context)
     return ResponsesRequest(
-        request=request, answer_format=prepared.answer_format, body=body, is_traced=is_traced
+        request=request,
+        answer_format=prepared.answer_format,
+        grammar_field=prepared.grammar_field,
+        body=body,
+        is_traced=is_traced,
     )
 
 
@@ -220,7 +225,13 @@ async def _told(
     write = partial(token_logprobs, tokenizer=context.tokenizer)
     answer, items = ChoiceOutput(), Items(asked.answer_format, write=write)
     has_begun = False
-    following = news(context, call, [asked.request], watch=asked.answer_format.watch())
+    following = news(
+        context,
+        call,
+        [asked.request],
+        grammar_field=asked.grammar_field,
+        watch=asked.answer_format.watch(),
+    )
     async with aclosing(following) as each:
         async for _, delta in each:
             answer.add(delta)
