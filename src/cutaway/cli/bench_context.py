@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
@@ -22,7 +22,7 @@ def context(
     *,
     text: Annotated[Path, typer.Option(metavar="FILE", help="a long text, UTF-8")],
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     tokens: Annotated[
         int | None,
         typer.Option(

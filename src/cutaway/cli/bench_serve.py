@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cutaway.cli.keys import BY_NAME, ENGINE, MODEL
-from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
 from cutaway.cli.terminal import print_data, print_json, table
 from cutaway.core.errors import ConfigError
 from cutaway.text.kinds import is_row
@@ -29,7 +29,7 @@ def serve(
         ),
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     rate: Annotated[float, typer.Option(metavar="X", help="requests per second, on average")] = 1,
     requests: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="how many are sent")

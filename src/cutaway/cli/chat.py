@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.answers import figures
-from cutaway.cli.forms import Choice, GrammarFile, JsonObject, JsonSchema, Regex, form_of
+from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
 from cutaway.cli.keys import CHAT, CHAT_TOKENS, ENGINE, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.repl import commands
 from cutaway.cli.repl.conversation import Conversation
 from cutaway.cli.repl.interrupt import Interrupts
@@ -39,7 +39,7 @@ def chat(
         typer.Argument(metavar="[MODEL]", help="the same as --model", show_default=False),
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     tools: Annotated[
         bool, typer.Option("--tools", help="begin with /tools on", rich_help_panel=CHAT)
     ] = False,
@@ -49,7 +49,7 @@ def chat(
     json_schema: JsonSchema = None,
     json_object: JsonObject = False,
     regex: Regex = None,
-    choice: Choice = None,
+    choice: Choices = None,
     grammar: GrammarFile = None,
     json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
 from cutaway.cli.pictures import print_drawing
 from cutaway.cli.terminal import note, print_json
 from cutaway.compare.levers import LEVERS, change_of
@@ -28,7 +28,7 @@ def compare(
         str | None, typer.Argument(help="the prompt; - or nothing reads stdin", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     change: Annotated[
         list[str] | None,
         typer.Option(

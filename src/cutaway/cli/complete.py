@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.answers import figures
-from cutaway.cli.forms import Choice, GrammarFile, JsonObject, JsonSchema, Regex, form_of
+from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
 from cutaway.cli.keys import CHAT, COMPLETE_TOKENS, ENGINE, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
 from cutaway.cli.reading import text_of, without_line_end
 from cutaway.cli.terminal import note, print_data, print_json
 from cutaway.core.errors import RequestError
@@ -31,7 +31,7 @@ def complete(
         str | None, typer.Argument(help="the prompt; - or nothing reads stdin", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="send the prompt as a message, through the template")
     ] = False,
@@ -59,7 +59,7 @@ def complete(
     json_schema: JsonSchema = None,
     json_object: JsonObject = False,
     regex: Regex = None,
-    choice: Choice = None,
+    choice: Choices = None,
     grammar: GrammarFile = None,
     json: AsJson = False,
 ) -> None:

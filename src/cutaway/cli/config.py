@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.keys import CHAT, ENGINE, KEYS, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.terminal import note, print_data, print_json
 from cutaway.core.errors import ModelNotFoundError
 
@@ -23,7 +23,7 @@ app = typer.Typer(name="config", help="Show settings and where they come from.")
 def show(
     *,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     origin: Annotated[
         bool, typer.Option("--origin", help="say for each where it came from")
     ] = False,

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.reading import stdin_text
 from cutaway.cli.terminal import is_seen, note, print_data, print_json
 from cutaway.core.errors import RequestError
@@ -27,7 +27,7 @@ def detokenize(
         ),
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     skip_control: Annotated[
         bool, typer.Option("--skip-control", help="leave control tokens out")
     ] = False,

@@ -33,7 +33,7 @@ Regex = Annotated[
         metavar="TEXT", help="a match of the whole", rich_help_panel=FORM, show_default=False
     ),
 ]
-Choice = Annotated[
+Choices = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",

@@ -14,7 +14,7 @@ from cutaway.core.limits import INT64_MAX, LIMITS, Limit
 from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
-Kind = Literal["text", "texts", "int", "float", "bool"]
+SettingKind = Literal["text", "texts", "int", "float", "bool"]
 
 MODEL, ENGINE, SAMPLING, CHAT = "Model", "Engine", "Sampling", "Chat"
 TRAFFIC = "Traffic"  # of servers: what may wait, and how the engine is watched
@@ -29,7 +29,7 @@ class Key:
     """One setting. The environment calls it CUTAWAY_ and its name in capitals."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     panel: str
     help: str
     default: object = None
@@ -56,7 +56,7 @@ class Key:
 
 
 def _engine(
-    name: str, kind: Kind, help_: str, *, panel: str = ENGINE, limit: Limit | None = None
+    name: str, kind: SettingKind, help_: str, *, panel: str = ENGINE, limit: Limit | None = None
 ) -> Key:
     limit = limit or (_COUNT if kind == "int" else None)
     return Key(name, kind, panel, help_, _ENGINE_DEFAULTS[name], limit)

@@ -15,7 +15,7 @@ from cutaway.cli.keys import ENGINE, KEYS, MODEL, TRAFFIC, Key
 
 Given = Mapping[str, object]  # settings that were given as flags, by name
 
-ConfigFile = Annotated[
+SettingsFile = Annotated[
     Path | None,
     typer.Option(
         "--config",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cutaway.views.view import Shown
 
 _COLUMNS = 100
-Lines = Sequence[Sequence[tuple[str, str]]]  # words and their style
+StyledLines = Sequence[Sequence[tuple[str, str]]]  # words and their style
 
 # Readable on dark and light grounds; neighbours in the row of token colours differ.
 _STYLES = {
@@ -53,7 +53,7 @@ def print_drawing(drawing: Drawing) -> None:
     print_data("")
 
 
-def print_lines(lines: Lines) -> None:
+def print_lines(lines: StyledLines) -> None:
     """Lines of styled words to stdout."""
     if not is_seen(sys.stdout) or os.environ.get("NO_COLOR"):
         print_data("\n".join("".join(text for text, _ in line).rstrip() for line in lines))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.keys import ENGINE, MODEL, TRAFFIC
-from cutaway.cli.options import ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import Given, SettingsFile, integer, with_settings
 from cutaway.cli.serve import keys_of, serve_model
 from cutaway.cli.terminal import note
 
@@ -23,7 +23,7 @@ def run(
         str | None, typer.Argument(metavar="MODEL", help="as for --model", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     port: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="0 takes any that is free")
     ] = 0,

@@ -10,7 +10,7 @@ import typer
 
 from cutaway.cli.at_hand import note_left_out
 from cutaway.cli.keys import ENGINE, MODEL, TRAFFIC
-from cutaway.cli.options import ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import Given, SettingsFile, integer, with_settings
 from cutaway.cli.progress import download_bar
 from cutaway.cli.terminal import note
 from cutaway.core.errors import ConfigError
@@ -30,7 +30,7 @@ def serve(
         str | None, typer.Argument(metavar="MODEL", help="as for --model", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     host: Annotated[
         str, typer.Option(help="address to listen on", rich_help_panel=_ADDRESS)
     ] = "127.0.0.1",

@@ -42,7 +42,7 @@ from cutaway.core.request import SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
-Origin = Literal["flag", "environment", "file", "user file", "model", "default"]
+SettingOrigin = Literal["flag", "environment", "file", "user file", "model", "default"]
 
 PREFIX = "CUTAWAY_"
 # Variables that are no settings: switches of the program and of its tests.
@@ -59,7 +59,7 @@ class Resolved:
     """The value of every setting, and where it came from."""
 
     values: Mapping[str, object]
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, SettingOrigin]
 
     @property
     def model(self) -> str:
@@ -115,12 +115,12 @@ def resolve(
         raise ConfigError(f"{config} is not a file; --config names a TOML file of settings.")
     _check_variables()
     sources = _sources(given, config, recommended or {})
-    found: dict[Origin, Mapping[str, object]] = {
+    found: dict[SettingOrigin, Mapping[str, object]] = {
         origin: source() for origin, source in sources.items()
     }
     _check_names(found["file"], str(config))
     _check_names(found["user file"], str(user_file()))
-    origins: dict[str, Origin] = {key.name: _origin(key.name, found) for key in KEYS}
+    origins: dict[str, SettingOrigin] = {key.name: _origin(key.name, found) for key in KEYS}
     try:
         values = _layered(sources)().model_dump()
     except ValidationError as error:
@@ -181,7 +181,7 @@ Settings: type[BaseSettings] = create_model("Settings", __base__=_Empty, **_FIEL
 
 def _sources(
     given: Mapping[str, object], config: Path | None, recommended: Mapping[str, object]
-) -> dict[Origin, PydanticBaseSettingsSource]:
+) -> dict[SettingOrigin, PydanticBaseSettingsSource]:
     """Every source by its origin, the strongest first."""
     known = {name: value for name, value in recommended.items() if name in SAMPLING_NAMES}
     return {
@@ -200,7 +200,7 @@ def _toml(path: Path | None) -> TomlConfigSettingsSource:
         raise ConfigError(f"{path} is no TOML file: {error}.") from None
 
 
-def _layered(sources: Mapping[Origin, PydanticBaseSettingsSource]) -> type[BaseSettings]:
+def _layered(sources: Mapping[SettingOrigin, PydanticBaseSettingsSource]) -> type[BaseSettings]:
     class Layered(Settings):
         @classmethod
         def settings_customise_sources(
@@ -211,7 +211,7 @@ def _layered(sources: Mapping[Origin, PydanticBaseSettingsSource]) -> type[BaseS
     return Layered
 
 
-def _origin(name: str, found: Mapping[Origin, Mapping[str, object]]) -> Origin:
+def _origin(name: str, found: Mapping[SettingOrigin, Mapping[str, object]]) -> SettingOrigin:
     for origin, values in found.items():
         if name in values:
             return origin
@@ -244,7 +244,7 @@ def _check_names(found: Mapping[str, object], file: str) -> None:
             )
 
 
-def _check_ranges(values: Mapping[str, object], origins: Mapping[str, Origin]) -> None:
+def _check_ranges(values: Mapping[str, object], origins: Mapping[str, SettingOrigin]) -> None:
     for name in SAMPLING_NAMES:
         try:
             if name in limits.LIMITS:
@@ -262,7 +262,7 @@ def _check_ranges(values: Mapping[str, object], origins: Mapping[str, Origin]) -
             raise ConfigError(f"{name} is {value}; it must be {limit.describe()}.")
 
 
-def _as_config_error(error: ErrorDetails, origins: Mapping[str, Origin]) -> ConfigError:
+def _as_config_error(error: ErrorDetails, origins: Mapping[str, SettingOrigin]) -> ConfigError:
     key = BY_NAME[str(error["loc"][0])]
     return ConfigError(
         f"{key.name} is {limits.shown(error['input'])}, from the {origins[key.name]}; "

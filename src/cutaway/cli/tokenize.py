@@ -8,7 +8,7 @@ import typer
 
 from cutaway.cli.answers import TokenLookup, token_object
 from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.reading import text_of
 from cutaway.cli.terminal import note, print_data, print_json, table
 
@@ -21,7 +21,7 @@ def tokenize(
         typer.Argument(help="the text; - or nothing reads stdin, every byte", show_default=False),
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     bos: Annotated[
         bool, typer.Option("--bos", help="put in front what the model wants in front of a prompt")
     ] = False,

@@ -11,7 +11,7 @@ import typer
 from cutaway.cli.integers import show_bytes
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.pictures import print_lines, print_title
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError, RequestError, TraceFileError
@@ -32,7 +32,7 @@ def save(
     prompt: Annotated[str, typer.Argument(help="the prompt; - reads stdin")],
     file: TraceName,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="send the prompt as a message, through the template")
     ] = False,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.forms import Choice, GrammarFile, JsonObject, JsonSchema, Regex, form_of
+from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, ConfigFile, Given, integer, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
 from cutaway.cli.pictures import show
 from cutaway.cli.terminal import print_json
 from cutaway.core.errors import RequestError
@@ -30,7 +30,7 @@ def view(
         str | None, typer.Argument(help="the prompt; - or nothing reads stdin", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +59,7 @@ def view(
     json_schema: JsonSchema = None,
     json_object: JsonObject = False,
     regex: Regex = None,
-    choice: Choice = None,
+    choice: Choices = None,
     grammar: GrammarFile = None,
     json: AsJson = False,
 ) -> None:

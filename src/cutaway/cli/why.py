@@ -9,7 +9,7 @@ import typer
 
 from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, ConfigFile, Given, with_settings
+from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
 from cutaway.cli.pictures import print_drawing
 from cutaway.cli.terminal import print_json
 
@@ -21,7 +21,7 @@ def why(
         str | None, typer.Argument(help="the prompt; - or nothing reads stdin", show_default=False)
     ] = None,
     given: Given,
-    config: ConfigFile = None,
+    config: SettingsFile = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="send the prompt as a message, through the template")
     ] = False,

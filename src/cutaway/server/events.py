@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from cutaway.server import log
 from cutaway.server.config import ServerConfig
-from cutaway.server.entry.door import ClientGoneError, Message, Receive, Scope, Send, call_of
+from cutaway.server.entry.door import AsgiMessage, ClientGoneError, Receive, Scope, Send, call_of
 from cutaway.server.errors import encoded, fault_of
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class _Out:
                 await self._pass({"type": "http.response.start", "status": 204, "headers": []})
             await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pass(self, message: Message) -> None:
+    async def _pass(self, message: AsgiMessage) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
@@ -156,6 +156,6 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
+async def _gone(receive: Callable[[], Awaitable[AsgiMessage]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

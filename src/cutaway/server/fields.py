@@ -71,7 +71,7 @@ class Limited(_Checked):
 
 
 @dataclass(frozen=True)
-class Given(_Checked):
+class CheckedLater(_Checked):
     """Anything JSON: what it may be is checked where it is read.
 
     described: its JSON schema.
@@ -149,9 +149,9 @@ def array(items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "array", "items": dict(items), **more}
 
 
-def given(schema: Mapping[str, Any]) -> Given:
+def given(schema: Mapping[str, Any]) -> CheckedLater:
     """A field that is checked later, with its schema."""
-    return Given(tuple(schema.items()))
+    return CheckedLater(tuple(schema.items()))
 
 
 Ignored = Annotated[object, Unused()]

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 
-Mode = Literal["none", "auto", "required", "named"]
+ToolMode = Literal["none", "auto", "required", "named"]
 
 MAX_TOOLS = 128  # also OpenAI's
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -40,7 +40,7 @@ class Tools:
     """
 
     offered: Sequence[Mapping[str, object]]
-    mode: Mode
+    mode: ToolMode
     choice: str | None = None
 
     @property
@@ -69,7 +69,7 @@ def tools_of(tools: object, tool_choice: object) -> Tools | None:
 
 
 def chosen(
-    offered: Sequence[Mapping[str, object]], mode: Mode, *, name: str | None
+    offered: Sequence[Mapping[str, object]], mode: ToolMode, *, name: str | None
 ) -> Tools | None:
     """The tools and how they are chosen from, if they fit together. Raises: RequestError."""
     if not offered:
@@ -142,7 +142,7 @@ def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
     return function_of(object_of(fields.get("function"), at), at)
 
 
-def _choice(value: object) -> tuple[Mode, str | None]:
+def _choice(value: object) -> tuple[ToolMode, str | None]:
     match value:
         case None | "auto":
             return "auto", None

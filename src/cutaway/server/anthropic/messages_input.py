@@ -7,11 +7,16 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
-from cutaway.server.tools import Mode, Tools, chosen, entries_of, function_of, object_of
+from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
 from cutaway.text.kinds import is_row
 from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, plain
 
-_MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "none": "none", "tool": "named"}
+_MODES: Mapping[str, ToolMode] = {
+    "auto": "auto",
+    "any": "required",
+    "none": "none",
+    "tool": "named",
+}
 
 
 def messages_of(system: object, messages: object) -> tuple[Message, ...]:

@@ -31,9 +31,9 @@ from cutaway.server.page import is_page
 from cutaway.service.shared_bound import SharedBound
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
+AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Any]
-Send = Callable[[Message], Any]
+Send = Callable[[AsgiMessage], Any]
 App = Callable[[Scope, Receive, Send], Any]
 Headers = list[tuple[bytes, bytes]]
 
@@ -67,7 +67,7 @@ class HttpCall:
         """Whose share it takes: the owner's, or where anybody may ask, its connection's."""
         return self.owner.name or self.connection
 
-    async def pass_on(self, message: Message) -> None:
+    async def pass_on(self, message: AsgiMessage) -> None:
         """Send a message of the answer, its headers completed."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -377,7 +377,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     """A receive that gives the body at once, then what comes after it."""
     messages = iter(({"type": "http.request", "body": body, "more_body": False},))
 
-    async def replay() -> Message:
+    async def replay() -> AsgiMessage:
         return next(messages, None) or await receive()
 
     return replay

@@ -10,7 +10,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.limits import inside, shown
 from cutaway.server.constraints import FORMATS, schema_grammar
-from cutaway.server.tools import Mode, Tools, chosen, entries_of, function_of, object_of
+from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
 from cutaway.text.kinds import is_row, is_table
 from cutaway.text.messages import Json, Message, Part, Text, ToolCall, ToolResult, plain
 
@@ -72,7 +72,7 @@ def form_of(text: object) -> Grammar | None:
             raise _fault("text.format.type", kind, f"it must be one of {', '.join(FORMATS)}")
 
 
-def _choice(value: object) -> tuple[Mode, str | None]:
+def _choice(value: object) -> tuple[ToolMode, str | None]:
     match value:
         case None | "auto":
             return "auto", None
