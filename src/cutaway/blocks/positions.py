@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-from cutaway.kernels.elementwise import power
-
 
 class Frequencies(Protocol):
     """Angle per position of each pair of a head."""
@@ -128,8 +126,8 @@ class Dynamic:
         """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [T, C'/2]."""
         length = declared_lengths.double().clamp_min(self.trained_length)[:, None]
         stretch = self.factor * length / self.trained_length - (self.factor - 1)
-        base = self.base * power(stretch, self.size / (self.size - 2))  # [T, 1]
-        return power(base, -_exponents(self.size, declared_lengths.device))
+        base = self.base * _power(stretch, self.size / (self.size - 2))  # [T, 1]
+        return _power(base, -_exponents(self.size, declared_lengths.device))
 
     def key(self, declared_length: int) -> int:
         """The declared length, where it is above the trained one; else the trained one."""
@@ -265,4 +263,10 @@ def _count(number: int, device: torch.device) -> Tensor:
 
 
 def _inverse(size: int, base: float, device: torch.device) -> Tensor:
-    return power(base, -_exponents(size, device))
+    return _power(base, -_exponents(size, device))
+
+
+def _power(base: Tensor | float, exponent: Tensor | float) -> Tensor:
+    from cutaway.kernels.elementwise import power
+
+    return power(base, exponent)

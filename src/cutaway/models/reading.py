@@ -72,7 +72,10 @@ def read_config(
 
 
 def word_of(values: Mapping[str, object], *, file: str) -> str:
-    """The architecture that a config.json names. Raises: ModelFormatError."""
+    """The architecture that a config.json names.
+
+    Raises: ModelFormatError where it names none, UnsupportedModelError for an unknown one.
+    """
     words = values.get("architectures")
     word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
     if not isinstance(word, str):
@@ -81,6 +84,7 @@ def word_of(values: Mapping[str, object], *, file: str) -> str:
             file=file,
             field="architectures",
         )
+    architecture_file(word, ARCHITECTURES, file=file)
     return word
 
 
