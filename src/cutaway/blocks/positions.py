@@ -173,6 +173,11 @@ class Yarn:
         return 0
 
 
+def scaling_name(frequencies: Frequencies) -> str:
+    """Its name in messages, payloads and traces: the class's, without the suffix."""
+    return type(frequencies).__name__.removesuffix("Scaling")
+
+
 def yarn_attention_factor(
     factor: float, mscale: float | None = None, mscale_all_dim: float | None = None
 ) -> float:

@@ -19,6 +19,7 @@ from cutaway.blocks.positions import (
     Llama3,
     Plain,
     Yarn,
+    scaling_name,
     yarn_attention_factor,
 )
 from cutaway.blocks.transformer import Transformer
@@ -85,7 +86,7 @@ def lengthened(model: LoadedModel, length: int, *, scaling: str | None = None) -
         if not isinstance(plain, Plain) or plain.factors:
             raise ConfigError(
                 f"scaling is {scaling!r}, but {model.name} has frequencies that are scaled already "
-                f"({type(plain).__name__}). Take a model without."
+                f"({scaling_name(plain)}). Take a model without."
             )
         return _changed(part, frequencies=SCALINGS[scaling](plain, length / trained, trained))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutaway.blocks.attention.opened import Openable, attention_weights, moved
 from cutaway.blocks.embedding import LearnedPositions
-from cutaway.blocks.positions import Frequencies, Plain
+from cutaway.blocks.positions import Frequencies, Plain, scaling_name
 from cutaway.views.drawing import WIDTH, Drawing, Span, cut
 from cutaway.views.heads import QUERY, block_of, layer_of, met, position_of
 from cutaway.views.payload import Array
@@ -165,7 +165,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Positions:
         position=position,
         text=texts[position],
         max_length=subject.facts.max_length,
-        scaling="none" if frequencies is None else _scaling_name(frequencies),
+        scaling="none" if frequencies is None else scaling_name(frequencies),
         settings="" if frequencies is None else _settings(frequencies),
         inverse=_array(inverse),
         angles=_array((position * inverse).remainder(math.tau)),
@@ -246,11 +246,6 @@ def _unscaled(frequencies: Frequencies) -> Plain:
     """The same pairs without their scaling."""
     size, base = (getattr(frequencies, name) for name in ("size", "base"))
     return Plain(size, base)
-
-
-def _scaling_name(frequencies: Frequencies) -> str:
-    """Its name in payloads, which traces and pages know: the class's, without the suffix."""
-    return type(frequencies).__name__.removesuffix("Scaling")
 
 
 def _settings(frequencies: Frequencies) -> str:
