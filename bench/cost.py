@@ -22,7 +22,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import num_pages
 from cutaway.engine.engine import Engine
-from cutaway.trace.cost import charged, fitted
+from cutaway.trace.cost import charge, fit_rates
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import StepRecord
 
@@ -62,8 +62,8 @@ class Timed:
         """Seconds that a request is charged, by step."""
         answer = self.ledger.find(name)
         assert answer is not None
-        rates = fitted(self.ledger, self.model)
-        costs = charged(self.ledger, answer, self.model, rates)
+        rates = fit_rates(self.ledger, self.model)
+        costs = charge(self.ledger, answer, self.model, rates)
         return {cost.number: cost.seconds for cost in costs}
 
 
@@ -134,11 +134,11 @@ def report(alone: list[float], charges: list[float]) -> None:
 
 def _charged(each: Timed) -> float:
     ledger: Ledger = each.ledger
-    rates = fitted(ledger, each.model)
+    rates = fit_rates(ledger, each.model)
     return sum(
         cost.seconds
         for answer in ledger.answers
-        for cost in charged(ledger, answer, each.model, rates)
+        for cost in charge(ledger, answer, each.model, rates)
     )
 
 

@@ -56,23 +56,25 @@ PLACES = tuple(
         "engine.engine": "Engine.add Engine.step Engine._advance Engine._close Engine._compute "
         "Engine.abort Engine._draft Engine._end_the_late Engine._take_compiled Engine._schedule "
         "accept build_batch draw score_prompts",
-        "engine.recorder": "Recorder.opened Recorder.planned Recorder.took Recorder.done "
-        "Recorder.closed Recorder.number_of",
+        "engine.recorder": "Recorder.open_answer Recorder.note_plan Recorder.add_tokens "
+        "Recorder.end_step Recorder.close_answer Recorder.number_of",
         "trace.ledger": "Ledger.open Ledger.add_token Ledger.add_step Ledger.close Ledger.step",
         "stream.text": "TextStream.push TextStream.finish",
         "stream.detokenize": "Detokenizer.push",
         "engine.running": "Running.rows Running.take Running.delta Running._usage",
         "engine.runner": "Runner.run",
         "sampling.sampler": "Sampler.sample",
-        "sampling.grammar": "GrammarState.masks GrammarState.completes GrammarState.fitting",
+        "sampling.grammar": "GrammarState.masks GrammarState.completes "
+        "GrammarState.longest_allowed",
         "engine.scheduler": "Scheduler.schedule Scheduler.complete Scheduler.finish Scheduler.add",
         "engine.waiting": "WaitingQueue.first WaitingQueue.pop WaitingQueue.add",
         "engine.admission": "AdmissionQueue.open AdmissionQueue.add AdmissionQueue.release "
-        "AdmissionQueue.discard AdmissionQueue.compiled",
+        "AdmissionQueue.discard AdmissionQueue.take_compiled",
         "cache.paged": "PagedCache.admit PagedCache.reserve PagedCache.commit "
         "PagedCache.truncate PagedCache.release",
         "cache.allocator": "PageAllocator.take",
-        "service.child": "Child._do Child._say Child._tell Child._pass_on command written",
+        "service.child": "Child._do Child._say Child._tell Child._pass_on "
+        "decode_command encode_frame",
         "service.outbox": "Outbox.put",
         "service.loop": "take_in",
         "service.card": "stats_of",
@@ -81,9 +83,9 @@ PLACES = tuple(
         "service.view_queue": "ViewQueue.add ViewQueue.compare ViewQueue.leave ViewQueue.step "
         "framed view_of",
         "compare.trials": "Trials.open Trials.leave Trials.step",
-        "service.events": "Teller.told",
+        "service.events": "Teller.events_of",
         "service.process": "ProcessService._hear",
-        "service.spawn": "report",
+        "service.spawn": "decode_report",
     }.items()
     for name in names.split()
 )

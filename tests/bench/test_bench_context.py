@@ -14,7 +14,7 @@ import torch
 import tiny
 from cutaway import LLM
 from cutaway.bench import context
-from cutaway.compare.variant import SCALINGS, lengthened
+from cutaway.compare.variant import SCALINGS, lengthen
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import Window
 from cutaway.core.step import Step
@@ -83,7 +83,7 @@ def test_every_reading_is_that_of_a_model_configured_so(config: Path) -> None:
 
 def test_a_layer_with_a_window_turns_as_before(config: Path) -> None:
     model = opened(config, "sliding_window=16").model
-    longer = lengthened(model, LENGTH, scaling="yarn")
+    longer = lengthen(model, LENGTH, scaling="yarn")
     assert all(isinstance(spec.extent, Window) for spec in longer.facts.cache_specs)
     assert longer.transformer.frequencies == model.transformer.frequencies
     assert (model.facts.max_length, longer.facts.max_length) == (TRAINED, LENGTH)
@@ -108,10 +108,10 @@ def test_what_cannot_be_measured_is_refused(
 def test_other_positions_are_refused(config: Path) -> None:
     scaled = opened(config, "rope_parameters.rope_type=linear", "rope_parameters.factor=2").model
     with pytest.raises(ConfigError, match=r"scaled already \(Linear\)"):
-        lengthened(scaled, LENGTH, scaling="yarn")
+        lengthen(scaled, LENGTH, scaling="yarn")
     none = opened(config, "rope_parameters.rope_type=none").model
     with pytest.raises(ConfigError, match="has no rotary positions"):
-        lengthened(none, LENGTH)
+        lengthen(none, LENGTH)
 
 
 def test_a_text_beyond_the_memory_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

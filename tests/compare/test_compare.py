@@ -22,7 +22,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.packed import Packed
-from cutaway.replay.teacher_forcing import forced
+from cutaway.replay.teacher_forcing import force_tokens
 from opened_models import engine_of_case
 from subjects import Numbers, answered, engine_of, recomputed, softmax
 
@@ -260,7 +260,7 @@ def test_n1_naive_attention_gives_the_same_to_rounding() -> None:
     assert "a second pool beside" in told[0]
     assert found.notes[0].startswith("naive keeps up to 360,000 scores of a layer at once")
     naive = engines.engine(with_naive_attention(engine.model))
-    rows = forced(naive, answer, prompt=prompt, output=found.recorded_token_ids)
+    rows = force_tokens(naive, answer, prompt=prompt, output=found.recorded_token_ids)
     ours = np.stack([row.double().numpy() for _, row in rows])
     token_ids = (*prompt, *found.recorded_token_ids[:-1])
     theirs = recomputed(engine, token_ids).logits[len(prompt) - 1 :]

@@ -23,7 +23,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
 from cutaway.replay.answers import verify_answer
-from cutaway.trace.ledger import recorded
+from cutaway.trace.ledger import find_recorded
 
 NUM_FAULTS = int(os.environ.get("CUTAWAY_FAULTS", "180"))
 
@@ -129,7 +129,7 @@ def test_an_answer_of_a_step_that_raised_is_verified_as_any_other(
     run(engine)
     monkeypatch.undo()
     for name in ("n0", "n4"):
-        verdict = verify_answer(engine, recorded(engine.ledger, name, 0, owner=""))
+        verdict = verify_answer(engine, find_recorded(engine.ledger, name, 0, owner=""))
         assert verdict.is_exact, verdict
 
 
@@ -137,8 +137,8 @@ def test_recording_switches_itself_off_and_says_so(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     alone = beside(engine)
-    whole = recorded(engine.ledger, "n0", 0, owner="")
-    took, calls = Recorder.took, []
+    whole = find_recorded(engine.ledger, "n0", 0, owner="")
+    took, calls = Recorder.add_tokens, []
 
     def fails(self: Recorder, *arguments: object) -> None:
         calls.append(None)
@@ -146,7 +146,7 @@ def test_recording_switches_itself_off_and_says_so(
             raise KeyError("the fourth")
         took(self, *arguments)
 
-    monkeypatch.setattr(Recorder, "took", fails)
+    monkeypatch.setattr(Recorder, "add_tokens", fails)
     engine.add(asked("cut", 10))
     cut = run(engine)["cut"]
     engine.add(asked("after", 10))
@@ -154,7 +154,7 @@ def test_recording_switches_itself_off_and_says_so(
     assert len(calls) == 4, "nothing is recorded any more"
     for name in ("cut", "after"):
         with pytest.raises(ReplayError, match="recording raised and was switched off"):
-            recorded(engine.ledger, name, 0, owner="")
+            find_recorded(engine.ledger, name, 0, owner="")
     assert verify_answer(engine, whole).is_exact, "what was recorded before can still be run"
     said = capfd.readouterr().err
     assert said.count("recording raised") == 1 and "the fourth" not in said
@@ -163,7 +163,7 @@ def test_recording_switches_itself_off_and_says_so(
 def test_a_request_is_added_whole_or_not_at_all(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("AdmissionQueue.add", "WaitingQueue.add", "Recorder.opened"):
+    for place in ("AdmissionQueue.add", "WaitingQueue.add", "Recorder.open_answer"):
         planter = planting.Planter()
         with monkeypatch.context(), planter.everywhere():
             planter.arm(place, 1, MemoryError)
@@ -173,6 +173,6 @@ def test_a_request_is_added_whole_or_not_at_all(
             except MemoryError:
                 is_in = False
         assert planter.has_fired and engine.has_work == is_in
-        assert is_in == (place == "Recorder.opened")
+        assert is_in == (place == "Recorder.open_answer")
         run(engine)
         assert not engine._answers and engine.cache_stats.used == 0

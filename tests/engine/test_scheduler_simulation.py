@@ -217,14 +217,14 @@ def what_is_cached_of_a_share_can_be_had(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_gives_way_to_a_newcomer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Shares, "yielding", lambda self, running, newcomer: ())
+    patch.setattr(Shares, "victims_for", lambda self, running, newcomer: ())
 
 
 def the_oldest_gives_way_to_a_newcomer(patch: pytest.MonkeyPatch) -> None:
     def yielding(self: Shares, running: list, newcomer: scheduling.Sequence) -> list:
         return [each for each in running[:1] if each.owner != newcomer.owner]
 
-    patch.setattr(Shares, "yielding", yielding)
+    patch.setattr(Shares, "victims_for", yielding)
 
 
 def prompts_go_by_age_alone(patch: pytest.MonkeyPatch) -> None:

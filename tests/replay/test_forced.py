@@ -8,7 +8,7 @@ import torch
 
 from cutaway.core.errors import ReplayError
 from cutaway.replay.look import Look
-from cutaway.replay.teacher_forcing import forced
+from cutaway.replay.teacher_forcing import force_tokens
 from subjects import answered, engine_of, recomputed
 
 
@@ -16,7 +16,7 @@ def test_rows_of_another_answer_are_those_of_its_own_forward() -> None:
     engine = engine_of()
     answer = answered(engine, range(20))
     prompt, output = (9, 8, 7), tuple(range(30, 70))
-    rows = [row.clone() for _, row in forced(engine, answer, prompt=prompt, output=output)]
+    rows = [row.clone() for _, row in force_tokens(engine, answer, prompt=prompt, output=output)]
     wanted = recomputed(engine, (*prompt, *output[:-1])).logits[2:]
     np.testing.assert_allclose(torch.stack(rows).numpy(), wanted, rtol=1e-9, atol=1e-9)
 
@@ -27,7 +27,7 @@ def test_chunks_and_their_borders_change_nothing() -> None:
     small = engines.engine(engines.loaded(dtype=torch.float64), prefill_chunk=16)
     answer = answered(small, range(20))
     output = tuple(range(30, 70))
-    found = [(i, row.clone()) for i, row in forced(small, answer, prompt=(9,), output=output)]
+    found = [(i, row.clone()) for i, row in force_tokens(small, answer, prompt=(9,), output=output)]
     assert [index for index, _ in found] == list(range(40))
     wanted = recomputed(small, (9, *output[:-1])).logits
     got = torch.stack([row for _, row in found]).numpy()
@@ -49,7 +49,7 @@ def test_a_branch_leaves_from_any_token_of_the_answer() -> None:
 def test_no_token_gives_no_row() -> None:
     engine = engine_of()
     with pytest.raises(ReplayError, match="it has no tokens yet"):
-        next(forced(engine, answered(engine, range(20)), prompt=(1,), output=()))
+        next(force_tokens(engine, answered(engine, range(20)), prompt=(1,), output=()))
 
 
 def test_what_decided_a_token_is_told_beside_its_logits() -> None:

@@ -18,7 +18,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay.answers import plan_answer, replay_answer
 from cutaway.replay.look import Look
-from cutaway.replay.view_cost import TimePredictor, ViewCost, timed
+from cutaway.replay.view_cost import TimePredictor, ViewCost, time_steps
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.query import Query
@@ -199,7 +199,7 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     look = Look(engine, answer)
     assert engine.ledger is not None
     lens, query = view_of("lens"), Query(position=41)
-    cost, wanted = look.foreseen(lens, query), look.cost(lens.wants(look.subject, query))
+    cost, wanted = look.predict_cost(lens, query), look.cost(lens.wants(look.subject, query))
     runs = plan_answer(engine, answer).runs
     until = [run for run in runs if run.part.start <= 41]
     assert wanted.num_tokens == sum(run.num_tokens for run in until) == 42
@@ -211,8 +211,8 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     assert cost.own_seconds == pytest.approx(tokens / rate) and cost.own_flops == own
     assert cost.seconds == wanted.seconds
     look.take(lens.wants(look.subject, query))
-    assert look.foreseen(lens, query).num_tokens == 0, "what is there costs its products alone"
-    assert look.foreseen(view_of("tokens"), Query()) == ViewCost(0, 0, 0)
+    assert look.predict_cost(lens, query).num_tokens == 0, "what is there costs its products alone"
+    assert look.predict_cost(view_of("tokens"), Query()) == ViewCost(0, 0, 0)
 
 
 def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.Mon
         return "found"
 
     def whole() -> Generator[None, None, tuple[str, float]]:
-        return (yield from timed(steps()))
+        return (yield from time_steps(steps()))
 
     walk = whole()
     assert next(walk) is None and next(walk) is None

@@ -110,9 +110,9 @@ def test_ends_may_be_held_back_until_nothing_else_may_come(compiler: GrammarComp
 
 def test_drafts_are_looked_at_and_taken_back(compiler: GrammarCompiler) -> None:
     at = state(compiler, Grammar.regex("a[bc]+d"))
-    assert at.fitting([*b"abcx"]) == [*b"abc"]
-    assert at.fitting([*b"a", END, *b"b"]) == [*b"a"]
-    assert at.fitting([]) == at.fitting([*b"x"]) == []
+    assert at.longest_allowed([*b"abcx"]) == [*b"abc"]
+    assert at.longest_allowed([*b"a", END, *b"b"]) == [*b"a"]
+    assert at.longest_allowed([]) == at.longest_allowed([*b"x"]) == []
     assert [chars(mask) for mask in at.masks([*b"abcd"])] == ["a", "bc", "bcd", "bcd", "$$"]
     assert chars(at.masks([])[0]) == "a"
     at.completes(ord("a"))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cutaway.sampling import weights
 from cutaway.sampling.candidates import Candidates
-from cutaway.sampling.draw import draw, scaled
+from cutaway.sampling.draw import draw, multiply_fraction
 from cutaway.sampling.weights import (
     MAX_VOCAB_SIZE,
     POLYNOMIAL,
@@ -114,7 +114,10 @@ def test_logsumexp_keeps_a_long_tail() -> None:
 
 @given(st.integers(0, 2**53 - 1), st.integers(0, 2**32))
 def test_scaled_is_exact(total: int, fraction: int) -> None:
-    assert scaled(torch.tensor([total]), torch.tensor([fraction])).item() == total * fraction >> 32
+    assert (
+        multiply_fraction(torch.tensor([total]), torch.tensor([fraction])).item()
+        == total * fraction >> 32
+    )
 
 
 @given(st.lists(st.integers(0, 2**23), min_size=1, max_size=200), st.integers(0, 2**32 - 1))

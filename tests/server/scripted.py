@@ -78,7 +78,7 @@ class ScriptedService:
         """The next news of this choice is its last."""
         self.ended.append((request_id, choice))
 
-    async def gone(self) -> str:
+    async def wait_until_gone(self) -> str:
         """It never goes."""
         return await asyncio.get_running_loop().create_future()
 

@@ -213,7 +213,7 @@ def test_no_route_reads_its_body_or_makes_a_file_on_the_loop(
         monkeypatch.setattr(module, name, watched)
 
     watch("read", bodies, "decode")
-    watch("file", view_queue, "written")
+    watch("file", view_queue, "encode_trace")
     watch("page", views, "with_viewer")
 
     async def ask(http: httpx2.AsyncClient, context: Context) -> tuple[int, int]:

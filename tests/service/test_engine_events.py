@@ -39,7 +39,7 @@ def answer_of(engine: Engine, name: str, choice: int = 0) -> AnswerRecord:
 
 
 def told(engine: Engine, name: str, choice: int = 0) -> list[Any]:
-    events = list(Teller(engine).told(answer_of(engine, name, choice)))
+    events = list(Teller(engine).events_of(answer_of(engine, name, choice)))
     assert None not in events, "an answer that has ended has something to tell until its end"
     return events
 
@@ -160,7 +160,8 @@ def test_an_answer_that_is_made_tells_what_it_tells_later(model: Any) -> None:
     for each in wanted:
         engine.add(each)
     feeds = {
-        each.request_id: Teller(engine).told(answer_of(engine, each.request_id)) for each in wanted
+        each.request_id: Teller(engine).events_of(answer_of(engine, each.request_id))
+        for each in wanted
     }
     live: dict[str, list[Any]] = {name: [] for name in feeds}
     num_new: dict[str, int] = defaultdict(int)
@@ -202,4 +203,4 @@ def test_a_step_that_was_dropped_is_missed(model: Any) -> None:
         engine.step()
     assert not answer.is_whole
     with pytest.raises(ReplayError, match=r"is not in the ledger any more\. Raise ledger_bytes"):
-        list(Teller(engine).told(answer))
+        list(Teller(engine).events_of(answer))

@@ -124,7 +124,7 @@ def test_between_two_steps_few_events_are_made_for_all_together(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Event] = []
-    told = Teller.told
+    told = Teller.events_of
 
     def counted(self: Teller, answer: AnswerRecord) -> Any:
         for event in told(self, answer):
@@ -132,7 +132,7 @@ def test_between_two_steps_few_events_are_made_for_all_together(
                 made.append(event)
             yield event
 
-    monkeypatch.setattr(Teller, "told", counted)
+    monkeypatch.setattr(Teller, "events_of", counted)
     engine = engines.engine(model)
     feeds = Feeds(engine)
     served(engine, request("a", max_tokens=60))
@@ -213,14 +213,14 @@ def test_a_fault_ends_one_stream_alone(
     engine = engines.engine(model)
     served(engine, request("a"), request("b", max_tokens=3))
     feeds = Feeds(engine)
-    told = Teller.told
+    told = Teller.events_of
 
     def broken(self: Teller, answer: AnswerRecord) -> Any:
         if answer.request.request_id == "a":
             raise ZeroDivisionError
         yield from told(self, answer)
 
-    monkeypatch.setattr(Teller, "told", broken)
+    monkeypatch.setattr(Teller, "events_of", broken)
     one, other = Listener(feeds, listened("a")), Listener(feeds, listened("b"))
     one.listen()
     other.listen()

@@ -15,7 +15,7 @@ from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.service import messages
-from cutaway.service.messages import Add, Counted, Failed, Frames, News, Progress, written
+from cutaway.service.messages import Add, Counted, Failed, Frames, News, Progress, encode_frame
 from cutaway.service.service import EngineStats
 
 MADE = {
@@ -33,14 +33,14 @@ KINDS = [
 
 
 def body(message: messages.Command | messages.Report) -> bytes:
-    (only,) = Frames().feed(written(message))
+    (only,) = Frames().feed(encode_frame(message))
     return only
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_arrives_with_its_class_words_and_attributes(kind: type[CutawayError]) -> None:
     sent = MADE.get(kind) or kind("went wrong.")
-    got = messages.report(body(Failed("r", sent)))
+    got = messages.decode_report(body(Failed("r", sent)))
     assert isinstance(got, Failed)
     assert type(got.error) is kind
     assert str(got.error) == str(sent)
@@ -51,14 +51,14 @@ def test_a_class_from_elsewhere_arrives_as_its_nearest_public_one() -> None:
     class OwnError(errors.RequestError):
         pass
 
-    got = messages.report(body(Failed("r", OwnError("no.", param="n"))))
+    got = messages.decode_report(body(Failed("r", OwnError("no.", param="n"))))
     assert isinstance(got, Failed)
     assert type(got.error) is errors.RequestError and got.error.param == "n"
 
 
 def test_settings_arrive_as_they_are() -> None:
     config = EngineConfig.of({"override": ("rope_theta=1", "window=2"), "page_size": 8})
-    got = messages.command(body(messages.Load("tiny", asdict(config))))
+    got = messages.decode_command(body(messages.Load("tiny", asdict(config))))
     assert isinstance(got, messages.Load)
     assert EngineConfig.of(got.settings) == config
 
@@ -79,7 +79,7 @@ def test_requests_of_every_kind_arrive_equal() -> None:
         deadline=1.5,
     )
     for request in [own, *engines.workload(1, count=20)]:
-        got = messages.command(body(Add(request)))
+        got = messages.decode_command(body(Add(request)))
         assert isinstance(got, Add) and got.request == request
 
 
@@ -91,7 +91,7 @@ def test_news_arrives_equal() -> None:
         Delta("b", 1, stopped_by=7, finish_reason="stop", timings=Timings(1, 2, 3, 4, 5)),
         Delta("c", 0, finish_reason="error", error=errors.NumericsError("NaN.")),
     ]
-    got = messages.report(body(News(deltas)))
+    got = messages.decode_report(body(News(deltas)))
     assert isinstance(got, News) and got.deltas == deltas
     assert got.deltas[2].timings == Timings(1, 2, 3, 4, 5)
     assert isinstance(got.deltas[3].error, errors.NumericsError)
@@ -100,13 +100,13 @@ def test_news_arrives_equal() -> None:
 def test_a_stream_may_be_cut_anywhere() -> None:
     counted, news = Counted(3, EngineStats(running=2)), News([Delta("r", 0, text="é" * 300)])
     said = [Progress(7), counted, news] * 5
-    stream = b"".join(written(each) for each in said)
+    stream = b"".join(encode_frame(each) for each in said)
     chance = random.Random(3)
     for size in (1, 2, 3, 7, 64, len(stream)):
         frames, got = Frames(), []
         position = 0
         while position < len(stream):
             part = chance.randint(1, size)
-            got += [messages.report(each) for each in frames.feed(stream[position:][:part])]
+            got += [messages.decode_report(each) for each in frames.feed(stream[position:][:part])]
             position += part
         assert got == said

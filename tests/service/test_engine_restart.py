@@ -356,7 +356,7 @@ def test_an_engine_is_given_up_after_so_many_starts_in_a_row(
     async def body() -> None:
         few = ProcessConfig(max_restarts=1)
         async with running(model, process=few) as service:
-            gone = asyncio.create_task(service.gone())
+            gone = asyncio.create_task(service.wait_until_gone())
             await golden(service)
             await kill(service)
             await until(lambda: service.state != "ready")
@@ -381,7 +381,7 @@ def test_an_engine_that_may_not_be_started_again_is_not(model: str) -> None:
             await golden(service)
             await kill(service)
             async with asyncio.timeout(300):
-                assert "it has ended, and max_restarts is 0" in await service.gone()
+                assert "it has ended, and max_restarts is 0" in await service.wait_until_gone()
 
     asyncio.run(body())
 

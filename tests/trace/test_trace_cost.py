@@ -12,7 +12,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork, Work
 from cutaway.core.layout import FULL, Window
 from cutaway.core.request import Request, SamplingParams
-from cutaway.trace.cost import Rates, charged, fitted, works_of
+from cutaway.trace.cost import Rates, charge, fit_rates, works_of
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord
 
@@ -51,7 +51,7 @@ def filled(seed: int, *, noise: float) -> tuple[Ledger, list[AnswerRecord]]:
             answer.admissions[-1].steps.append(number)
         step = StepRecord(number, tuple(parts), "plain", clock, clock, clock)
         works = (work for stages in works_of(step, MODEL) for work in stages)
-        seconds = PLANTED.predicted(sum(works, Work()))
+        seconds = PLANTED.predict_seconds(sum(works, Work()))
         seconds *= 1 + noise * chance.random() + 5 * (noise > 0 and chance.random() < 0.03)
         after = seconds * 0.1
         ledger.add_step(step._replace(computed=clock + seconds, ended=clock + seconds + after))
@@ -63,8 +63,8 @@ def filled(seed: int, *, noise: float) -> tuple[Ledger, list[AnswerRecord]]:
 def test_charges_add_up_to_the_steps(where: Device) -> None:
     is_device = where == "device"
     ledger, answers = filled(0, noise=0.3)
-    rates = fitted(ledger, MODEL, is_device=is_device)
-    costs = [charged(ledger, each, MODEL, rates, is_device=is_device) for each in answers]
+    rates = fit_rates(ledger, MODEL, is_device=is_device)
+    costs = [charge(ledger, each, MODEL, rates, is_device=is_device) for each in answers]
     total = sum(cost.seconds for each in costs for cost in each)
     assert total == pytest.approx(sum(step.ended - step.began for step in ledger.steps))
     works = [works_of(step, MODEL) for step in ledger.steps]
@@ -73,30 +73,30 @@ def test_charges_add_up_to_the_steps(where: Device) -> None:
 
 
 def test_rates_are_found_again_and_disturbed_steps_do_not_move_them_far() -> None:
-    clear = fitted(filled(1, noise=0.0)[0], MODEL)
+    clear = fit_rates(filled(1, noise=0.0)[0], MODEL)
     for found, planted in zip(clear.seconds, PLANTED.seconds, strict=True):
         assert found == pytest.approx(planted, rel=0.15)
-    disturbed = fitted(filled(1, noise=0.1)[0], MODEL)
+    disturbed = fit_rates(filled(1, noise=0.1)[0], MODEL)
     for work in (MODEL.alone(99, 100), MODEL.alone(2999, 3000), MODEL.alone(0, 200)):
         # What noise adds on average, and no more.
-        ratio = disturbed.predicted(work) / PLANTED.predicted(work)
+        ratio = disturbed.predict_seconds(work) / PLANTED.predict_seconds(work)
         assert 0.95 < ratio < 1.15
 
 
 def test_ten_times_the_context_is_charged_what_it_adds_alone() -> None:
     ledger, (short, long, *_) = filled(2, noise=0.0)
-    rates = fitted(ledger, MODEL)
+    rates = fit_rates(ledger, MODEL)
     number, clock = 300, 1e6
     parts = (Part(short.number, 299, 1, (), 1), Part(long.number, 2999, 1, (), 1))
     step = StepRecord(number, parts, "plain", clock, clock, clock)
-    together = PLANTED.predicted(
+    together = PLANTED.predict_seconds(
         sum((work for stages in works_of(step, MODEL) for work in stages), Work())
     )
     ledger.add_step(step._replace(computed=clock + together, ended=clock + together))
     for answer in (short, long):
         answer.admissions[-1].steps.append(number)
-    paid = [charged(ledger, answer, MODEL, rates)[-1].seconds for answer in (short, long)]
-    alone = [PLANTED.predicted(MODEL.alone(start, start + 1)) for start in (299, 2999)]
+    paid = [charge(ledger, answer, MODEL, rates)[-1].seconds for answer in (short, long)]
+    alone = [PLANTED.predict_seconds(MODEL.alone(start, start + 1)) for start in (299, 2999)]
     assert paid[1] - paid[0] == pytest.approx(alone[1] - alone[0], rel=0.05)
     assert sum(paid) == pytest.approx(together)
 
@@ -107,12 +107,12 @@ def test_an_engines_charges_are_its_busy_time() -> None:
     ledger = engine.ledger
     assert ledger is not None
     model = model_work(engine.model.transformer, engine.model.facts, "float64")
-    rates = fitted(ledger, model)
+    rates = fit_rates(ledger, model)
     total = sum(
-        cost.seconds for answer in ledger.answers for cost in charged(ledger, answer, model, rates)
+        cost.seconds for answer in ledger.answers for cost in charge(ledger, answer, model, rates)
     )
     assert total == pytest.approx(sum(step.ended - step.began for step in ledger.steps))
 
 
 def test_nothing_recorded_still_gives_rates() -> None:
-    assert min(fitted(Ledger(), MODEL).seconds) > 0
+    assert min(fit_rates(Ledger(), MODEL).seconds) > 0

@@ -18,7 +18,7 @@ from cutaway.core.errors import TraceFileError
 from cutaway.trace import file as trace_file
 from cutaway.trace.export import FORMATS
 from cutaway.trace.file import SavedPlace, SavedView, TraceFile, read, write
-from cutaway.trace.tensors import packed, unpacked
+from cutaway.trace.tensors import pack, unpack
 from trials import ran, seed, trials
 
 MANIFEST = {"format": "cutaway trace", "schema": 1}
@@ -71,7 +71,7 @@ def entries(**changed: Any) -> dict[str, bytes]:
         "manifest.json": json.dumps(MANIFEST).encode(),
         "events.ndjson": b'{"type":"end"}\n',
         "views/some.json": json.dumps(view).encode(),
-        "tensors/some.safetensors": packed({"a": np.ones(3, np.float32)}),
+        "tensors/some.safetensors": pack({"a": np.ones(3, np.float32)}),
         **changed,
     }
     return {name: data for name, data in found.items() if data is not None}
@@ -117,9 +117,9 @@ BAD: dict[str, dict[str, bytes | None]] = {
         "views/some.json": b'{"question":"q","proof":null,"lines":[[["x",1]]],"values":{}}'
     },
     "does not fit": {"tensors/some.safetensors": b"\xff" * 40},
-    "does not lie where": {"tensors/some.safetensors": packed({"a": np.ones(3, np.float32)})[:-4]},
+    "does not lie where": {"tensors/some.safetensors": pack({"a": np.ones(3, np.float32)})[:-4]},
     "belong to no array": {
-        "tensors/some.safetensors": packed({"a": np.ones(3, np.float32)}) + b"more"
+        "tensors/some.safetensors": pack({"a": np.ones(3, np.float32)}) + b"more"
     },
     "belongs to no view": {"tensors/other.safetensors": b""},
     "recursion": {"events.ndjson": b'{"a":' + b"[" * 100_000 + b"\n"},
@@ -191,14 +191,14 @@ def told_or_harmless(path: Path, data: bytes, at: int, bit: int, whole: bytes) -
         found = read(path)
     except TraceFileError:
         return True
-    assert trace_file.written(found) == whole, f"bit {bit} of byte {at} of {len(data)}"
+    assert trace_file.encode_trace(found) == whole, f"bit {bit} of byte {at} of {len(data)}"
     return False
 
 
 def test_every_bit_of_the_directory_is_told_or_carries_no_data(tmp_path: Path) -> None:
     """A flipped length there once hid the entries that follow, a flipped name the arrays."""
     path = made(tmp_path / "a.cutaway", entries())
-    data, whole = path.read_bytes(), trace_file.written(read(path))
+    data, whole = path.read_bytes(), trace_file.encode_trace(read(path))
     with zipfile.ZipFile(path) as opened:
         directory = range(opened.start_dir, len(data))
     places = [(at, bit) for at in directory for bit in range(8)]
@@ -209,7 +209,7 @@ def test_every_bit_of_the_directory_is_told_or_carries_no_data(tmp_path: Path) -
 def test_a_bit_that_flipped_anywhere_is_told_or_carries_no_data(tmp_path: Path) -> None:
     """What carries none: times, versions and attributes, and what the directory says again."""
     sound = Path(__file__).parent / "files" / "schema_1.cutaway"
-    data, whole = sound.read_bytes(), trace_file.written(read(sound))
+    data, whole = sound.read_bytes(), trace_file.encode_trace(read(sound))
     with zipfile.ZipFile(sound) as opened:
         headers = [range(each.header_offset, each.header_offset + 30) for each in opened.filelist]
         own = {at for header in headers for at in header} | {*range(opened.start_dir, len(data))}
@@ -242,9 +242,9 @@ def test_arrays_pack_as_safetensors_do() -> None:
     from safetensors.numpy import load, save
 
     arrays = some().views[0].arrays
-    for name, array in load(packed(arrays)).items():
+    for name, array in load(pack(arrays)).items():
         np.testing.assert_array_equal(array, arrays[name])
-    for name, array in unpacked(save(dict(arrays))).items():
+    for name, array in unpack(save(dict(arrays))).items():
         np.testing.assert_array_equal(array, arrays[name])
 
 

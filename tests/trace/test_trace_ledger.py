@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
-from cutaway.trace.ledger import Ledger, recorded
+from cutaway.trace.ledger import Ledger, find_recorded
 from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord, TokenRecord
 
 
@@ -71,7 +71,7 @@ def test_choices_are_counted_over_all_prompts_of_a_request() -> None:
     ledger._drop(made[0, 0])  # the numbers of the others stay
     assert ledger.find_choice("cmpl-x", 2, owner="") is made[1, 0]
     with pytest.raises(ReplayError, match="no record of answer 'cmpl-x', choice 0"):
-        recorded(ledger, "cmpl-x", 0, owner="")
+        find_recorded(ledger, "cmpl-x", 0, owner="")
 
 
 def test_alternatives_of_tokens_count() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cutaway.cache.table import pages_for
-from cutaway.compare.variant import SCALINGS, lengthened
+from cutaway.compare.variant import SCALINGS, lengthen
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import num_pages
@@ -62,7 +62,7 @@ def run(
 ) -> ContextReport:
     """Read a text that is longer than what the model was made for.
 
-    Raises: ConfigError for a text that is not, for an unknown scaling, and as lengthened does.
+    Raises: ConfigError for a text that is not, for an unknown scaling, and as lengthen does.
     """
     unknown = [name for name in scalings if name not in SCALINGS]
     if unknown:
@@ -74,8 +74,8 @@ def run(
             f"tokens is {length:,}; it must be at least {trained + width:,}: {model.name} was made "
             f"for {trained:,}, and a quarter more is the first stretch behind. Ask for more."
         )
-    forms = {"unscaled": lengthened(model, length)}
-    forms |= {name: lengthened(model, length, scaling=name) for name in scalings}
+    forms = {"unscaled": lengthen(model, length)}
+    forms |= {name: lengthen(model, length, scaling=name) for name in scalings}
     say(f"anew: {trained:,} tokens at a time ...")
     pieces = [token_ids[at : at + trained] for at in range(0, length, trained)]
     anew = _engine(model, config, trained)

@@ -18,7 +18,7 @@ class Cause:
     instead: str | None
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """A count with its noun in the singular or plural: 1 token, 2 tokens."""
     return f"{count} {noun}{'s'[: count != 1]}"
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from cutaway.compare.allowance import Allowance, Tell
 from cutaway.compare.comparison import Comparison, Divergence, Measured, Spread
-from cutaway.compare.distributions import moved
+from cutaway.compare.distributions import measure_divergence
 from cutaway.compare.levers import Change
 from cutaway.compare.side import Ran, Side
 from cutaway.compare.sides import Pair, Source, pair_of
@@ -62,7 +62,7 @@ def compare(
     Raises: RequestError for a value that does not fit, and what opening another model raises.
     """
     source = Source(engine, answer, name, messages, Allowance(tell=tell))
-    steps = comparing(source, change, num_runs=num_runs, price=price)
+    steps = compare_in_steps(source, change, num_runs=num_runs, price=price)
     while True:
         try:
             next(steps)
@@ -70,7 +70,7 @@ def compare(
             return ended.value
 
 
-def comparing(
+def compare_in_steps(
     source: Source, change: Change, *, num_runs: int = NUM_RUNS, price: float | None = None
 ) -> Generator[ComparisonProgress, None, Comparison]:
     """The same step by step. Closing it before its end leaves nothing behind.
@@ -93,7 +93,7 @@ def comparing(
                     runs[which].append(ended.value)
                     break
     told = _progress(pair, "chances", runs, num_runs, pair.recorded)
-    steps = moved(source, pair)
+    steps = measure_divergence(source, pair)
     while True:
         try:
             yield replace(told, num_tokens=next(steps))

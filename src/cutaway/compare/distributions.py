@@ -20,7 +20,7 @@ from cutaway.sampling.effects import shares
 Chances = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def moved(source: Source, pair: Pair) -> Steps[Divergence | None]:
+def measure_divergence(source: Source, pair: Pair) -> Steps[Divergence | None]:
     """How far a change moved the chances, row by row; None where there is nothing to set apart."""
     output = source.token_ids
     if pair.of == "draw":

@@ -25,8 +25,8 @@ _ABLATE = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}|attention|mlp))?")
 _PATCH = re.compile(rf"({_NUMBER})@({_NUMBER}):({_NUMBER}|zero)")
 
 
-def untouched(name: str, value: Tensor, layer: int | None) -> None:
-    """Changes nothing; a model that it looks at runs as modules, as one that is changed does."""
+def change_nothing(name: str, value: Tensor, layer: int | None) -> None:
+    """Change nothing; a model that it looks at runs as modules, as one that is changed does."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
 from cutaway.quantize.packed import unpacked_once
-from cutaway.replay.teacher_forcing import forced
+from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord
 
@@ -143,12 +143,12 @@ class Side:
         None is a step that gave no row: a matrix was unpacked.
         """
         if self.sink_of is None:
-            yield from forced(self.engine, like, prompt=self.prompt, output=output)
+            yield from force_tokens(self.engine, like, prompt=self.prompt, output=output)
             return
         sink = self.sink_of()
         with self._by_modules() as unpacking:
             yield from unpacking
-            yield from forced(
+            yield from force_tokens(
                 self.engine,
                 like,
                 prompt=self.prompt,

@@ -13,16 +13,16 @@ from typing import cast
 import msgspec
 
 from cutaway.compare.allowance import Allowance
-from cutaway.compare.compare import ComparisonProgress, comparing
+from cutaway.compare.compare import ComparisonProgress, compare_in_steps
 from cutaway.compare.comparison import Comparison
 from cutaway.compare.levers import Change, change_of, check_served
-from cutaway.compare.sides import Source, apart
+from cutaway.compare.sides import Source, with_own_pages
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
 from cutaway.core.limits import shown
 from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
-from cutaway.trace.ledger import recorded
+from cutaway.trace.ledger import find_recorded
 from cutaway.views.payload import as_json
 
 MOST_WAITING, MOST_OF_OWNER = 16, 4
@@ -117,7 +117,9 @@ class Trials:
 
     def _source(self, tried: ComparisonRequest) -> Source:
         """Raises: ReplayError where there is no record, or no end of it yet."""
-        answer = recorded(self._engine.ledger, tried.request_id, tried.choice, owner=tried.owner)
+        answer = find_recorded(
+            self._engine.ledger, tried.request_id, tried.choice, owner=tried.owner
+        )
         if answer.finish_reason is None:
             raise ReplayError(
                 f"answer {shown(tried.request_id)} has not ended yet. Ask when it has."
@@ -133,7 +135,9 @@ def _steps(
     source: Source, change: Change, tried: ComparisonRequest
 ) -> Generator[ComparisonProgress, None, Comparison]:
     """Pages of its own are made when its turn comes."""
-    steps = comparing(apart(source), change, num_runs=tried.num_runs, price=tried.price)
+    steps = compare_in_steps(
+        with_own_pages(source), change, num_runs=tried.num_runs, price=tried.price
+    )
     return (yield from steps)
 
 

@@ -70,7 +70,7 @@ def without_positions(model: LoadedModel) -> LoadedModel:
     return _variant(model, attention=unturned, first=embedding)
 
 
-def lengthened(model: LoadedModel, length: int, *, scaling: str | None = None) -> LoadedModel:
+def lengthen(model: LoadedModel, length: int, *, scaling: str | None = None) -> LoadedModel:
     """The model for texts longer than those that it was made for.
 
     scaling: of SCALINGS, by how many times longer, where a layer sees all; a layer with a window

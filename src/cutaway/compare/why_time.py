@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
-from cutaway.compare.cause import Cause, counted, ms
+from cutaway.compare.cause import Cause, count_noun, ms
 from cutaway.compare.rerun import Rerun
 from cutaway.engine.engine import Engine
 from cutaway.trace.ledger import part_of
@@ -111,7 +111,9 @@ class TimeCauses:
         arrived = first.began - queue
         company = [len(s.parts) for s in ledger.steps if s.ended > arrived and s.number < began]
         most = max(company, default=0)
-        what = f"{counted(len(company), 'step')} of up to {counted(most, 'other')} ran meanwhile"
+        what = (
+            f"{count_noun(len(company), 'step')} of up to {count_noun(most, 'other')} ran meanwhile"
+        )
         if most >= self._places:
             what += f", and all places (max_sequences, {self._places}) were taken"
         timings = self._warm.timings
@@ -126,13 +128,13 @@ class TimeCauses:
         first = self._answer.tokens[0].step
         is_prefill = self._times.steps <= first
         others = int(self._times.other_tokens[is_prefill].sum())
-        beside = f", beside {counted(others, 'token')} of others" if others else ""
+        beside = f", beside {count_noun(others, 'token')} of others" if others else ""
         half = self._half
         return Cause(
             "slow",
             "prefill",
             f"{ms(seconds)} to the first token: {self._miss.num_computed} of {len(self._prompt)} "
-            f"prompt tokens computed in {counted(int(is_prefill.sum()), 'step')}{beside}",
+            f"prompt tokens computed in {count_noun(int(is_prefill.sum()), 'step')}{beside}",
             f"the last {half.num_prompt_tokens} of them alone took {ms(self._rerun.seconds(half))}",
         )
 
@@ -171,7 +173,7 @@ class TimeCauses:
             yield Cause(
                 "slow",
                 "company",
-                f"{shared} of {counted(len(times.gaps), 'step')} after the first token were "
+                f"{shared} of {count_noun(len(times.gaps), 'step')} after the first token were "
                 f"shared; the median was {ms(times.gap_p50)}",
                 f"alone it was {ms(self._alone)}",
             )
@@ -192,7 +194,7 @@ class TimeCauses:
         answer, times = self._answer, self._times
         accepted = len(answer.tokens) - len({token.step for token in answer.tokens})
         found = (
-            f"{accepted} of {counted(times.num_drafts, 'guessed token')} were right; the others "
+            f"{accepted} of {count_noun(times.num_drafts, 'guessed token')} were right; the others "
             "were computed for nothing"
         )
         with_drafts, plain = self._step_times()
@@ -238,8 +240,8 @@ class TimeCauses:
         return Cause(
             "slow",
             "preemption",
-            f"{counted(len(admissions) - 1, 'time')} its pages went to older answers: "
-            f"{ms(waited)} it waited, then {counted(again, 'token')} were computed again and "
+            f"{count_noun(len(admissions) - 1, 'time')} its pages went to older answers: "
+            f"{ms(waited)} it waited, then {count_noun(again, 'token')} were computed again and "
             f"{found} found in the cache",
             f"alone, never preempted, its first {count} tokens took "
             f"{ms(self._rerun.seconds(alone))} and not {ms(served)}",

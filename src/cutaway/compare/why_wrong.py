@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from cutaway.compare.cause import Cause, counted
+from cutaway.compare.cause import Cause, count_noun
 from cutaway.compare.rerun import Rerun
 from cutaway.core.layout import Window
 from cutaway.engine.engine import Engine
@@ -111,7 +111,7 @@ class WrongCauses:
         changed = [*ids[: at[0]], *apart, *ids[at[-1] + 1 :]]
         parts = " ".join(self._subject.text(ids[index]) for index in at)
         found = (
-            f'the model was given "{word}" as {counted(len(at), "token")} ({parts}), not as '
+            f'the model was given "{word}" as {count_noun(len(at), "token")} ({parts}), not as '
             f"{len(word)} letters"
         )
         count = min(_SAID, max(8, len(self._answer.tokens)), self._max_length - len(changed))
@@ -137,20 +137,22 @@ class WrongCauses:
         if left >= 2:
             (more,) = self._rerun.run(answer.token_ids, min(_MORE, left - 1))
             found = (
-                f"cut after {counted(count, 'token')}, as max_tokens asked; the context has room "
-                f"for {left} more"
+                f"cut after {count_noun(count, 'token')}, as max_tokens asked; the context has "
+                f"room for {left} more"
             )
             return Cause("wrong", "truncated", found, self._ended(more))
         # The later half of all tokens leaves room for as many again.
         kept = answer.token_ids[len(answer.token_ids) // 2 :]
         (more,) = self._rerun.run(kept, min(_MORE, self._max_length - len(kept)))
-        found = f"cut after {counted(count, 'token')}: the context of {self._max_length} was full"
+        found = (
+            f"cut after {count_noun(count, 'token')}: the context of {self._max_length} was full"
+        )
         instead = f"with the first {len(answer.token_ids) - len(kept)} tokens left out "
         return Cause("wrong", "truncated context", found, instead + self._ended(more))
 
     @staticmethod
     def _ended(more: AnswerRecord) -> str:
-        count = counted(len(more.tokens), "more token")
+        count = count_noun(len(more.tokens), "more token")
         if more.finish_reason == "stop":
             return f"it comes to its end after {count}"
         return f"it does not come to an end within {count}"

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from cutaway.cache.prefix import root_key
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.door import longest
+from cutaway.engine.door import max_length_of
 from cutaway.engine.grammars import Pending
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.scheduler import Scheduler
@@ -43,7 +43,7 @@ class AdmissionQueue:
     def open(self, request: Request) -> list[Sequence]:
         """A sequence for each choice of a request; none of them waits yet."""
         seed = resolve_seed(request.params)
-        max_length = longest(request, self._max_length)
+        max_length = max_length_of(request, self._max_length)
         position_key = self._model.transformer.position_key(max_length)
         root = root_key(self._root_secret, request.cache_salt, position_key)
         return [
@@ -87,12 +87,14 @@ class AdmissionQueue:
             del followers[0]
         self._followers.pop(sequence, None)
 
-    def compiled(self, *, seconds: float) -> list[tuple[list[Sequence], Future[CompiledGrammar]]]:
+    def take_compiled(
+        self, *, seconds: float
+    ) -> list[tuple[list[Sequence], Future[CompiledGrammar]]]:
         """All choices of requests whose grammar is ready, or at fault, and that grammar.
 
         seconds: how long to wait for the first.
         """
-        done = self._compiling.done(seconds=seconds)
+        done = self._compiling.take_done(seconds=seconds)
         return [([first, *self._followers.get(first, ())], made) for first, made in done]
 
     def grammar_state(self, params: SamplingParams) -> GrammarState | None:

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.batch import Batch
-from cutaway.engine.draws import score_prompts, wanted
+from cutaway.engine.draws import score_prompts, select_rows
 from cutaway.engine.runner import Runner
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduler
@@ -58,7 +58,7 @@ class Ahead:
         else:
             logits = self._runner.run(batch)
             score_prompts(batch, logits, answers)
-            logits, rows, counts = wanted(batch, logits, answers)
+            logits, rows, counts = select_rows(batch, logits, answers)
             drawing, indices = begin_plain(logits, rows), list(range(len(rows)))
         computed = perf_counter()
         self._begin(batch, drawing, indices, answers)

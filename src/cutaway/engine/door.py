@@ -32,7 +32,7 @@ def check_request(request: Request, vocab_size: int, max_length: int) -> None:
     )
 
 
-def longest(request: Request, max_length: int) -> int:
+def max_length_of(request: Request, max_length: int) -> int:
     """Tokens that the request's sequence may reach."""
     asked = request.params.max_tokens
     return max_length if asked is None else len(request.prompt_token_ids) + asked

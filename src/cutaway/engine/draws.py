@@ -24,12 +24,12 @@ def draw(
 
     Shapes: logits [R, V], one row for each of the batch's logit rows.
     """
-    logits, rows, counts = wanted(batch, logits, answers)
+    logits, rows, counts = select_rows(batch, logits, answers)
     drawn = iter(sampler.sample(logits, rows))
     return [list(islice(drawn, count)) for count in counts]
 
 
-def wanted(
+def select_rows(
     batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
 ) -> tuple[Tensor, list[SamplerRow], list[int]]:
     """Logits and settings of the rows to sample, and how many each scheduled sequence has."""
@@ -46,7 +46,7 @@ def wanted(
     return logits, rows, counts
 
 
-def good(drawn: Items[Sampled]) -> Iterator[int]:
+def take_until_fault(drawn: Items[Sampled]) -> Iterator[int]:
     """The tokens drawn before the first row that gave none."""
     for each in drawn:
         if each.token_id is None:

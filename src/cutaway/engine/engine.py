@@ -27,7 +27,7 @@ from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
 from cutaway.engine.drafters import Drafter
-from cutaway.engine.draws import draw, good, score_prompts
+from cutaway.engine.draws import draw, score_prompts, take_until_fault
 from cutaway.engine.fingerprints import fingerprints
 from cutaway.engine.follow import Follower
 from cutaway.engine.memory import pages_of
@@ -171,7 +171,7 @@ class Engine:
             raise
         self._answers.update(answers)
         for sequence in sequences:
-            self._record(Recorder.opened, sequence, arrived=arrived)
+            self._record(Recorder.open_answer, sequence, arrived=arrived)
         self._next_end = min(self._next_end, answers[sequences[0]].ends)
 
     def abort(
@@ -219,7 +219,7 @@ class Engine:
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
         for batch, drawn_for, computed, start in self._computed(self._schedule(), began):
-            self._record(Recorder.planned, self.num_steps, batch)
+            self._record(Recorder.note_plan, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
                 try:
                     self._advance(item, drawn)
@@ -229,7 +229,7 @@ class Engine:
                     self._break(item.sequence, fault)
             kernel = self.runner.kernel
             self._record(
-                Recorder.done, self.num_steps, kernel=kernel, began=start, computed=computed
+                Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
             )
             self.num_steps += 1
         news, self._news = self._news, []
@@ -324,7 +324,7 @@ class Engine:
         if answer.fault is not None:
             self._refuse(answer, answer.fault)
             return
-        token_ids = list(good(drawn))
+        token_ids = list(take_until_fault(drawn))
         if not token_ids:
             self._fail(answer)
             return
@@ -335,7 +335,7 @@ class Engine:
         answer.first_token = answer.first_token or perf_counter()
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
-        self._record(Recorder.took, self.num_steps, sequence, taken.token_ids, drawn)
+        self._record(Recorder.add_tokens, self.num_steps, sequence, taken.token_ids, drawn)
         self.num_drafted += item.num_drafts
         self.num_accepted += max(0, len(emitted) - 1)
         # The last emitted token was not computed, and rejected drafts are rolled back.
@@ -382,11 +382,11 @@ class Engine:
         again(partial(self._admission.release, sequence))
         answer = self._answers.get(sequence)
         if answer is not None:
-            self._close(answer, answer.broken(error_of(fault, _ENDS)))
+            self._close(answer, answer.end_with_fault(error_of(fault, _ENDS)))
 
     def _close(self, answer: Running, last: Delta) -> None:
         """Forget an answer, have it recorded, and say its last delta with the step."""
-        self._record(Recorder.closed, answer.sequence, last)
+        self._record(Recorder.close_answer, answer.sequence, last)
         self._news.append(last)
         del self._answers[answer.sequence]
 
@@ -415,13 +415,15 @@ class Engine:
             try:
                 drafts = self._drafter.propose(sequence.token_ids)
                 grammar = self._answers[sequence].grammar
-                sequence.draft_token_ids = grammar.fitting(drafts) if grammar else drafts
+                sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
             except Exception as fault:
                 self._break(sequence, fault)
 
     def _take_compiled(self, *, may_wait: bool) -> None:
         """Let those wait for their turn whose grammar is ready; end those whose grammar is not."""
-        for choices, made in self._admission.compiled(seconds=_COMPILE_WAIT if may_wait else 0):
+        for choices, made in self._admission.take_compiled(
+            seconds=_COMPILE_WAIT if may_wait else 0
+        ):
             try:
                 grammar = made.result()
                 for choice in choices:

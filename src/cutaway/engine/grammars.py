@@ -29,7 +29,7 @@ class Pending(Generic[Waiting, Made]):
         """Forget one that waits; others may wait for the same future."""
         self._futures.pop(waiting, None)
 
-    def done(self, *, seconds: float = 0.0) -> list[tuple[Waiting, Future[Made]]]:
+    def take_done(self, *, seconds: float = 0.0) -> list[tuple[Waiting, Future[Made]]]:
         """Take out whose future is done; with seconds, wait so long for the first."""
         if not self._futures:
             return []

@@ -33,8 +33,8 @@ class Recorder:
         self._writers: dict[tuple[int, int], Origin] = {}  # by group and page
         self._parts: tuple[Part, ...] = ()
 
-    def opened(self, sequence: Sequence, *, arrived: float) -> None:
-        """An answer was queued: open its record.
+    def open_answer(self, sequence: Sequence, *, arrived: float) -> None:
+        """Open the record of an answer that was queued.
 
         Units: arrived in seconds of perf_counter.
         """
@@ -51,8 +51,8 @@ class Recorder:
         """By which the ledger knows an answer that has not ended."""
         return self._records[sequence].number
 
-    def planned(self, number: int, batch: Batch) -> None:
-        """A step is about to run: note its parts, and who gets and writes which pages."""
+    def note_plan(self, number: int, batch: Batch) -> None:
+        """Note the parts of a step that is about to run, and who gets and writes which pages."""
         began = perf_counter()
         parts: list[Part] = []
         for item, rows in zip(batch.scheduled, batch.rows, strict=True):
@@ -67,10 +67,10 @@ class Recorder:
         self._parts = tuple(parts)
         self.seconds += perf_counter() - began
 
-    def took(
+    def add_tokens(
         self, number: int, sequence: Sequence, taken: Items[int], drawn: Items[Sampled]
     ) -> None:
-        """Tokens became part of an answer."""
+        """Add the tokens that became part of an answer."""
         began = perf_counter()
         record = self._records[sequence]
         for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
@@ -89,14 +89,14 @@ class Recorder:
             self.ledger.add_token(record, token)
         self.seconds += perf_counter() - began
 
-    def done(self, number: int, *, kernel: str, began: float, computed: float) -> None:
-        """The step has run and its tokens were taken."""
+    def end_step(self, number: int, *, kernel: str, began: float, computed: float) -> None:
+        """Record a step that has run and whose tokens were taken."""
         ended = perf_counter()
         self.ledger.add_step(StepRecord(number, self._parts, kernel, began, computed, ended))
         self.seconds += perf_counter() - ended
 
-    def closed(self, sequence: Sequence, last: Delta) -> None:
-        """The answer is over; its last delta says why."""
+    def close_answer(self, sequence: Sequence, last: Delta) -> None:
+        """Close the record of an answer that is over; its last delta says why."""
         assert last.finish_reason is not None, "an answer ends for a reason"
         self._admissions.pop(sequence, None)
         record = self._records.pop(sequence)

@@ -118,7 +118,7 @@ class Running:
             timings=None if reason is None else self._timings(perf_counter()),
         )
 
-    def broken(self, error: CutawayError) -> Delta:
+    def end_with_fault(self, error: CutawayError) -> Delta:
         """The last delta of an answer that a fault ended; it asks nothing that may be at fault."""
         sequence = self.sequence
         return Delta(

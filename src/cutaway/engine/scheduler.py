@@ -440,7 +440,7 @@ class Scheduler:
         available = self.cache.available_to(sequence.owner)
         left = [a - o - n for a, o, n in zip(available, owed, needed, strict=True)]
         giving: list[Sequence] = []
-        for victim in self._shares.yielding(self._running, sequence):
+        for victim in self._shares.victims_for(self._running, sequence):
             assert victim.tables is not None, "a running sequence has tables"
             giving.append(victim)
             alone, own = self.cache.held_alone(victim.tables), self._owed([victim])

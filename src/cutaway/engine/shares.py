@@ -42,7 +42,7 @@ class Shares:
         load = loads[newcomer.owner] + self.weight(newcomer)
         return any(other > load for owner, other in loads.items() if owner != newcomer.owner)
 
-    def yielding(self, running: Items[Sequence], newcomer: Sequence) -> Iterable[Sequence]:
+    def victims_for(self, running: Items[Sequence], newcomer: Sequence) -> Iterable[Sequence]:
         """Who gives way for a newcomer, one after another: the heaviest owner's youngest.
 
         Without it its owner still has as much as the newcomer's with it, so the newcomer will

@@ -58,13 +58,13 @@ class TapReader:
             self.values[key] = value.new_zeros((count, *value.shape[1:]), dtype=dtype)
         return self.values[key]
 
-    def taken(
+    def collect(
         self,
         proof: Proof,
         stored: Mapping[int, Mapping[str, Tensor]],
         rows: Mapping[int, Tensor],
     ) -> ReplayValues:
-        """With its share of what layers stored and of the rows."""
+        """What was read, with its share of what layers stored and of the rows."""
         wanted = self.wanted
         entries = {
             layer: {name: each[: wanted.end] for name, each in stored[layer].items()}
@@ -82,7 +82,7 @@ class Sinks:
     page_size: int
     plan: ReplayPlan | None = None
 
-    def of(self, run: Run) -> Sink | None:
+    def sink_of(self, run: Run) -> Sink | None:
         """A sink for all readers that a run concerns; None if it concerns none."""
         plan, size = self.plan, self.page_size
         assert plan is not None, "a replay has a plan"

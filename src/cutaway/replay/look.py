@@ -20,7 +20,7 @@ from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.replay.inner_values import num_bytes, num_runs
 from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
-from cutaway.replay.teacher_forcing import forced
+from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
 from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
 from cutaway.sampling.candidates import SamplerRow
@@ -68,7 +68,7 @@ class Look:
         flops, held = 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts)
         return ViewCost(num_tokens, flops, held, served_seconds(runs))
 
-    def foreseen(self, view: View, query: Query) -> ViewCost:
+    def predict_cost(self, view: View, query: Query) -> ViewCost:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
         own, facts = view.flops(self.subject, query), self._engine.model.facts
@@ -86,13 +86,13 @@ class Look:
         """
         if wanted.is_empty:
             return ReplayValues(wanted, Proof("record", 0, 0), {}, {}, {})
-        for _ in self.taking(wanted):
+        for _ in self.take_in_steps(wanted):
             pass
         found = self._found(wanted)
         assert found is not None, "it was taken"
         return found
 
-    def taking(self, wanted: Wanted) -> Generator[None]:
+    def take_in_steps(self, wanted: Wanted) -> Generator[None]:
         """Take inner values step by step, for whoever has other things to do between two steps.
 
         Raises: ReplayError as take does, before the first step.
@@ -125,7 +125,7 @@ class Look:
             self._together[-1].append(wanted)
             left -= size
 
-    def gathering(self, asks: Sequence[Ask], *, chunk: int | None = None) -> Gathering:
+    def gather(self, asks: Sequence[Ask], *, chunk: int | None = None) -> Gathering:
         """Many views at many places, to be run; nothing of it is kept here.
 
         chunk: tokens of a step of ours; None takes the engine's own.
@@ -236,7 +236,7 @@ class _Rows:
 
 def _branch(engine: Engine, answer: AnswerRecord, token: int, token_ids: Sequence[int]) -> Tensor:
     known = answer.token_ids[: answer.num_prompt_tokens + token]
-    rows = forced(engine, answer, prompt=known, output=token_ids, chunk=PIECE_TOKENS)
+    rows = force_tokens(engine, answer, prompt=known, output=token_ids, chunk=PIECE_TOKENS)
     return torch.stack([row.float().clone() for _, row in rows])
 
 

@@ -57,7 +57,7 @@ class Pass:
         self._readers = [TapReader(wanted) for wanted in group]
         sinks = Sinks(self._readers, size)
         self._replay = replay_answer(
-            engine, answer, level=level, prefill_chunk=chunk, sink_of=sinks.of
+            engine, answer, level=level, prefill_chunk=chunk, sink_of=sinks.sink_of
         )
         sinks.plan = plan = self._replay.plan
         told = [*group, Wanted(rows=self._passing)] if passing else group
@@ -93,4 +93,4 @@ class Pass:
             ends |= {layer: max(wanted.end, ends.get(layer, 0)) for layer in wanted.stored}
         stored = {layer: self._replay.stored(plan.final, layer, end) for layer, end in ends.items()}
         for reader in self._readers:
-            yield reader.taken(proof, stored, self._rows)
+            yield reader.collect(proof, stored, self._rows)

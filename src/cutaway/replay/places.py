@@ -117,14 +117,14 @@ def _some(chosen: Sequence[int], count: int) -> Sequence[int]:
 _PLACES = ("token", "position", "layer", "head")
 
 
-def placed(query: Query, values: Values) -> Values:
+def place_of(query: Query, values: Values) -> Values:
     """Where a view was: as it was asked for, and what its values tell of its own choice."""
     told = {name: values[name] for name in _PLACES if isinstance(values.get(name), int)}
     asked = {field.name: getattr(query, field.name) for field in fields(query)}
     return told | {name: asked[name] for name in _PLACES if asked[name] is not None}
 
 
-def together(views: Sequence[SavedView]) -> SavedView:
+def merge_views(views: Sequence[SavedView]) -> SavedView:
     """A view at its own place, with the other places as what differs there."""
     first, arrays = views[0], dict(views[0].arrays)
     places: list[SavedPlace] = []

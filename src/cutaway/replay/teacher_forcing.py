@@ -14,7 +14,7 @@ from cutaway.replay.replay import SinkOf
 from cutaway.trace.records import AnswerRecord, TokenRecord
 
 
-def forced(
+def force_tokens(
     engine: Engine,
     like: AnswerRecord,
     *,

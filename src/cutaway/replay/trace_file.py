@@ -24,13 +24,13 @@ from cutaway.replay.look import Look
 from cutaway.replay.places import (
     MOST_PLACES,
     Places,
-    placed,
+    merge_views,
+    place_of,
     places_of,
     queries,
-    together,
 )
 from cutaway.text.messages import to_dicts
-from cutaway.trace.cost import StepCost, charged, fitted
+from cutaway.trace.cost import StepCost, charge, fit_rates
 from cutaway.trace.events import cost_fields, step_event, token_event
 from cutaway.trace.file import SavedView, TraceFile, Values, write
 from cutaway.views import VIEWS, view_of
@@ -121,7 +121,7 @@ class Saving:
                 f"{len(self._asks):,} places of views; a file has at most {MOST_PLACES:,}. "
                 "Name fewer steps, layers, heads or views."
             )
-        self._gathering = look.gathering(self._asks, chunk=chunk)
+        self._gathering = look.gather(self._asks, chunk=chunk)
         self._saved: dict[int, SavedView] = {}
 
     def steps(self) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Saving:
         views: dict[str, list[SavedView]] = {}
         for index in sorted(self._saved):
             views.setdefault(self._saved[index].name, []).append(self._saved[index])
-        return TraceFile(manifest, told, tuple(together(each) for each in views.values()))
+        return TraceFile(manifest, told, tuple(merge_views(each) for each in views.values()))
 
     def write(self, path: Path) -> TraceFile:
         """Run all steps and write what was seen; returns it. Raises: ReplayError; OSError."""
@@ -160,7 +160,7 @@ def _saved(shown: Shown, query: Query, *, has_lines: bool) -> SavedView:
     drawn = shown.payload.draw().lines if has_lines else ()
     lines = tuple(tuple((span.text, span.style) for span in line) for line in drawn)
     proof = None if shown.proof is None else str(shown.proof)
-    place = placed(query, values)
+    place = place_of(query, values)
     return SavedView(shown.view.name, shown.view.question, proof, lines, values, arrays, place)
 
 
@@ -251,8 +251,8 @@ def _events(subject: Subject) -> Iterator[Values]:
 def _costs(subject: Subject) -> dict[int, StepCost]:
     is_device = subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
-    rates = fitted(subject.ledger, model, is_device=is_device)
-    costs = charged(subject.ledger, subject.answer, model, rates, is_device=is_device)
+    rates = fit_rates(subject.ledger, model, is_device=is_device)
+    costs = charge(subject.ledger, subject.answer, model, rates, is_device=is_device)
     return {cost.number: cost for cost in costs}
 
 

@@ -71,7 +71,7 @@ class TimePredictor:
         own.append(seconds / max(1, cost.own_flops))
 
 
-def timed(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T, float]]:
+def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T, float]]:
     """Go through steps; what they give, and the seconds that were spent in them."""
     spent = 0.0
     while True:

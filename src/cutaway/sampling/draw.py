@@ -39,7 +39,7 @@ def draw(weights: Tensor, u: Tensor) -> Draw:
     chunks = in_chunks(weights, 0.0)  # [R, C, CHUNK]
     ends = exact_sum(chunks).cumsum(dim=-1).to(torch.int64)  # [R, C]
     total = ends[:, -1]
-    target = scaled(total, u)
+    target = multiply_fraction(total, u)
     chunk = _first_above(ends, target)
     running = pick_chunk(chunks, chunk).to(torch.int64).cumsum(dim=-1)  # [R, CHUNK]
     running += ends.gather(1, chunk[:, None]) - running[:, -1:]
@@ -49,7 +49,7 @@ def draw(weights: Tensor, u: Tensor) -> Draw:
     return Draw(token_ids, cumulative, target, total)
 
 
-def scaled(total: Tensor, fraction: Tensor) -> Tensor:
+def multiply_fraction(total: Tensor, fraction: Tensor) -> Tensor:
     """floor(total * fraction / 2^32), exact.
 
     Shapes: int64 [R] each; total below 2^53, fraction from 0 to 2^32 inclusive.

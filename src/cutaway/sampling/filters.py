@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.sampling import upload
 from cutaway.sampling.candidates import Candidates, SamplerRow
-from cutaway.sampling.draw import scaled
+from cutaway.sampling.draw import multiply_fraction
 from cutaway.sampling.largest import largest
 from cutaway.sampling.weights import exact_sum
 
@@ -106,7 +106,7 @@ class TopP:
         # which is p * total rounded up.
         rest = upload.integers([top_p_rest(row.params.top_p) for row in rows], weights)
         total = exact_sum(weights).to(torch.int64)
-        bound = (total - scaled(total, rest)).to(torch.float64)[:, None]
+        bound = (total - multiply_fraction(total, rest)).to(torch.float64)[:, None]
         indices = _likeliest(weights, bound)
         kept = weights.gather(1, indices)
         before = kept.cumsum(dim=-1, dtype=torch.float64) - kept

@@ -60,7 +60,7 @@ class GrammarState:
         self._may_end = may_end
         self._accepted: list[int] = []
 
-    def fitting(self, drafts: Sequence[int]) -> list[int]:
+    def longest_allowed(self, drafts: Sequence[int]) -> list[int]:
         """The longest start of the drafts that the grammar allows; it holds no end."""
         ends = (index for index, token_id in enumerate(drafts) if token_id in self._grammar.end_ids)
         known = list(drafts[: next(ends, len(drafts))])

@@ -83,7 +83,7 @@ async def serve(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(_start(context, ready))
     stopping = asyncio.create_task(ending.asked.wait())
-    gone = asyncio.create_task(context.service.gone())
+    gone = asyncio.create_task(context.service.wait_until_gone())
     try:
         await asyncio.wait({starting, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():

@@ -51,8 +51,8 @@ from cutaway.service.messages import (
     Try,
     Unloadable,
     asker_of,
-    command,
-    written,
+    decode_command,
+    encode_frame,
 )
 from cutaway.service.outbox import Outbox
 
@@ -131,7 +131,7 @@ class Child:
                 self._commands.put(lambda: self._say(Failed(asker, error)))
 
     def _pass_on(self, body: bytes) -> None:
-        told = command(body)
+        told = decode_command(body)
         if isinstance(told, Load):
             self._loads.put(told)
         elif isinstance(told, Ping):
@@ -239,7 +239,7 @@ class Child:
                 self._say(News([last]))
 
     def _say(self, said: Report) -> None:
-        data = written(said)
+        data = encode_frame(said)
         self._outbox.put(data)
 
 

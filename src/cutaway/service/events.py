@@ -48,7 +48,7 @@ class Teller:
         """A token as one short line."""
         return visible(self._engine.model.tokenizer.token_bytes(token_id))
 
-    def told(self, answer: AnswerRecord) -> Iterator[Event | None]:
+    def events_of(self, answer: AnswerRecord) -> Iterator[Event | None]:
         """All events, each once and in order; None while nothing is new.
 
         Raises: ReplayError when the ledger has dropped what would be next.

@@ -19,7 +19,7 @@ from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
 from cutaway.service.events import Teller
 from cutaway.trace.events import SCHEMA, Event
-from cutaway.trace.ledger import recorded
+from cutaway.trace.ledger import find_recorded
 
 MAX_EVENTS = 32  # between two steps; about 0.1 ms each
 MAX_OPEN, MAX_OF_OWNER = 128, 32
@@ -97,13 +97,13 @@ class Feeds:
             tell(OverloadedError(words, retry_after=5))
             return
         try:
-            answer = recorded(
+            answer = find_recorded(
                 self._engine.ledger, listened.request_id, listened.choice, owner=owner
             )
         except CutawayError as error:
             tell(error)
             return
-        self._open[name] = _Feed(listened, self._teller.told(answer), tell)
+        self._open[name] = _Feed(listened, self._teller.events_of(answer), tell)
         self._owners[owner] += 1
         self.more(name)
 

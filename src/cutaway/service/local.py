@@ -105,7 +105,7 @@ class LocalService:
             raise EngineClosedError("the engine has not started.")
         return await self._llm.ask(lambda engine: snapshot_of(engine, owner))
 
-    async def gone(self) -> str:
+    async def wait_until_gone(self) -> str:
         """Not found out: a thread that hangs cannot be ended."""
         return await asyncio.get_running_loop().create_future()
 

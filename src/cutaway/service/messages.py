@@ -164,13 +164,13 @@ class Progress(msgspec.Struct, tag=True, array_like=True):
 Report: TypeAlias = Loaded | Unloadable | News | Failed | Counted | Seen | Heard | Progress
 
 
-def written(message: Command | Report) -> bytes:
+def encode_frame(message: Command | Report) -> bytes:
     """A message with its length before it."""
     body = _ENCODER.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def command(body: bytes) -> Command:
+def decode_command(body: bytes) -> Command:
     """What a server's process said."""
     return _COMMANDS.decode(body)
 
@@ -185,7 +185,7 @@ def asker_of(body: bytes) -> int | str | None:
     return first if is_awaited and isinstance(first, int) else None
 
 
-def report(body: bytes) -> Report:
+def decode_report(body: bytes) -> Report:
     """What an engine's process said."""
     return _REPORTS.decode(body)
 

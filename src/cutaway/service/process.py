@@ -148,7 +148,7 @@ class ProcessService:
         self._state = "ready"
         self._keeper = asyncio.create_task(self._keep(), name="cutaway-keeper")
 
-    async def gone(self) -> str:
+    async def wait_until_gone(self) -> str:
         """Why the engine is given up; returns when it is, and else never."""
         return await self._gone.get()
 

@@ -130,7 +130,7 @@ class Service(Protocol):
         """Load the model; returns when requests are taken in."""
         ...
 
-    async def gone(self) -> str:
+    async def wait_until_gone(self) -> str:
         """Why the engine is given up; returns when it is, and else never."""
         ...
 

@@ -16,7 +16,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from cutaway.host.faults import again, note
-from cutaway.service.messages import DUMP_SIGNAL, Command, Frames, Report, report, written
+from cutaway.service.messages import (
+    DUMP_SIGNAL,
+    Command,
+    Frames,
+    Report,
+    decode_report,
+    encode_frame,
+)
 
 _DUMP_SECONDS = 0.5  # for writing where its threads stand
 _END_SECONDS = 5.0  # a process whose link is closed ends by itself, unless it hangs
@@ -65,7 +72,7 @@ class EngineProcess(asyncio.Protocol):
     def say(self, command: Command) -> None:
         """Tell it something; a process that has ended does not hear."""
         assert self._link is not None, "the link is made with the process"
-        data = written(command)
+        data = encode_frame(command)
         if not self.ended.is_set():
             self._link.write(data)
 
@@ -124,7 +131,7 @@ class EngineProcess(asyncio.Protocol):
     def _take_in(self, body: bytes) -> None:
         """What cannot be read would be missing for somebody, nobody knows whom: that is the end."""
         try:
-            again(lambda: self._hear(report(body)))
+            again(lambda: self._hear(decode_report(body)))
         except Exception as fault:
             note("what the engine said cannot be read; it is ended.", fault)
             self.cut()

@@ -20,9 +20,9 @@ from cutaway.host.faults import refuse
 from cutaway.host.turns import breathe, in_turns
 from cutaway.replay.look import PIECE_TOKENS, Look
 from cutaway.replay.trace_file import saving_of
-from cutaway.replay.view_cost import TimePredictor, timed
-from cutaway.trace.file import written
-from cutaway.trace.ledger import recorded
+from cutaway.replay.view_cost import TimePredictor, time_steps
+from cutaway.trace.file import encode_trace
+from cutaway.trace.ledger import find_recorded
 from cutaway.views import view_of
 from cutaway.views.frame import SCHEMA, framed, plain
 from cutaway.views.query import query_of
@@ -97,7 +97,7 @@ class ViewQueue:
             return
         view, query = view_of(asked.view), query_of(asked.places)
         view.check(look.subject, query)
-        cost = yield from in_turns(lambda: look.foreseen(view, query))
+        cost = yield from in_turns(lambda: look.predict_cost(view, query))
         if asked.is_cost:
             seconds = self._time_predictor.seconds(cost, view.name)
             told = {
@@ -110,21 +110,23 @@ class ViewQueue:
             }
             tell(json.dumps(told).encode())
             return
-        _, spent = yield from timed(look.taking(view.wants(look.subject, query)))
+        _, spent = yield from time_steps(look.take_in_steps(view.wants(look.subject, query)))
         self._time_predictor.learn_replay(cost, spent)
 
         def show() -> bytes:
             picture = view.show(look.subject, query)
             return plain(picture) if asked.is_json else framed(picture)
 
-        frame, spent = yield from timed(in_turns(show))
+        frame, spent = yield from time_steps(in_turns(show))
         self._time_predictor.learn_view(cost, view.name, spent)
         tell(frame)
 
     def _look_of(self, asked: ViewRequest) -> Look:
         if self._look is not None and self._look[0].is_of_same(asked):
             return self._look[1]
-        answer = recorded(self._engine.ledger, asked.request_id, asked.choice, owner=asked.owner)
+        answer = find_recorded(
+            self._engine.ledger, asked.request_id, asked.choice, owner=asked.owner
+        )
         if answer.finish_reason is None:
             raise ReplayError(
                 f"answer {shown(asked.request_id)} has not ended yet. Ask when it has."
@@ -138,4 +140,4 @@ def _file_of(look: Look, kept: FileRequest) -> bytes:
     saving = saving_of(look, kept, chunk=PIECE_TOKENS)
     for _ in saving.steps():
         breathe()
-    return written(saving.trace())
+    return encode_trace(saving.trace())

@@ -24,7 +24,7 @@ from cutaway.stream.events import (
     Content,
     Event,
     Reasoning,
-    merged,
+    merge_neighbours,
 )
 from cutaway.stream.formats import ReasoningFormat, ToolFormat
 
@@ -89,7 +89,7 @@ class AnswerParser:
 
     def _take(self) -> list[Event]:
         events, self._events = self._events, []
-        return merged(events)
+        return merge_neighbours(events)
 
     def _say(self, text: str) -> None:
         if text:

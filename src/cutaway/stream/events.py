@@ -91,7 +91,7 @@ def gather(events: Iterable[Event]) -> ParsedAnswer:
     return ParsedAnswer(content, reasoning, tuple(calls))
 
 
-def merged(events: Iterable[Event]) -> list[Event]:
+def merge_neighbours(events: Iterable[Event]) -> list[Event]:
     """The same events with neighbouring pieces of one kind joined."""
     joined: list[Event] = []
     for event in events:

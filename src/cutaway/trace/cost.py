@@ -37,7 +37,7 @@ class Rates:
 
     seconds: tuple[float, float, float, float]
 
-    def predicted(self, work: Work) -> float:
+    def predict_seconds(self, work: Work) -> float:
         """Time that the work takes at these rates. Units: seconds."""
         return sum(rate * kind for rate, kind in zip(self.seconds, work.kinds, strict=True))
 
@@ -95,7 +95,7 @@ def works_of(step: StepRecord, model: ModelWork) -> list[tuple[Work, ...]]:
     ]
 
 
-def fitted(ledger: Ledger, model: ModelWork, *, is_device: bool = False) -> Rates:
+def fit_rates(ledger: Ledger, model: ModelWork, *, is_device: bool = False) -> Rates:
     """Rates under which the recorded steps take the time that they took, as nearly as can be.
 
     Least squares of relative errors, no rate below zero. What the steps do not tell apart keeps
@@ -140,7 +140,7 @@ def _least_squares(rows: Floats, wanted: Floats) -> Floats:
     return best
 
 
-def charged(
+def charge(
     ledger: Ledger,
     answer: AnswerRecord,
     model: ModelWork,
@@ -163,7 +163,7 @@ def share_of(
 ) -> StepCost:
     """An answer's share of a step that had a part in it. All shares add up to the step's time."""
     works = works_of(step, model)
-    predicted = [[rates.predicted(work) for work in stages] for stages in works]
+    predicted = [[rates.predict_seconds(work) for work in stages] for stages in works]
     at = next(i for i, part in enumerate(step.parts) if part.answer == answer.number)
     end = step.ended if is_device else step.computed
     per_unit = (end - step.began) / sum(map(sum, predicted))

@@ -25,7 +25,7 @@ from typing import BinaryIO, cast
 
 from cutaway.core.errors import TraceFileError
 from cutaway.host.whole_file import write_whole
-from cutaway.trace.tensors import Array, packed, unpacked
+from cutaway.trace.tensors import Array, pack, unpack
 
 SCHEMA = 1
 MINOR = 1  # 1: views at several places; what a reader does not know it leaves unread
@@ -98,10 +98,10 @@ UPGRADES: tuple[Upgrade, ...] = ()
 
 def write(path: Path, trace: TraceFile) -> None:
     """Write a trace whole, for its owner alone to read: it holds prompts. Raises: OSError."""
-    write_whole(path, written(trace), is_private=True)
+    write_whole(path, encode_trace(trace), is_private=True)
 
 
-def written(trace: TraceFile) -> bytes:
+def encode_trace(trace: TraceFile) -> bytes:
     """A trace as the bytes of its file; equal traces give equal ones."""
     manifest = {"format": _FORMAT, "schema": SCHEMA, "minor": MINOR, **trace.manifest}
     whole = io.BytesIO()
@@ -125,7 +125,7 @@ def written(trace: TraceFile) -> bytes:
             }
             put(f"views/{view.name}.json", _json(saved))
             if view.arrays:
-                put(f"tensors/{view.name}.safetensors", packed(view.arrays))
+                put(f"tensors/{view.name}.safetensors", pack(view.arrays))
     return whole.getvalue()
 
 
@@ -208,7 +208,7 @@ def _read(opened: zipfile.ZipFile, budget: _Budget) -> TraceFile:
         if name.startswith("views/"):
             stem = name.removeprefix("views/").removesuffix(".json")
             beside = infos.get(f"tensors/{stem}.safetensors")
-            arrays = {} if beside is None else unpacked(budget.take(opened, beside))
+            arrays = {} if beside is None else unpack(budget.take(opened, beside))
             views.append(_view(stem, _object(budget.take(opened, info), name), arrays))
     return TraceFile(manifest, tuple(events), tuple(views))
 

@@ -177,7 +177,9 @@ class Ledger:
             self.num_bytes -= _STEP_BYTES + _PART_BYTES * len(step.parts)
 
 
-def recorded(ledger: Ledger | None, request_id: str, choice: int, *, owner: str) -> AnswerRecord:
+def find_recorded(
+    ledger: Ledger | None, request_id: str, choice: int, *, owner: str
+) -> AnswerRecord:
     """The owner's answer of that id, as find_choice finds it. Raises: ReplayError without one."""
     found = None if ledger is None else ledger.find_choice(request_id, choice, owner=owner)
     is_cut = ledger is not None and ledger.is_stopped

@@ -25,7 +25,7 @@ _DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
 _MAX_HEADER_BYTES, _MAX_ARRAYS, _MAX_DIMS = 4 * 2**20, 20_000, 8
 
 
-def packed(arrays: Mapping[str, Array]) -> bytes:
+def pack(arrays: Mapping[str, Array]) -> bytes:
     """All arrays as one string of bytes, little-endian."""
     header: dict[str, object] = {}
     parts: list[bytes] = []
@@ -44,7 +44,7 @@ def packed(arrays: Mapping[str, Array]) -> bytes:
     return b"".join((len(text).to_bytes(8, "little"), text, *parts))
 
 
-def unpacked(data: bytes) -> dict[str, Array]:
+def unpack(data: bytes) -> dict[str, Array]:
     """The arrays of such bytes. Raises: ValueError saying what is wrong with them."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):

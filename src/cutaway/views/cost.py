@@ -10,7 +10,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.limits import shown
-from cutaway.trace.cost import Rates, StageCost, StepCost, charged, fitted
+from cutaway.trace.cost import Rates, StageCost, StepCost, charge, fit_rates
 from cutaway.trace.ledger import part_of
 from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
 from cutaway.views.payload import Array
@@ -154,8 +154,8 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
     del taken
     answer, is_device = subject.answer, subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
-    rates = fitted(subject.ledger, model, is_device=is_device)
-    costs = charged(subject.ledger, answer, model, rates, is_device=is_device)
+    rates = fit_rates(subject.ledger, model, is_device=is_device)
+    costs = charge(subject.ledger, answer, model, rates, is_device=is_device)
     if not costs:
         raise ReplayError(
             f"request {shown(answer.request.request_id)} has no steps in the ledger: it waits, or "
@@ -221,7 +221,7 @@ def _slope(subject: Subject, model: ModelWork, rates: Rates) -> float | None:
         return None
     at = subject.num_positions
     longer, here = model.alone(at + 999, at + 1000), model.alone(at - 1, at)
-    return rates.predicted(longer) - rates.predicted(here)
+    return rates.predict_seconds(longer) - rates.predict_seconds(here)
 
 
 def _per_token(subject: Subject, costs: list[StepCost]) -> tuple[Array, Array, Array]:

@@ -14,7 +14,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 
 
-def beside(
+def second_engine(
     source: Source, model: LoadedModel, config: EngineConfig, *, copies: int = 1, **settings: Any
 ) -> Engine:
     """An engine with a pool of its own, no larger than the answer needs."""
@@ -31,7 +31,7 @@ def beside(
     return Engine(model, config, num_pages=num_pages, drafter=drafter)
 
 
-def apart(source: Source) -> Source:
+def with_own_pages(source: Source) -> Source:
     """The same over pages of its own, where others go on using the engine."""
     engine = source.engine
-    return replace(source, engine=beside(source, engine.model, engine.config))
+    return replace(source, engine=second_engine(source, engine.model, engine.config))

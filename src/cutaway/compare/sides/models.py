@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cutaway.compare.levers import Change
 from cutaway.compare.side import Side
-from cutaway.compare.sides.beside import beside
+from cutaway.compare.sides.beside import second_engine
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.compare.sides.words import asked_of
 from cutaway.core.arithmetic import weight_bytes
@@ -36,7 +36,7 @@ def change_model(source: Source, change: Change, base: Side) -> Pair:
     )
     model = load_model(found, config)
     prompt = asked_of(source, model) if change.lever == "model" else source.prompt
-    other = replace(base, engine=beside(source, model, config), prompt=prompt)
+    other = replace(base, engine=second_engine(source, model, config), prompt=prompt)
     is_same = model.tokenizer.fingerprint == engine.model.tokenizer.fingerprint
     if is_same and model.facts.vocab_size == engine.model.facts.vocab_size:
         return Pair(base, other, forced=source.token_ids)

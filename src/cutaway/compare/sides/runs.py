@@ -7,7 +7,7 @@ from typing import Any
 
 from cutaway.compare.levers import MOST_COPIES, MOST_TOKENS, Change
 from cutaway.compare.side import Side
-from cutaway.compare.sides.beside import beside
+from cutaway.compare.sides.beside import second_engine
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.core.limits import LIMITS
 from cutaway.core.whole_numbers import whole_number
@@ -36,7 +36,7 @@ def change_run(source: Source, change: Change, base: Side) -> Pair:
         warm = replace(base, is_warm=True)
         if is_on == engine.config.prefix_cache:
             return Pair(warm, warm, of=None)
-        other = beside(source, engine.model, engine.config, prefix_cache=is_on)
+        other = second_engine(source, engine.model, engine.config, prefix_cache=is_on)
         return Pair(warm, replace(warm, engine=other), of=None)
     if change.lever == "kv_cache":
         change.one_of("off")
@@ -50,7 +50,9 @@ def change_run(source: Source, change: Change, base: Side) -> Pair:
     copies = change.whole(least=1, most=MOST_COPIES)
     total = len(source.prompt) + (base.params.max_tokens or 0)
     if copies > engine.config.max_sequences or copies * total > engine.cache.capacity_tokens:
-        other = beside(source, engine.model, engine.config, copies=copies, max_sequences=copies)
+        other = second_engine(
+            source, engine.model, engine.config, copies=copies, max_sequences=copies
+        )
         return Pair(replace(base, engine=other), replace(base, engine=other, batch=copies), of=None)
     return Pair(base, replace(base, batch=copies), of=None)
 
@@ -67,7 +69,7 @@ def change_engine(source: Source, change: Change, base: Side) -> Pair:
     config = replace(engine.config, **{change.lever: value})
     if change.lever == "kv_dtype":
         model = replace(model, cache_dtype=_cache_dtype(source, config))
-    other = replace(base, engine=beside(source, model, config))
+    other = replace(base, engine=second_engine(source, model, config))
     if change.lever == "kv_dtype":
         return Pair(base, other, forced=source.token_ids)
     return Pair(base, other, of=None)
