@@ -42,7 +42,10 @@ class Allowance:
         self._tell(words)
 
     def check_flops(self, flops: float) -> None:
-        """Raises: RequestError where all runs together compute more than they may."""
+        """Check what is allowed to be computed.
+
+        Raises: RequestError where all runs together compute more than they may.
+        """
         if self._max_flops is not None and flops > self._max_flops:
             raise RequestError(
                 f"this comparison takes up to {flops:,.0f} FLOPs; allowed are "

@@ -61,7 +61,7 @@ class Ablation:
 
 
 def ablation_of(change: Change, facts: ModelFacts) -> Ablation:
-    """Raises: RequestError for a layer or head that there is not."""
+    """The part that a change names. Raises: RequestError for a layer or head that there is not."""
     found = _ABLATE.fullmatch(change.value)
     layer = int(found[1]) if found else -1
     if not found or not 0 <= layer < facts.num_layers:
@@ -108,7 +108,10 @@ class Patch:
 
 
 def patch_of(change: Change, facts: ModelFacts, *, num_positions: int) -> Patch:
-    """Raises: RequestError for a place that there is not, or a vector that comes too late."""
+    """The place and the vector that a change names.
+
+    Raises: RequestError for a place that there is not, or a vector that comes too late.
+    """
     found = _PATCH.fullmatch(change.value)
     layer, position = (int(found[1]), int(found[2])) if found else (-1, -1)
     other = None if not found or found[3] == "zero" else int(found[3])

@@ -104,7 +104,10 @@ class Change:
 
 
 def check_served(change: Change) -> None:
-    """Raises: RequestError for what a server cannot change, naming the command that can."""
+    """Check that a server can make the change.
+
+    Raises: RequestError for what it cannot change, naming the command that can.
+    """
     why = NOT_SERVED.get(change.lever)
     if why is not None:
         raise change.refusal(

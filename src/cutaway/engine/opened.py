@@ -37,7 +37,7 @@ class OpenedModel:
 
 
 def open_gguf(file: GgufFile) -> OpenedModel:
-    """Raises: UnsupportedModelError, ModelFormatError."""
+    """A GGUF file's architecture and tensors. Raises: UnsupportedModelError, ModelFormatError."""
     architecture = read_gguf(file)
     source: WeightSource = GgufWeights(file)
     if is_absorbed(file.tensors):

@@ -33,7 +33,7 @@ class Opening:
         return self._file.result()
 
     def tokenizer(self) -> Tokenizer:
-        """Raises: as tokenizer_of does."""
+        """The model's tokenizer. Raises: as tokenizer_of does."""
         return self._tokenizer.result()
 
     def _read_tokenizer(self) -> Tokenizer:

@@ -58,7 +58,10 @@ class Look:
         self.subject = replace(subject, encode_seconds=encode_seconds)
 
     def cost(self, wanted: Wanted) -> ViewCost:
-        """Raises: ReplayError when the record of the answer is not whole."""
+        """What it costs to take some inner values, before any is taken.
+
+        Raises: ReplayError when the record of the answer is not whole.
+        """
         if wanted.is_empty or self._found(wanted) is not None:
             return ViewCost(0, 0, 0)
         plan = plan_answer(self._engine, self._answer)

@@ -125,7 +125,10 @@ class Saving:
         self._saved: dict[int, SavedView] = {}
 
     def steps(self) -> Iterator[None]:
-        """Raises: ReplayError when the record of the answer is not whole."""
+        """Save every view, in steps.
+
+        Raises: ReplayError when the record of the answer is not whole.
+        """
         yield from self._gathering.run(self._keep)
 
     def trace(self) -> TraceFile:

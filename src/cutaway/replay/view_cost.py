@@ -46,8 +46,11 @@ class ViewCost:
 
 
 class TimePredictor:
-    """What looks took: running again, as a multiple of what its steps took when they were served;
-    and each view's own work, for a unit of what it says that this is."""
+    """Predicts how long looks take from how long the latest took.
+
+    Running again: as a multiple of what its steps took when they were served. Each view's own
+    work: per unit of what it says that this is.
+    """
 
     def __init__(self) -> None:
         self._ratios = deque([1.0] * LATEST, maxlen=LATEST)

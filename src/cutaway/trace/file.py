@@ -130,7 +130,10 @@ def encode_trace(trace: TraceFile) -> bytes:
 
 
 def read(path: Path) -> TraceFile:
-    """Raises: TraceFileError saying what is wrong with the file; OSError."""
+    """The trace of a file.
+
+    Raises: TraceFileError saying what is wrong with the file; OSError.
+    """
     if path.stat().st_size > MAX_FILE_BYTES:
         raise TraceFileError(
             f"has {path.stat().st_size:,} bytes; at most {MAX_FILE_BYTES:,} are read.",

@@ -29,7 +29,10 @@ _KINDS = (
 
 
 def pair_of(source: Source, change: Change) -> Pair:
-    """Raises: RequestError for a value that does not fit; errors of models that are opened."""
+    """Both sides of a change.
+
+    Raises: RequestError for a value that does not fit; errors of models that are opened.
+    """
     if source.answer.choice != 0:
         raise RequestError("only the first answer of a request can be compared.", param="change")
     if not source.token_ids:
