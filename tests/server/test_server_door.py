@@ -257,6 +257,24 @@ def test_headers_have_a_number_and_a_size(folder: Path) -> None:
     assert asyncio.run(body()) == [431, 431, 200, 431]
 
 
+def test_event_streams_are_described_event_by_event(folder: Path) -> None:
+    """A client that checks schemas holds each event, with its name and data, to the one here."""
+
+    async def body() -> list[Any]:
+        async with serving(folder) as (app, _):
+            paths = app._app.openapi()["paths"]  # type: ignore[attr-defined]
+            contents = [
+                answer.get("content", {})
+                for methods in paths.values()
+                for route in methods.values()
+                for answer in route["responses"].values()
+            ]
+            return [c["text/event-stream"]["schema"] for c in contents if "text/event-stream" in c]
+
+    schemas = asyncio.run(body())
+    assert len(schemas) >= 5 and all(schema == {"type": "object"} for schema in schemas), schemas
+
+
 def test_a_body_that_grows_too_large_is_not_read_to_its_end(folder: Path) -> None:
     num_read = 0
 

@@ -37,7 +37,7 @@ _REFUSALS = {
     503: "too much waits already, or the model is not ready",
 }
 _ANY_JSON = {"application/json": {"schema": {"type": "object"}}}
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENTS = {"text/event-stream": {"schema": {"type": "object"}}}  # each event: its data and name
 PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 
