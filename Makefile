@@ -41,7 +41,7 @@ quick: $(DEV) native  ## the quick tests alone, with what oracles are there
 	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)
 
 # Assertions of the package are gone then; what strangers send must be refused all the same.
-STRANGERS := tests/core/test_core_gguf.py tests/weights/test_weights_safetensors.py \
+STRANGERS := tests/host/test_host_gguf.py tests/weights/test_weights_safetensors.py \
   tests/text/test_text_hostile.py tests/engine/test_engine_hostile.py \
   $(addprefix tests/server/test_server_, limits.py errors.py neighbours.py)
 

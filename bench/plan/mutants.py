@@ -58,7 +58,7 @@ GROUPS = {
             "cutaway.weights.safetensors_header",
         ),
         (
-            *("core/test_core_gguf.py", "weights/test_weights_safetensors.py"),
+            *("host/test_host_gguf.py", "weights/test_weights_safetensors.py"),
             *("server/test_server_limits.py", "engine/test_engine_hostile.py"),
         ),
     ),

@@ -37,17 +37,17 @@ def script(what: str, figure: int, *words: str, each: int = 0) -> Run:
     return Run(what, figure, (f"bench/{words[0]}", *words[1:]), each, is_script=True)
 
 
-GGUF, SAFETENSORS = "core/test_core_gguf.py", "weights/test_weights_safetensors.py"
+GGUF, SAFETENSORS = "host/test_host_gguf.py", "weights/test_weights_safetensors.py"
 MUTANTS = "mutants_load_or_raise_the_documented_errors[1]"
 TEMPLATES, DRAWN = "text/test_text_fuzz.py", "sampling/test_sampling_drawn.py"
 HOSTILE, FUZZ = "text/test_text_hostile.py", "server/test_server_fuzz.py"
 LIMITS, DOOR = "server/test_server_limits.py", "server/test_server_door.py"
-LOAD, RESTART = "server/test_server_load.py", "engine/test_engine_restart.py"
+LOAD, RESTART = "server/test_server_load.py", "service/test_engine_restart.py"
 GUIDED, SLOW, MUTANT = "plan/fuzz_headers.py", "plan/slow_clients.py", "plan/mutants.py"
 FLOODS = "plan/floods.py"
 # What bench/faults.py prints of its faults, and of pages and tensors that it failed.
 PLANTED, MEMORY = r"^faults\s+(\d+)$", r"^(?!.*ended)[a-z].*\s(\d+)$"
-WHOLE = "core/test_core_whole_file.py"
+WHOLE = "host/test_host_whole_file.py"
 # What reads strangers' files, templates and requests, and holds without assertions of the package.
 STRANGERS = (
     *(GGUF, SAFETENSORS, HOSTILE, LIMITS, "server/test_server_errors.py"),
