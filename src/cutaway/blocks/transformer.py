@@ -66,6 +66,10 @@ class Transformer(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: [R, V]."""
+        return self.unembedding(self.hidden(step), step)
+
+    def hidden(self, step: Step) -> Tensor:
+        """The stream behind the last block, of all the step's tokens. Shapes: [T, D]."""
         hidden = self.embedding(step)
         # Angles keep float32 where the rest has fewer bits: a fused form rounds what they turn.
         wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -87,7 +91,7 @@ class Transformer(nn.Module):
                 next_norm=norms[layer + 1] if layer + 1 < len(norms) else None,
             )
             PULSE.beat()
-        return self.unembedding(hidden, step)
+        return hidden
 
     @property
     def can_capture(self) -> bool:

@@ -178,8 +178,12 @@ class Step:
         *,
         device: torch.device | str = "cpu",
         sink: Sink | None = None,
+        logit_rows: Tensor | None = None,
     ) -> Step:
-        """A step over whole sequences that stores nothing and gives logits for every token."""
+        """A step over whole sequences that stores nothing.
+
+        logit_rows: the tokens whose logits are wanted [R]; None for all of them.
+        """
         lengths = [len(ids) for ids in sequences]
         total = sum(lengths)
 
@@ -192,7 +196,7 @@ class Step:
             declared_lengths=tensor([n for n in lengths for _ in range(n)]),
             query_starts=tensor([0, *accumulate(lengths)]),
             context_lengths=tensor(lengths),
-            logit_rows=torch.arange(total, device=device),
+            logit_rows=torch.arange(total, device=device) if logit_rows is None else logit_rows,
             plan=ShapePlan(tuple(lengths), tuple(lengths)),
             sink=sink,
         )

@@ -1,0 +1,1 @@
+"""Making models, from text to weights to an assistant: one linear script per stage."""

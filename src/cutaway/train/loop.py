@@ -1,0 +1,142 @@
+"""The loop that every stage shares: read it first. One update, and updates in a row.
+
+An update is: micro-batches forward and backward, each sum divided by the count of the whole update;
+one clip of the global norm; one step of the optimizers. What an update learns from is a function of
+its index, so nothing has to be remembered between two of them but parameters and moments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import torch
+
+from cutaway.core.errors import ConfigError, NumericsError
+from cutaway.train.losses import Figure, Loss
+from cutaway.train.optimizers import Optimizers
+from cutaway.train.schedules import Schedule
+
+
+class Counted(Protocol):
+    """A micro-batch: whatever a loss is computed of, and how much of it is scored."""
+
+    @property
+    def count(self) -> int:
+        """What its loss will have as its count: known before the forward."""
+        ...
+
+
+Batch = TypeVar("Batch", bound=Counted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """What one update did.
+
+    loss: sum / count of the update, which is what was descended.   count: of the whole update.
+    norm: of all gradients before the clip.   rate: of the update.
+    norms: of the gradients of each block, where it was asked for.
+    figures: means of what the losses gave beside, over the update.
+    """
+
+    update: int
+    loss: float
+    count: int
+    norm: float
+    rate: float
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    norms: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def descend(
+    batches: Sequence[Batch],
+    objective: Callable[[Batch], Loss],
+    optimizers: Optimizers,
+    *,
+    update: int,
+    factor: float,
+) -> Updated:
+    """One update: the gradient of sum / count over all micro-batches, clipped, and a step.
+
+    objective: the loss of one micro-batch under the model, whose count is the batch's own.
+    factor: of the peak rate.
+
+    Raises: ConfigError when nothing is scored; NumericsError when loss or gradient is no number,
+    before any parameter was moved.
+    """
+    count = sum(batch.count for batch in batches)
+    if not count:
+        raise ConfigError(f"update {update} has no scored token; look at the data with --show.")
+    optimizers.forget_gradients()
+    total = Figure(0.0, count)
+    figures: dict[str, Figure] = {}
+    for batch in batches:
+        if not batch.count:  # adds 0 / count: its forward would be for nothing
+            continue
+        loss = objective(batch)
+        assert loss.count == batch.count, "a loss divides by what its batch said"
+        (loss.total / count).backward()
+        total = total + Figure(float(loss.total.detach()), 0)
+        for name, figure in loss.figures.items():
+            figures[name] = figures.get(name, Figure(0.0, 0)) + figure
+    norms = norms_by_block(optimizers)
+    norm = clip(optimizers)
+    if not math.isfinite(total.mean) or not math.isfinite(norm):
+        optimizers.forget_gradients()
+        raise NumericsError(
+            f"update {update}: the loss is {total.mean} and the gradient's norm {norm}; nothing "
+            "was moved. Take a smaller rate, or look at the data of this update."
+        )
+    optimizers.step(factor)
+    optimizers.forget_gradients()
+    return Updated(
+        update=update,
+        loss=total.mean,
+        count=count,
+        norm=norm,
+        rate=optimizers.settings.rate * factor,
+        figures={name: figure.mean for name, figure in figures.items()},
+        norms=norms,
+    )
+
+
+def run(
+    feed: Callable[[int], Sequence[Batch]],
+    objective: Callable[[Batch], Loss],
+    optimizers: Optimizers,
+    *,
+    schedule: Schedule,
+    first: int = 0,
+    after: Callable[[Updated], None] = lambda updated: None,
+) -> None:
+    """Updates from first to the schedule's end.
+
+    feed: the micro-batches of an update, by its index alone.
+    after: told of each update: records, checkpoints, what is shown.
+
+    Raises: as descend.
+    """
+    for update in range(first, schedule.num_updates):
+        factor = schedule.factor(update)
+        after(descend(feed(update), objective, optimizers, update=update, factor=factor))
+
+
+def clip(optimizers: Optimizers) -> float:
+    """Scale all gradients so that their global norm is at most the limit; the norm before."""
+    parameters = [each for each in optimizers.parameters.values() if each.grad is not None]
+    return float(torch.nn.utils.clip_grad_norm_(parameters, optimizers.settings.max_norm))
+
+
+def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
+    """The norm of the gradient of each block and of what lies around them, by their names."""
+    squares: dict[str, torch.Tensor] = {}
+    for name, parameter in optimizers.parameters.items():
+        if parameter.grad is not None:
+            parts = name.split(".")
+            key = ".".join(parts[: 2 if parts[0] == "blocks" else 1])
+            square = parameter.grad.float().square().sum()
+            squares[key] = squares[key] + square if key in squares else square
+    return {key: math.sqrt(float(square)) for key, square in squares.items()}

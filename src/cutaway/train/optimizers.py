@@ -1,0 +1,155 @@
+"""From parameters by shape and role to torch's AdamW and Muon, and their state by name.
+
+The state is a table of tensors by the parameter's name: what a checkpoint holds, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.core.errors import ConfigError
+
+NAMES = ("adamw", "muon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """What optimizers are told; the defaults are those of docs/train.md.
+
+    rate: the peak, which a schedule multiplies.   decay: on matrices alone.
+    max_norm: the global norm above which gradients are scaled down.
+    """
+
+    name: str = "adamw"
+    rate: float
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    decay: float = 0.1
+    max_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise ConfigError(f"optimizer is {self.name!r}; it must be {' or '.join(NAMES)}.")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are treated alike, by name. is_decayed: whether weight decay reaches them."""
+
+    optimizer: str
+    names: tuple[str, ...]
+    is_decayed: bool
+
+
+def groups(module: nn.Module, optimizer: str = "adamw") -> tuple[Group, ...]:
+    """Every parameter that is trained in one group: a tied one once, under its first name.
+
+    Matrices decay; the embedding, norms, biases and maps to one number do not. Muon takes the
+    matrices inside blocks, routers left out: embedding and head have no two sides that mix.
+    """
+    sorted_in: dict[tuple[str, bool], list[str]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            is_matrix = parameter.ndim >= 2 and min(parameter.shape[-2:]) > 1
+            is_decayed = is_matrix and not _is_lookup(name)
+            is_inner = is_decayed and parameter.ndim == 2 and name.startswith("blocks.")
+            takes = optimizer == "muon" and is_inner and "router" not in name
+            key = ("muon" if takes else "adamw", is_decayed)
+            sorted_in.setdefault(key, []).append(name)
+    return tuple(Group(kind, tuple(names), decayed) for (kind, decayed), names in sorted_in.items())
+
+
+def _is_lookup(name: str) -> bool:
+    return name.startswith(("embedding.", "layer_inputs.table", "layer_inputs.embedding"))
+
+
+class Optimizers:
+    """The optimizers of one module, stepped together.
+
+    module: its parameters are what is trained; they stay the same tensors.
+    """
+
+    def __init__(self, module: nn.Module, settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self.groups = groups(module, settings.name)
+        by_name = dict(module.named_parameters())
+        self.parameters = {name: by_name[name] for group in self.groups for name in group.names}
+        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self._torchs = [
+            made
+            for kind in NAMES
+            if (own := [group for group in self.groups if group.optimizer == kind])
+            for made in (self._made(kind, own),)
+        ]
+
+    def _made(self, kind: str, own: Sequence[Group]) -> torch.optim.Optimizer:
+        settings = self.settings
+        listed = [
+            {
+                "params": [self.parameters[name] for name in group.names],
+                "weight_decay": settings.decay if group.is_decayed else 0.0,
+            }
+            for group in own
+        ]
+        if kind == "muon":
+            return torch.optim.Muon(
+                listed,
+                lr=settings.rate,
+                momentum=0.95,
+                nesterov=True,
+                ns_steps=5,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        return torch.optim.AdamW(
+            listed, lr=settings.rate, betas=settings.betas, eps=settings.epsilon, fused=True
+        )
+
+    def step(self, factor: float) -> None:
+        """Move every parameter along its gradient, at the peak rate times factor."""
+        for each in self._torchs:
+            for group in each.param_groups:
+                group["lr"] = self.settings.rate * factor
+            each.step()
+
+    def forget_gradients(self) -> None:
+        """Let go of all gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """What the optimizers keep, by the name of the parameter and of the number."""
+        return {name: value for name, value in self._entries()}
+
+    def _entries(self) -> Iterator[tuple[str, Tensor]]:
+        for each in self._torchs:
+            for parameter, kept in each.state.items():
+                for key, value in kept.items():
+                    yield f"{self._names[id(parameter)]}:{key}", torch.as_tensor(value)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what state() gave of the same parameters, bit for bit.
+
+        Raises: ConfigError naming parameters that have none, or that are not there.
+        """
+        by_parameter: dict[str, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            parameter, _, key = name.rpartition(":")
+            by_parameter.setdefault(parameter, {})[key] = value
+        wrong = sorted(by_parameter.keys() ^ self.parameters.keys())
+        if wrong:
+            raise ConfigError(
+                f"the optimizer's state does not fit the model: {', '.join(wrong[:5])} "
+                f"{'is' if len(wrong) == 1 else 'are'} in one of them only ({len(wrong)} in all)."
+            )
+        for each in self._torchs:
+            for group in each.param_groups:
+                for parameter in group["params"]:
+                    kept = by_parameter[self._names[id(parameter)]]
+                    each.state[parameter] = {
+                        key: value.clone() if key == "step" else value.to(parameter.device)
+                        for key, value in kept.items()
+                    }
