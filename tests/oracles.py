@@ -60,6 +60,11 @@ def model_file(version: Literal["v1", "v2", "v3"]) -> Path:
     return _present(f"mistral/tokenizer.model.{version}")
 
 
+def chat_template(name: str) -> str:
+    """A published chat template; with _training, the same with marks around answers."""
+    return _present(f"templates/{name}.jinja").read_bytes().decode()
+
+
 def _present(name: str) -> Path:
     path = oracles_folder() / name
     return path if path.is_file() else _absent(name)

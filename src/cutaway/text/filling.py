@@ -122,8 +122,7 @@ class Formatter(SandboxedFormatter):
 
 
 def _literal(pattern: str, piece: str) -> str:
-    is_templates = written.CALLER not in written.origin_of(pattern)
-    return written.written(piece) if is_templates else piece
+    return written.written(piece) if written.is_templates(pattern) else piece
 
 
 def _check_width(spec: str) -> None:

@@ -68,20 +68,39 @@ def encode(
     strips_right are the control strings that swallow the blanks beside them (lstrip and rstrip in
     tokenizer.json).
     """
-    token_ids: list[int] = []
+    parts = encode_segments(
+        prompt,
+        encode_plain,
+        control_ids,
+        encode_inner=encode_inner,
+        strips_left=strips_left,
+        strips_right=strips_right,
+    )
+    return [token_id for _, token_ids in parts for token_id in token_ids]
+
+
+def encode_segments(
+    prompt: Prompt,
+    encode_plain: Callable[[str], list[int]],
+    control_ids: Mapping[str, int],
+    *,
+    encode_inner: Callable[[str], list[int]] | None = None,
+    strips_left: frozenset[str] = frozenset(),
+    strips_right: frozenset[str] = frozenset(),
+) -> Iterator[tuple[Segment, list[int]]]:
+    """The same, segment by segment."""
     segments = prompt.segments
     for index, segment in enumerate(segments):
         if segment.is_control:
-            token_ids.append(control_ids[segment.text])
+            yield segment, [control_ids[segment.text]]
             continue
         text = segment.text
         if index > 0 and segments[index - 1].text in strips_right:
             text = text.lstrip(_BLANKS)
         if index + 1 < len(segments) and segments[index + 1].text in strips_left:
             text = text.rstrip(_BLANKS)
-        if text:
-            token_ids += (encode_plain if index == 0 else encode_inner or encode_plain)(text)
-    return token_ids
+        encoded = encode_plain if index == 0 else encode_inner or encode_plain
+        yield segment, encoded(text) if text else []
 
 
 def _segments(

@@ -27,7 +27,7 @@ from cutaway.text.filters import FILTERS, TESTS
 from cutaway.text.kinds import is_nested, is_table
 from cutaway.text.meter import BudgetError, Rendering, meter_of
 from cutaway.text.methods import METHODS, BoundMethod
-from cutaway.text.written import Written, cut, written
+from cutaway.text.written import Written, cut, generated, written
 
 MAX_DATE_FORMAT = 256  # the C library makes up to 256 characters out of each
 _LOOP_NAMES = frozenset(
@@ -145,15 +145,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """{% generation %} ... {% endgeneration %}: what the assistant said; put out as it is."""
+    """{% generation %} ... {% endgeneration %}: what the assistant said; put out as it is.
+
+    Its characters are marked, so that training knows them.
+    """
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The body, in a scope of its own."""
+        """The body, in a scope of its own, and a call that marks what it writes."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+
+    @staticmethod
+    def marked(caller: Callable[[], str]) -> Written:
+        """What the body wrote, as the assistant's."""
+        return generated(caller())
 
 
 def _is_view(value: object) -> TypeGuard[Iterable[object]]:

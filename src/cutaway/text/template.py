@@ -7,6 +7,7 @@ only the template can write. Knows no vocabulary and no model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 
@@ -20,7 +21,13 @@ from cutaway.text.messages import Json, Message, plain, to_dicts
 from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
 from cutaway.text.prompt import Prompt, cut_rendered
 from cutaway.text.sandbox import RefusalError, Sandbox
-from cutaway.text.written import concat, written
+from cutaway.text.written import (
+    concat,
+    generated_runs,
+    message_extents,
+    of_message,
+    written,
+)
 
 # Far above what is needed: Qwen3's template has 4,116 characters and 991 words of Jinja, blanks
 # included. Compiling as many words as are allowed takes about a second (docs/text.md).
@@ -36,6 +43,20 @@ ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function
 _OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
 
 Sink = Callable[[str, Prompt], None]
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A rendered conversation, and which of its characters are the assistant's to write.
+
+    generated: start and end of each stretch in generation blocks, where the template has such.
+    extents: for each of the assistant's messages, by its index, where its first character is and
+        after its last; what the template wrote in between belongs to it.
+    """
+
+    prompt: Prompt
+    generated: tuple[tuple[int, int], ...]
+    extents: Mapping[int, tuple[int, int]]
 
 
 class ChatTemplate:
@@ -82,19 +103,54 @@ class ChatTemplate:
         Raises: TemplateError with the template's own words when it refuses the messages, or with
         what is wrong with it; RequestError when tools or extras are not plain data or not read.
         """
-        # The rest of what is None stays defined, as transformers has it.
-        variables: dict[str, object] = {
-            "documents": None,
-            **self._special_tokens,
-            **self._checked_extras(extras or {}),
-            "messages": [_with_role(fields) for fields in to_dicts(messages)],
-            "tools": None if tools is None else plain(tools, "tools"),
-            "add_generation_prompt": add_generation_prompt,
-        }
+        variables = self._variables(to_dicts(messages), tools, extras or {})
+        variables["add_generation_prompt"] = add_generation_prompt
         prompt = cut_rendered(_run(self._template, variables), self._control_strings)
         if self._sink is not None:
             self._sink("text.prompt", prompt)
         return prompt
+
+    def render_spoken(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        extras: Mapping[str, object] | None = None,
+    ) -> Spoken:
+        """A whole conversation, with what in it is the assistant's, for training.
+
+        Who wrote a character is known from where it came from; nothing is searched for.
+
+        Raises: as render.
+        """
+        marked = [
+            _of_message(fields, index) if message.role == "assistant" else fields
+            for index, message in enumerate(messages)
+            for fields in to_dicts([message])
+        ]
+        variables = self._variables(marked, tools, extras or {})
+        variables["add_generation_prompt"] = False
+        text = _run(self._template, variables)
+        return Spoken(
+            prompt=cut_rendered(text, self._control_strings),
+            generated=tuple(generated_runs(text)),
+            extents=message_extents(text),
+        )
+
+    def _variables(
+        self,
+        messages: Sequence[dict[str, Json]],
+        tools: Sequence[Mapping[str, object]] | None,
+        extras: Mapping[str, object],
+    ) -> dict[str, object]:
+        # The rest of what is None stays defined, as transformers has it.
+        return {
+            "documents": None,
+            **self._special_tokens,
+            **self._checked_extras(extras),
+            "messages": [_with_role(fields) for fields in messages],
+            "tools": None if tools is None else plain(tools, "tools"),
+        }
 
     def _checked_extras(self, extras: Mapping[str, object]) -> dict[str, Json]:
         for name in extras:
@@ -186,6 +242,22 @@ def _run(template: Template, variables: dict[str, object]) -> str:
     except Exception as fault:  # untrusted code: whatever it trips over is its own fault
         raise _template_error(fault, _line(template, fault.__traceback__)) from fault
     return concat(pieces)
+
+
+def _of_message(fields: dict[str, Json], index: int) -> dict[str, Json]:
+    """A message whose words remember that they are its own; names of fields stay plain."""
+
+    def marked(value: Json) -> Json:
+        if isinstance(value, str):
+            return of_message(value, index)
+        if isinstance(value, list):
+            return [marked(each) for each in value]
+        if isinstance(value, dict):
+            return {key: marked(each) for key, each in value.items()}
+        return value
+
+    plain_fields = {"role", "name"}
+    return {k: v if k in plain_fields else marked(v) for k, v in fields.items()}
 
 
 def _with_role(fields: dict[str, Json]) -> dict[str, object]:

@@ -12,11 +12,16 @@ from collections.abc import Iterator, Sequence
 
 TEMPLATE = "t"
 CALLER = "c"
-_RUN = re.compile(f"{TEMPLATE}+")
+# The same two inside {% generation %}, which says what the assistant has to write.
+GENERATED_TEMPLATE, GENERATED_CALLER = "g", "a"
+_TEMPLATES = frozenset((TEMPLATE, GENERATED_TEMPLATE))
+_RUN = re.compile(f"[{TEMPLATE}{GENERATED_TEMPLATE}]+")
+_GENERATED = re.compile(f"[{GENERATED_TEMPLATE}{GENERATED_CALLER}]+")
+_FIRST_MESSAGE = 0x10000  # a caller's character may say which message it comes from
 
 
 class Written(str):
-    """A str with one mark per character, TEMPLATE or CALLER; it compares and hashes as a str."""
+    """A str with one mark per character; it compares and hashes as a str."""
 
     __slots__ = ("origin",)
     origin: str
@@ -38,9 +43,41 @@ def written(text: str) -> Written:
     return Written(text, TEMPLATE * len(text))
 
 
+def of_message(text: str, index: int) -> Written:
+    """A caller's text that remembers which message it comes from."""
+    return Written(text, chr(_FIRST_MESSAGE + index) * len(text))
+
+
+def generated(text: str) -> Written:
+    """The same text as what a generation block holds, whoever wrote it."""
+    origin = origin_of(text)
+    marks = (GENERATED_TEMPLATE if mark in _TEMPLATES else GENERATED_CALLER for mark in origin)
+    return Written(text, "".join(marks))
+
+
 def origin_of(text: str) -> str:
     """The marks of a text."""
     return text.origin if isinstance(text, Written) else CALLER * len(text)
+
+
+def is_templates(text: str) -> bool:
+    """Whether the template wrote all of it."""
+    return _TEMPLATES.issuperset(origin_of(text))
+
+
+def generated_runs(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each longest stretch in generation blocks."""
+    return (match.span() for match in _GENERATED.finditer(origin_of(text)))
+
+
+def message_extents(text: str) -> dict[int, tuple[int, int]]:
+    """For each message that of_message marked: where its first character is, and after its last."""
+    extents: dict[int, tuple[int, int]] = {}
+    for place, mark in enumerate(origin_of(text)):
+        index = ord(mark) - _FIRST_MESSAGE
+        if index >= 0:
+            extents[index] = (extents.get(index, (place, 0))[0], place + 1)
+    return extents
 
 
 def template_runs(text: str) -> Iterator[tuple[int, int]]:
