@@ -178,22 +178,34 @@ class Contents:
 
 @dataclass(frozen=True)
 class Before:
-    """Who ran and who waited before a step."""
+    """Who ran and who waited before a step, and the pages per group that each owner could get."""
 
     running: tuple[Sequence, ...]
     waiting: frozenset[Sequence]
     loads: Counter[str]
+    rooms: dict[str, tuple[int, ...]]
     num_preemptions: int
 
     @staticmethod
     def of(scheduler: Scheduler, shares: Shares) -> Before:
-        running = scheduler.running
-        loads = shares.loads(running)
-        return Before(running, frozenset(scheduler.waiting), loads, scheduler.num_preemptions)
+        running, waiting = scheduler.running, frozenset(scheduler.waiting)
+        owed = still_owed(scheduler.cache, running)
+        rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in {s.owner for s in waiting}}
+        return Before(running, waiting, shares.loads(running), rooms, scheduler.num_preemptions)
 
     def newcomers(self, scheduler: Scheduler) -> list[Sequence]:
         """Who was admitted in the step, in this order."""
         return [s for s in scheduler.running if s in self.waiting]
+
+
+def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[Counter[str]]:
+    """Pages per group and owner that running sequences lack, with one more to grow into."""
+    owed = [Counter[str]() for _ in cache.allocators]
+    for sequence in running:
+        length = min(sequence.num_tokens + cache.page_size, sequence.max_length)
+        for group, missing in enumerate(cache.missing(sequence.tables, length)):
+            owed[group][sequence.owner] += missing
+    return owed
 
 
 class Simulation:
@@ -419,13 +431,8 @@ class Simulation:
 
     def _check_shares(self, before: Before, steps: list[Scheduled]) -> None:
         """While prompts of owners with less go on, those with most get few tokens beside them."""
-        loads = Counter(before.loads)
-        most = max(loads.values(), default=0)
-        light = {s for s in before.running if loads[s.owner] < most}
-        for sequence in before.newcomers(self.scheduler):
-            if self.shares.is_light(loads, sequence):
-                light.add(sequence)
-            loads[sequence.owner] += self.shares.weight(sequence)
+        most = max(before.loads.values(), default=0)
+        light = self._light(before)
         prompts = {s for s in light if s.num_tokens - s.num_computed_tokens > 1}
         taken = Counter({s.sequence: s.count for s in steps})
         num_prompt = sum(taken[s] for s in prompts)
@@ -435,6 +442,27 @@ class Simulation:
         for sequence in prompts - {s for s in prompts if s.tables is None}:
             room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
             require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")
+
+    def _light(self, before: Before) -> set[Sequence]:
+        """Sequences of owners with less than another, those admitted in the step included.
+
+        Of these only those for whom there were pages before others took theirs.
+        """
+        loads = Counter(before.loads)
+        most = max(loads.values(), default=0)
+        light = {s for s in before.running if loads[s.owner] < most}
+        taken = [0] * len(self.cache.allocators)
+        for sequence in before.newcomers(self.scheduler):
+            if not self.shares.is_light(loads, sequence):
+                break  # it and who came after it were admitted in their turn
+            needed = self.cache.most_pages(sequence.num_tokens)
+            rooms = zip(before.rooms[sequence.owner], taken, needed, strict=True)
+            if all(r - t >= n for r, t, n in rooms):
+                light.add(sequence)
+            loads[sequence.owner] += self.shares.weight(sequence)
+            grown = self.cache.most_pages(sequence.num_tokens + self.cache.page_size)
+            taken = [a + b for a, b in zip(taken, grown, strict=True)]
+        return light
 
     def _check_victim(self, before: Before) -> None:
         """For pages that a running sequence lacks, who has most besides the oldest gives way."""
@@ -456,27 +484,31 @@ class Simulation:
         load = loads[first.owner] + self.shares.weight(first)
         can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
         num_tokens = sum(s.count for s in steps)
-        prompts = [s for s in steps if s.count > 1 and s.sequence.owner != heaviest]
-        left = self.cache.available_to(first.owner)
+        newcomers = before.newcomers(self.scheduler)
+        most = max(before.loads.values(), default=0)
+        # While a prompt of who has less goes on, a step is not filled with others'.
+        prompts = [
+            s
+            for s in steps
+            if (s.count > 1 or s.sequence in newcomers)
+            and (s.sequence.owner != heaviest or before.loads[s.sequence.owner] < most)
+        ]
+        back = ()
         if len(running) == self.scenario.config.max_sequences:
             if not can_yield or prompts:
                 return
             running = tuple(s for s in running if s is not victim)
-            back = self.cache.held_alone(victim.tables)
-            left = tuple(a + b for a, b in zip(left, back, strict=True))
+            back = (victim.tables,)
         elif num_tokens == self.scenario.config.max_tokens_per_step or prompts:
             return
-        newcomers = before.newcomers(self.scheduler)
         num_prompt = sum(
             s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
         )
         config = self.scenario.config
         if num_prompt >= (config.max_prompt_tokens or config.max_tokens_per_step):
             return
-        for sequence in running:
-            length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
-            owed = self.cache.missing(sequence.tables, length)
-            left = tuple(a - b for a, b in zip(left, owed, strict=True))
+        owed = still_owed(self.cache, running)
+        left = self.cache.available_to(first.owner, back=back, owed=owed)
         needed = self.cache.most_pages(first.num_tokens)
         is_short = any(a < b for a, b in zip(left, needed, strict=True))
         require(is_short, "who is next waits although there is room")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -256,3 +258,51 @@ def test_a_page_counts_for_whoever_found_it_again() -> None:
     assert allocator.owners() == {"bob": 1, "alice": 1}
     allocator.forget(second)
     assert allocator.owners() == {"alice": 1} and allocator.num_free == 3
+
+
+def crowd(chance: Random) -> tuple[PageAllocator, dict[int, str]]:
+    """An allocator that three owners used at random, and the pages held once with their owners."""
+    allocator, held = PageAllocator(chance.randint(4, 30)), dict[int, str]()
+    for number in range(chance.randint(0, 60)):
+        owner = chance.choice("abc")
+        if held and chance.random() < 0.4:
+            allocator.release(page := chance.choice(list(held)))
+            del held[page]
+        elif allocator.available_to(owner):
+            page = allocator.take(owner)
+            assert page is not None
+            held[page] = owner
+            if chance.random() < 0.6:
+                allocator.publish(bytes([number]), page)
+    return allocator, held
+
+
+def test_what_would_be_available_is_what_is_available_when_pages_have_come_back() -> None:
+    others = 0
+    for seed in range(400):
+        chance = Random(seed)
+        allocator, held = crowd(chance)
+        back = [page for page in held if chance.random() < 0.5]
+        told = {o: allocator.available_to(o, back=back) for o in "abcd"}
+        others += any(told[o] < allocator.num_available + len(back) for o in "abcd")
+        for page in back:
+            allocator.release(page)
+        assert told == {o: allocator.available_to(o) for o in "abcd"}, f"seed {seed}"
+    assert others > 100, "others kept what is theirs"
+
+
+def test_pages_that_are_owed_leave_as_many_before_they_are_taken_as_afterwards() -> None:
+    kept = 0
+    for seed in range(400):
+        chance = Random(seed)
+        allocator, _ = crowd(chance)
+        taker, other = chance.sample("abc", 2)
+        num_owed = chance.randint(0, allocator.num_free)
+        told = allocator.available_to(other, owed={taker: num_owed})
+        kept += told > allocator.available_to(other) - num_owed
+        had_any = taker in allocator.owners()
+        for _ in range(num_owed):
+            allocator.take(taker)
+        if had_any:  # else it is one owner more, and shares are smaller
+            assert told == allocator.available_to(other), f"seed {seed}"
+    assert kept > 20, "it took what nobody else could have had"

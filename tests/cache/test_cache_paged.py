@@ -183,9 +183,9 @@ def test_a_reserve_that_fails_evicts_nothing() -> None:
 def test_admit_leaves_what_is_owed_to_others() -> None:
     cache = make_cache(num_pages=9)
     ids = list(range(32))
-    assert cache.admit(ids, cache.keys(ROOT), owed=[5]) is None
+    assert cache.admit(ids, cache.keys(ROOT), owed=[{"": 5}]) is None
     assert cache.stats.used == 0 and cache.stats.query_tokens == 0
-    admitted = cache.admit(ids, cache.keys(ROOT), owed=[4])
+    admitted = cache.admit(ids, cache.keys(ROOT), owed=[{"": 4}])
     assert admitted is not None and cache.missing(admitted[0], 32) == (4,)
 
 
@@ -351,3 +351,20 @@ def test_a_cache_without_pages_is_refused() -> None:
         "num_pages is 1; a cache group needs at least 2, of which one is scratch. "
         "Give the cache more memory."
     )
+
+
+def test_it_is_news_that_an_owner_has_gone() -> None:
+    groups = group_layers([CacheSpec((CacheField("key", (1,)),))])
+    cache = PagedCache(groups, num_pages=[7], page_size=8)
+    (allocator,) = cache.allocators
+    cached: dict[str, int] = {}
+    for owner in ("alice", "bob"):
+        page = cached[owner] = allocator.take(owner) or 0
+        allocator.publish(owner.encode(), page)
+        allocator.release(page)
+    assert allocator.take("bob") and allocator.take("bob")
+    news, left = cache.news_for("carol"), cache.available_to("carol", owed=[{"bob": 1}])
+    allocator.forget(cached["alice"])
+    # A share is larger now: as many pages are kept from Carol as before, but Bob's.
+    assert cache.available_to("carol", owed=[{"bob": 1}]) > left
+    assert cache.news_for("carol") != news

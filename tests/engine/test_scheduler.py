@@ -429,6 +429,24 @@ def test_pages_of_who_has_most_give_way_to_a_newcomer() -> None:
     assert scheduler.running[0].request.request_id == "a0"
 
 
+def test_nobody_gives_way_where_its_pages_only_fill_its_owners_share() -> None:
+    scheduler = make_scheduler(pages=12, max_sequences=3)
+    run(scheduler, make_sequence(40, 1, name="c1", owner="carol"))
+    run(scheduler, make_sequence(32, 1, name="b1", owner="bob"))
+    short = [make_sequence(3, 4, name=f"s{i}", owner="bob") for i in range(3)]
+    for sequence in short:
+        scheduler.add(sequence)
+    step(scheduler)
+    assert scheduler.cache.allocators[0].owners() == {"carol": 5, "bob": 7}
+    # 7 pages: 5 of its own and one that is beyond Bob's share, which it is no more when the page
+    # of one of his answers has come back.
+    newcomer = make_sequence(49, 1, name="c2", owner="carol")
+    scheduler.add(newcomer)
+    step(scheduler)
+    assert scheduler.num_preemptions == 0 and scheduler.running == tuple(short)
+    assert run(scheduler) > 0 and newcomer.num_output_tokens == 1
+
+
 def test_two_owners_end_up_with_as_many_slots_and_do_not_drive_each_other_out() -> None:
     scheduler, _ = flooded(pages=400, max_sequences=8, max_tokens=128)
     for number in range(30):

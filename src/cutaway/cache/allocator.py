@@ -15,6 +15,7 @@ from: a flood of one leaves the others' prefixes where they were.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 
 from cutaway.cache.prefix import PrefixIndex
 from cutaway.core.layout import SCRATCH_PAGE
@@ -63,15 +64,39 @@ class PageAllocator:
         """Pages that can be handed out now."""
         return len(self._free) + self._num_cached
 
-    def available_to(self, owner: str) -> int:
-        """Pages that an owner gets without taking cached ones from others within their shares."""
-        available = self.num_available
-        if len(self._cached) > (owner in self._cached):
-            share = self.num_usable // (len(self._held) + (owner not in self._held))
-            for other, pages in self._cached.items():
-                if other != owner:
-                    num_spare = max(0, self._held[other] - share)
-                    available -= max(0, len(pages) - num_spare)
+    @property
+    def num_owners(self) -> int:
+        """Owners for whom a page counts."""
+        return len(self._held)
+
+    def available_to(
+        self, owner: str, *, back: Sequence[int] = (), owed: Mapping[str, int] | None = None
+    ) -> int:
+        """Pages that an owner gets without taking cached ones from others within their shares.
+
+        back: held pages that are taken for released, by all who hold them.
+        owed: pages that owners have yet to take. Beyond its share each takes what it has cached,
+        which nobody else could have had: so what is left is the same before and after.
+        """
+        owed = owed or {}
+        available = self.num_available + len(back) - sum(owed.values())
+        if not back and len(self._cached) <= (owner in self._cached):
+            return available
+        held = self._held
+        cached = Counter({other: len(pages) for other, pages in self._cached.items()})
+        if back:
+            held = held.copy()
+            for page in back:
+                if page in self.index:
+                    cached[self._owner_of[page]] += 1
+                else:
+                    held[self._owner_of[page]] -= 1
+            held += Counter()  # who has none left is no owner
+        share = self.num_usable // (len(held) + (owner not in held))
+        for other, num_cached in cached.items():
+            if other != owner:
+                num_above = held[other] + owed.get(other, 0) - share
+                available -= max(0, num_cached - max(0, num_above))
         return available
 
     def references(self, page: int) -> int:

@@ -6,7 +6,8 @@ all groups or on none, so the groups of a sequence always hold the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
 from cutaway.core.limits import INT64_MAX
 from cutaway.host.faults import again
 
+Owed = Sequence[Mapping[str, int]]  # per group, pages by owner
 DEFAULT_PAGE_SIZE = 16
 LEAST_PAGE_SIZE, MOST_PAGE_SIZE = 8, 256
 
@@ -85,13 +87,26 @@ class PagedCache:
         """Pages per group that can be handed out now."""
         return tuple(allocator.num_available for allocator in self.allocators)
 
-    def available_to(self, owner: str) -> tuple[int, ...]:
-        """Pages per group that an owner gets while others keep what is cached of their shares."""
-        return tuple(allocator.available_to(owner) for allocator in self.allocators)
+    def available_to(
+        self, owner: str, *, back: Sequence[PageTables] = (), owed: Owed | None = None
+    ) -> tuple[int, ...]:
+        """Pages per group that an owner gets while others keep what is cached of their shares.
+
+        back: tables that are taken for released. owed: pages that owners have yet to take.
+        """
+        return tuple(
+            allocator.available_to(
+                owner,
+                back=self._coming_back(group, back) if back else (),
+                owed=owed[group] if owed else None,
+            )
+            for group, allocator in enumerate(self.allocators)
+        )
 
     def news_for(self, owner: str) -> object:
         """Equals what it was as long as an owner has no more pages to hope for than then."""
-        kept = [a.num_available - a.available_to(owner) for a in self.allocators]
+        # What is kept from it hangs on what owners have, and on how many of them share the pages.
+        kept = [(a.num_available - a.available_to(owner), a.num_owners) for a in self.allocators]
         return sum(a.num_returned for a in self.allocators), kept
 
     @property
@@ -116,7 +131,7 @@ class PagedCache:
         keys: PageKeys,
         *,
         max_hit: int | None = None,
-        owed: Sequence[int] | None = None,
+        owed: Owed | None = None,
         owner: str = "",
         takes_all: bool = False,
     ) -> tuple[PageTables, int] | None:
@@ -124,17 +139,15 @@ class PagedCache:
 
         At least one token is left to compute, and at most max_hit are taken from the index.
         The pages count for owner. takes_all: as for reserve.
-        None when the pages to finish token_ids, beside those owed per group to others, are short.
+        None when the pages to finish token_ids, beside those owed to sequences, are short.
         """
         num_hit = self._longest_hit(token_ids, keys, max_hit)
         tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys, owner)
         is_short = True
         try:
             missing = self.missing(tables, len(token_ids))
-            promised = owed or [0] * len(missing)
-            left = self.available if takes_all else self.available_to(owner)
-            rooms = zip(missing, promised, left, strict=True)
-            is_short = any(m + o > a for m, o, a in rooms)
+            left = self.available if takes_all else self.available_to(owner, owed=owed)
+            is_short = any(m > a for m, a in zip(missing, left, strict=True))
         finally:
             if is_short:
                 again(partial(self.release, tables))
@@ -165,13 +178,6 @@ class PagedCache:
                 - (len(table.pages) - table.num_unseen),
             )
             for table in tables.groups
-        )
-
-    def held_alone(self, tables: PageTables) -> tuple[int, ...]:
-        """Pages per group that would come back if the tables were released."""
-        return tuple(
-            sum(allocator.references(page) == 1 for page in table.held)
-            for table, allocator in zip(tables.groups, self.allocators, strict=True)
         )
 
     def reserve(self, tables: PageTables, num_tokens: int, *, takes_all: bool = False) -> bool:
@@ -284,6 +290,12 @@ class PagedCache:
                 pages.append(page)
             tables.append(PageTable(extent, self.page_size, pages))
         return PageTables(tuple(tables), keys, num_tokens, owner)
+
+    def _coming_back(self, group: int, released: Sequence[PageTables]) -> list[int]:
+        """Pages of a group that nobody would hold any more if the tables were released."""
+        holds = Counter(page for tables in released for page in tables.groups[group].held)
+        references = self.allocators[group].references
+        return [page for page, count in holds.items() if references(page) == count]
 
     def _give_back(self, tables: PageTables, lengths: Sequence[int]) -> None:
         for table, allocator, length in zip(tables.groups, self.allocators, lengths, strict=True):

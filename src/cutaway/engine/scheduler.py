@@ -15,6 +15,7 @@ Order of one step, which keeps the invariant of Sequence at every point:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
@@ -305,9 +306,7 @@ class Scheduler:
         if not num_prompt:
             for sequence in self._running:
                 self._grant_drafts(plan, sequence)
-        # Whoever was preempted in this step would only come back to be preempted again.
-        if not plan.has_preempted:
-            self._admit(plan)
+        self._admit(plan)
         for sequence in plan.granted:
             sequence.last_step = self._num_steps
         return plan.scheduled()
@@ -403,8 +402,11 @@ class Scheduler:
 
         is_light: only those of owners that still have less than another; others give way to them.
         """
+        # Whoever was preempted in this step would only come back to be preempted again.
+        if plan.has_preempted:
+            return
         loads = self._shares.loads(self._running)
-        owed: list[int] | None = None
+        owed: list[Counter[str]] | None = None
         while self._waiting and plan.budget > 0 and plan.prompt_budget > 0:
             sequence = self._waiting.first(loads)
             if is_light and not self._shares.is_light(loads, sequence):
@@ -429,27 +431,30 @@ class Scheduler:
             if not self._start(plan, sequence, *admitted):
                 return
             loads = self._shares.loads(self._running)
-            owed = [sum(pages) for pages in zip(owed, self._owed([sequence]), strict=True)]
+            owed = [old + own for old, own in zip(owed, self._owed([sequence]), strict=True)]
 
-    def _giving_way(self, sequence: Sequence, owed: list[int]) -> list[Sequence]:
+    def _giving_way(self, sequence: Sequence, owed: list[Counter[str]]) -> list[Sequence]:
         """Who has to give way so that a waiting sequence can start; nobody where it is of no use.
 
-        owed: pages per group that running sequences still need.
+        owed: pages per group and owner that running sequences still need.
         """
         needed = self.cache.most_pages(sequence.num_tokens)
-        available = self.cache.available_to(sequence.owner)
-        left = [a - o - n for a, o, n in zip(available, owed, needed, strict=True)]
         giving: list[Sequence] = []
+        tables: list[PageTables] = []
         for victim in self._shares.victims_for(self._running, sequence):
             assert victim.tables is not None, "a running sequence has tables"
             giving.append(victim)
-            alone, own = self.cache.held_alone(victim.tables), self._owed([victim])
-            left = [sum(pages) for pages in zip(left, alone, own, strict=True)]
-            if min(left) >= 0:
+            tables.append(victim.tables)
+            owed = [old - own for old, own in zip(owed, self._owed([victim]), strict=True)]
+            # Pages that come back may only make good what their owner has cached within its share.
+            left = self.cache.available_to(sequence.owner, back=tables, owed=owed)
+            if all(n <= a for n, a in zip(needed, left, strict=True)):
                 return giving
         return []
 
-    def _tables_for(self, sequence: Sequence, owed: list[int]) -> tuple[PageTables, int] | None:
+    def _tables_for(
+        self, sequence: Sequence, owed: list[Counter[str]]
+    ) -> tuple[PageTables, int] | None:
         # Prompt logprobs need the logits of every prompt token, so all are computed.
         max_hit = 0 if sequence.request.params.prompt_logprobs is not None else None
         return self.cache.admit(
@@ -482,19 +487,19 @@ class Scheduler:
         plan.grant_prompt(sequence, count)
         return True
 
-    def _owed(self, running: list[Sequence]) -> list[int]:
-        """Pages per group that running sequences still need for what they know already.
+    def _owed(self, running: list[Sequence]) -> list[Counter[str]]:
+        """Pages per group and owner that running sequences still need for what they know already.
 
         One page more for each that may grow so far: without it, in a pool of 100 pages of 8
         tokens, whom we admit is preempted twice as often (1.43 instead of 1.19 tokens computed
         per token needed, for 3 % fewer steps).
         """
-        owed = [0] * len(self.cache.allocators)
+        owed = [Counter[str]() for _ in self.cache.allocators]
         for sequence in running:
             assert sequence.tables is not None, "a running sequence has tables"
             length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
             for group, missing in enumerate(self.cache.missing(sequence.tables, length)):
-                owed[group] += missing
+                owed[group][sequence.owner] += missing
         return owed
 
     def _withdraw(self, plan: _Plan, victim: Sequence) -> None:
