@@ -61,12 +61,35 @@ def test_every_step_but_the_first_is_taken_where_nobody_comes_or_ends_unexpected
     assert ahead.num_taken == ahead.num_begun == target.num_steps - 1
 
 
-def test_what_was_begun_goes_when_somebody_comes(model) -> None:
+def test_who_comes_while_a_step_is_begun_starts_with_the_next(model) -> None:
     target, alone = engine(model), engine(model)
     ahead = ahead_of(target)
     found = run(target, [greedy("a", 12), greedy("b", 5)], [0, 4])
-    assert ahead.num_taken < ahead.num_begun
+    assert ahead.num_taken == ahead.num_begun
+    assert target.ledger is not None
+    first, second = target.ledger.answers
+    assert second.steps[0] == 5 and first.steps == list(range(12))
     assert essences(found) == essences(run(alone, [greedy("a", 12), greedy("b", 5)], [0, 4]))
+
+
+def test_steps_are_begun_while_others_wait_for_a_full_house(model) -> None:
+    target = engine(model, max_sequences=2)
+    ahead = ahead_of(target)
+    requests = [greedy(name, length) for name, length in [("a", 12), ("b", 12), ("c", 6)]]
+    found = run(target, requests)
+    assert ahead.num_taken == ahead.num_begun == 16  # of 18: each first token is drawn by itself
+    assert essences(found) == essences(run(engine(model), requests))
+
+
+def test_a_light_owner_gets_in_though_steps_are_begun(model) -> None:
+    target = engine(model, max_sequences=2)
+    ahead_of(target)
+    heavy = [replace(greedy(str(number), 40), owner="heavy") for number in range(2)]
+    light = replace(greedy("light", 4), owner="light")
+    run(target, [*heavy, light], [0, 0, 10])
+    assert target.ledger is not None
+    came = next(each for each in target.ledger.answers if each.request.request_id == "light")
+    assert came.steps[0] <= 12
 
 
 def test_a_step_in_another_bucket_is_computed_again(model) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling import candidates as candidates_module
+from cutaway.sampling import sampler
 from cutaway.sampling.draw import draw
 from cutaway.sampling.sampler import Candidates, Sampler, SamplerRow, sample_plain, stages_of
 
@@ -276,3 +278,52 @@ def test_the_polynomial_runs_once_for_a_plain_row(monkeypatch: pytest.MonkeyPatc
         calls.clear()
         sample_plain(logits, [row_of(**params)])
         assert sorted(calls, reverse=True) == expected
+
+
+def test_settings_that_are_kept_draw_what_rows_made_anew_draw(monkeypatch) -> None:
+    def echo(logits, choices):  # what came in, in the columns of kernels/sample
+        total = 2.0**35 * (1 + choices[:, 0] + choices[:, 1])
+        columns = (logits[:, 0], logits[:, 1], logits[:, 2], logits[:, 1], total)
+        return torch.stack([*columns, *(choices[:, 2] + 1, choices[:, 2] + 1)], dim=1)
+
+    monkeypatch.setattr(sampler, "takes", lambda logits: True)
+    monkeypatch.setattr(sampler, "sample", echo)
+    chance = random.Random(1)
+    params = [
+        SamplingParams(temperature=chance.choice([0.0, 0.7]), min_p=chance.choice([0.0, 0.1]))
+        for _ in range(40)
+    ]
+    logits = torch.randn(40, 8, dtype=torch.float64)
+    logits[:, 0] = torch.arange(40)
+
+    def rows(position: int) -> list[SamplerRow]:
+        numbered = enumerate(params)
+        return [SamplerRow(params=p, seed=i, position=i + position) for i, p in numbered]
+
+    steady = sampler.SteadyRows.of(rows(5), logits)
+    assert steady is not None
+    for position in (6, 7):
+        anew = sampler.begin_plain(logits, rows(position)).read()
+        assert steady.begin(logits, [i + position for i in range(40)]).read() == anew
+    kept = [31, 2, 17, 3]
+    fewer = sampler.begin_plain(logits[kept], [rows(8)[i] for i in kept]).read()
+    assert steady.keep(kept).begin(logits[kept], [i + 8 for i in kept]).read() == fewer
+
+
+def test_settings_are_not_kept_where_a_row_asks_for_more(monkeypatch) -> None:
+    monkeypatch.setattr(sampler, "takes", lambda logits: True)
+    more = {"params": SamplingParams(top_k=3)}, {"num_logprobs": 1}, {"banned_token_ids": {1}}
+    for asks in more:
+        row = SamplerRow(**{"params": SamplingParams(), "seed": 1, "position": 4, **asks})
+        assert sampler.SteadyRows.of([row], torch.zeros(1, 8)) is None
+
+
+def test_rows_read_together_are_those_read_one_by_one() -> None:
+    logits = torch.randn(30, 50)
+    logits[7, 3] = float("nan")
+    rows = [row_of(seed, temperature=0.8) for seed in range(30)]
+    together = sampler.begin_plain(logits, rows).read()
+    assert together[7].is_bad
+    for index, each in enumerate(together):
+        alone = sampler.begin_plain(logits[index : index + 1], rows[index : index + 1]).read()
+        assert [repr(each)] == list(map(repr, alone))

@@ -207,16 +207,12 @@ def test_p6_each_piece_tells_its_bytes_and_what_waits() -> None:
     ]
 
 
-def test_the_sink_is_told_every_piece() -> None:
-    told: list[tuple[str, TextPiece]] = []
-    answer = TextStream(
-        SamplingParams(),
-        VOCABULARY.__getitem__,
-        ending={EOS: EOS},
-        sink=lambda name, piece: told.append((name, piece)),
-    )
-    given_out = [answer.push(token_id) for token_id in [*ids(b"a", b"b"), EOS]]
-    assert told == [("stream.piece", piece) for piece in given_out]
+def test_text_alone_is_that_of_the_pieces() -> None:
+    for stop, token_ids in [((), ids(b"a", b"\xf0\x9f", b"b")), (("ab",), ids(b"a", b"b"))]:
+        pieces, texts = stream(stop=stop), stream(stop=stop)
+        for token_id in token_ids:
+            piece = pieces.push(token_id)
+            assert (texts.advance(token_id), texts.stopped_by) == (piece.text, piece.stopped_by)
 
 
 def test_nothing_follows_the_end() -> None:

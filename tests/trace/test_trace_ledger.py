@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.trace.ledger import Ledger, find_recorded
-from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord, TokenRecord
+from cutaway.trace.records import Admission, AnswerRecord, Part, Parts, StepRecord, TokenRecord
 
 
 def opened(ledger: Ledger, number: int, *, owner: str = "") -> AnswerRecord:
@@ -122,3 +122,12 @@ def test_the_oldest_that_ended_goes_first() -> None:
 def test_it_needs_no_torch() -> None:
     code = "import sys, cutaway.trace.ledger; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_parts_kept_as_columns_are_the_parts() -> None:
+    plain = (Part(3, 17, 4, (8, 9), 3), Part(5, 0, 200, (), 0), Part(7, 2**20, 1, (), 1))
+    parts = Parts([3, 5, 7], [17, 0, 2**20], [4, 200, 1], [3, 0, 1], {0: (8, 9)})
+    assert tuple(parts) == plain and parts == plain and parts[1:] == plain[1:]
+    assert parts[-1] == plain[2] and len(parts) == 3 and parts.index(plain[1]) == 1
+    with pytest.raises(IndexError):
+        parts[3]

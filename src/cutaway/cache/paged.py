@@ -71,6 +71,7 @@ class PagedCache:
         self.prefix_cache = prefix_cache
         self.allocators = tuple(PageAllocator(number) for number in num_pages)
         self._extents = tuple(group.spec.extent for group in groups)
+        self._has_windows = any(isinstance(extent, Window) for extent in self._extents)
         self._query_tokens = 0
         self._hit_tokens = 0
 
@@ -217,9 +218,10 @@ class PagedCache:
                 for key, page in zip(keys, table.pages[first:last], strict=True):
                     allocator.publish(key, page)
         tables.num_committed = num_computed
-        for table, allocator in zip(tables.groups, self.allocators, strict=True):
-            for page in table.slide(num_computed):
-                allocator.release(page)
+        if self._has_windows:
+            for table, allocator in zip(tables.groups, self.allocators, strict=True):
+                for page in table.slide(num_computed):
+                    allocator.release(page)
 
     def truncate(self, tables: PageTables, num_tokens: int) -> None:
         """Roll back to num_tokens tokens; the pages past them go back."""

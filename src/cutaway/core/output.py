@@ -49,9 +49,12 @@ class Timings:
     first_token: float
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Delta:
-    """News of one choice after a step: new tokens, new text, and at the end why it ended."""
+    """News of one choice after a step: new tokens, new text, and at the end why it ended.
+
+    Not to be changed; not frozen, since one is made for every token: 0.6 us instead of 2.3.
+    """
 
     request_id: str
     choice: int

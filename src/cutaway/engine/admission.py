@@ -81,6 +81,8 @@ class AdmissionQueue:
 
     def release(self, sequence: Sequence) -> None:
         """Its prompt is computed, or never will be: whoever waited for it may run."""
+        if not self._followers:
+            return
         followers = self._followers.get(sequence)
         while followers:
             self._scheduler.add(followers[0])

@@ -62,7 +62,9 @@ def build_batch(
     rows: list[range] = []
     first = 0
     for item in scheduled:
-        past = first + len(_wanted_rows(item))
+        # One token whose row is wanted is what almost every item of decoding is.
+        count = 1 if item.count == 1 and item.samples else len(_wanted_rows(item))
+        past = first + count
         rows.append(range(first, past))
         first = past
     batch = Batch(tuple(scheduled), tuple(rows), caches, device, sink)

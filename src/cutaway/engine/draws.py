@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from itertools import islice
 
@@ -46,12 +46,14 @@ def select_rows(
     return logits, rows, counts
 
 
-def take_until_fault(drawn: Items[Sampled]) -> Iterator[int]:
+def take_until_fault(drawn: Items[Sampled]) -> list[int]:
     """The tokens drawn before the first row that gave none."""
+    token_ids: list[int] = []
     for each in drawn:
         if each.token_id is None:
-            return
-        yield each.token_id
+            break
+        token_ids.append(each.token_id)
+    return token_ids
 
 
 def score_prompts(batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]) -> None:

@@ -250,6 +250,8 @@ class Engine:
 
     def _schedule(self) -> list[Scheduled]:
         """What the step computes. A sequence in whose turn that raises ends."""
+        if self._ahead is not None and (begun := self._ahead.plan()):
+            return begun
         while True:
             try:
                 return self.scheduler.schedule()
@@ -324,18 +326,19 @@ class Engine:
         if answer.fault is not None:
             self._refuse(answer, answer.fault)
             return
-        token_ids = list(take_until_fault(drawn))
-        if not token_ids:
+        emitted = take_until_fault(drawn)
+        if not emitted:
             self._fail(answer)
             return
-        # A draft that leads to a bad row is no reason to fail before plain decoding would.
-        emitted = accept(token_ids, sequence.draft_token_ids[: len(token_ids) - 1])
+        if item.num_drafts:
+            # A draft that leads to a bad row is no reason to fail before plain decoding would.
+            emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
         if sequence.request.params.max_tokens == 0:
             emitted = []
         answer.first_token = answer.first_token or perf_counter()
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
-        self._record(Recorder.add_tokens, self.num_steps, sequence, taken.token_ids, drawn)
+        self._record_tokens(sequence, taken.token_ids, drawn)
         self.num_drafted += item.num_drafts
         self.num_accepted += max(0, len(emitted) - 1)
         # The last emitted token was not computed, and rejected drafts are rolled back.
@@ -402,9 +405,23 @@ class Engine:
         try:
             write(self.recorder, *arguments, **named)
         except Exception as fault:
-            note("recording raised; nothing is recorded any more. Start again for records.", fault)
-            self.recorder.ledger.stop()
-            self.recorder = None
+            self._end_recording(self.recorder, fault)
+
+    def _record_tokens(
+        self, sequence: Sequence, token_ids: list[int], drawn: Items[Sampled]
+    ) -> None:
+        """As _record, for what is recorded with every token: 0.4 us less."""
+        recorder = self.recorder
+        if recorder is not None:
+            try:
+                recorder.add_tokens(self.num_steps, sequence, token_ids, drawn)
+            except Exception as fault:
+                self._end_recording(recorder, fault)
+
+    def _end_recording(self, recorder: Recorder, fault: Exception) -> None:
+        note("recording raised; nothing is recorded any more. Start again for records.", fault)
+        recorder.ledger.stop()
+        self.recorder = None
 
     def _draft(self) -> None:
         if self._drafter is None:

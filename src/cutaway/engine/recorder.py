@@ -6,6 +6,7 @@ Free of torch. It is told; it asks nothing of the device. Its own time is counte
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from cutaway.core.layout import SCRATCH_PAGE
@@ -15,7 +16,25 @@ from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.sampler import Sampled
 from cutaway.trace.ledger import Ledger
-from cutaway.trace.records import Admission, AnswerRecord, Origin, Part, StepRecord, TokenRecord
+from cutaway.trace.records import (
+    Admission,
+    AnswerRecord,
+    Origin,
+    Part,
+    Parts,
+    StepRecord,
+    TokenRecord,
+)
+
+
+@dataclass(eq=False)
+class _Open:
+    """An answer that is being made: its record, and its latest admission."""
+
+    record: AnswerRecord
+    number: int
+    admission: Admission = field(default_factory=lambda: Admission(0, ()))
+    num_preemptions: int = -1  # at that admission; none was seen yet
 
 
 class Recorder:
@@ -28,17 +47,16 @@ class Recorder:
         self.ledger = ledger
         self.seconds = 0.0
         self._page_size = page_size
-        self._records: dict[Sequence, AnswerRecord] = {}
-        self._admissions: dict[Sequence, int] = {}  # preemptions that were seen
+        self._open: dict[Sequence, _Open] = {}
         self._writers: dict[tuple[int, int], Origin] = {}  # by group and page
-        self._parts: tuple[Part, ...] = ()
+        self._parts: Items[Part] = ()
 
     def open_answer(self, sequence: Sequence, *, arrived: float) -> None:
         """Open the record of an answer that was queued.
 
         Units: arrived in seconds of perf_counter.
         """
-        self._records[sequence] = self.ledger.open(
+        record = self.ledger.open(
             sequence.request,
             choice=sequence.choice,
             seed=sequence.seed,
@@ -46,25 +64,35 @@ class Recorder:
             cache_root=sequence.cache_root,
             arrived=arrived,
         )
+        self._open[sequence] = _Open(record, record.number)
 
     def number_of(self, sequence: Sequence) -> int:
         """By which the ledger knows an answer that has not ended."""
-        return self._records[sequence].number
+        return self._open[sequence].number
 
     def note_plan(self, number: int, batch: Batch) -> None:
         """Note the parts of a step that is about to run, and who gets and writes which pages."""
         began = perf_counter()
-        parts: list[Part] = []
-        for item, rows in zip(batch.scheduled, batch.rows, strict=True):
-            record = self._records[item.sequence]
-            if self._admissions.get(item.sequence) != item.sequence.num_preemptions:
-                self._admissions[item.sequence] = item.sequence.num_preemptions
-                record.admissions.append(self._admission(item))
-            record.admissions[-1].steps.append(number)
-            self._note_writes(item, Origin(record.number, len(record.admissions) - 1))
-            drafts = tuple(item.sequence.draft_token_ids[: item.num_drafts])
-            parts.append(Part(record.number, item.start, item.count, drafts, len(rows)))
-        self._parts = tuple(parts)
+        answers: list[int] = []
+        starts: list[int] = []
+        counts: list[int] = []
+        drafts: dict[int, tuple[int, ...]] = {}
+        for index, item in enumerate(batch.scheduled):
+            sequence, start, count = item.sequence, item.start, item.count
+            open_ = self._open[sequence]
+            if open_.num_preemptions != sequence.num_preemptions:
+                open_.num_preemptions = sequence.num_preemptions
+                open_.admission = self._admission(item)
+                open_.record.admissions.append(open_.admission)
+            open_.admission.steps.append(number)
+            if count > 1 or start % self._page_size == 0:  # else its page was noted before
+                self._note_writes(item, Origin(open_.number, len(open_.record.admissions) - 1))
+            if item.num_drafts:
+                drafts[index] = tuple(sequence.draft_token_ids[: item.num_drafts])
+            answers.append(open_.number)
+            starts.append(start)
+            counts.append(count)
+        self._parts = Parts(answers, starts, counts, list(map(len, batch.rows)), drafts)
         self.seconds += perf_counter() - began
 
     def add_tokens(
@@ -72,21 +100,11 @@ class Recorder:
     ) -> None:
         """Add the tokens that became part of an answer."""
         began = perf_counter()
-        record = self._records[sequence]
+        record = self._open[sequence].record
         for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
-            score = each.score
-            token = TokenRecord(
-                token_id,
-                number,
-                row,
-                each.u,
-                score.logit,
-                score.logsumexp,
-                each.checksum,
-                score.rank,
-                score.top,
-            )
-            self.ledger.add_token(record, token)
+            _, u, (logit, logsumexp, _, rank, top), checksum = each
+            token = (token_id, number, row, u, logit, logsumexp, checksum, rank, top)
+            self.ledger.add_token(record, TokenRecord._make(token))
         self.seconds += perf_counter() - began
 
     def end_step(self, number: int, *, kernel: str, began: float, computed: float) -> None:
@@ -98,8 +116,7 @@ class Recorder:
     def close_answer(self, sequence: Sequence, last: Delta) -> None:
         """Close the record of an answer that is over; its last delta says why."""
         assert last.finish_reason is not None, "an answer ends for a reason"
-        self._admissions.pop(sequence, None)
-        record = self._records.pop(sequence)
+        record = self._open.pop(sequence).record
         self.ledger.close(record, reason=last.finish_reason, usage=last.usage, timings=last.timings)
 
     def _admission(self, item: Scheduled) -> Admission:

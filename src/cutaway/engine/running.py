@@ -72,10 +72,9 @@ class Running:
         num_left = self.sequence.max_length - self.sequence.num_tokens
         for token_id in emitted[:num_left]:
             taken.append(token_id)
-            piece = self.stream.push(token_id)
-            text += piece.text
-            if piece.stopped_by is not None:
-                reason, stopped_by = "stop", piece.stopped_by
+            text += self.stream.advance(token_id)
+            if self.stream.stopped_by is not None:
+                reason, stopped_by = "stop", self.stream.stopped_by
                 break
             if self.grammar is not None and self.grammar.completes(token_id):
                 reason = "stop"

@@ -16,6 +16,7 @@ Order of one step, which keeps the invariant of Sequence at every point:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,12 +61,13 @@ class SchedulerConfig:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Scheduled:
     """Tokens start to start + count of a sequence, its drafts behind its token_ids included.
 
     samples: the last known token is among them, so the logits of the last 1 + num_drafts rows
     are wanted.
+    Not to be changed; not frozen, since one is made for every token: 0.3 us instead of 1.1.
     """
 
     sequence: Sequence
@@ -153,6 +155,18 @@ class Scheduler:
         return len(self._keys) - len(self._running)
 
     @property
+    def may_admit(self) -> bool:
+        """Whether somebody who waits may start in the next step, as far as can be known now."""
+        if not self._waiting:
+            return False
+        loads = self._shares.loads(self._running)
+        sequence = self._waiting.first(loads)
+        if self._shares.is_light(loads, sequence):
+            return True
+        has_slot = self.num_running < self.config.max_sequences
+        return has_slot and self._blocked != (sequence, self.cache.news_for(sequence.owner))
+
+    @property
     def num_running(self) -> int:
         """Sequences that hold pages."""
         return len(self._running)
@@ -208,6 +222,23 @@ class Scheduler:
         self.turn = None
         return steps
 
+    def go_on(self, begun: Items[Sequence], starts: Items[int]) -> list[Scheduled]:
+        """A decode step that was begun, without the sequences that have left it since.
+
+        It takes the place of schedule(): whoever waits is asked in the next step.
+
+        starts: position of each one's token.
+        """
+        self.turn = None
+        self._num_steps += 1
+        steps: list[Scheduled] = []
+        for sequence, start in zip(begun, starts, strict=True):
+            is_known = len(sequence.token_ids) == start + 1
+            if is_known and sequence.num_computed_tokens == start and sequence.tables is not None:
+                sequence.last_step = self._num_steps
+                steps.append(Scheduled(sequence, start, 1, 0, True))
+        return steps
+
     def hold(self, sequence: Sequence, *, is_held: bool) -> None:
         """Give a sequence no more steps, or let it go on; may be said of one that has ended.
 
@@ -244,7 +275,8 @@ class Scheduler:
         assert end <= sequence.num_tokens, "accepted drafts are appended before complete"
         if num_valid < scheduled.count:
             self.cache.truncate(tables, end)
-        sequence.draft_token_ids.clear()
+        if sequence.draft_token_ids:
+            sequence.draft_token_ids.clear()
         sequence.num_computed_tokens = end
         self.cache.commit(tables, sequence.token_ids, end)
 

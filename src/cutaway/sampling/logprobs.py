@@ -11,7 +11,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.sampling import upload
@@ -89,6 +91,18 @@ def read_score(numbers: Sequence[float]) -> Score:
     return Score(logit, logsumexp, logprob, int(numbers[3]) + 1, top)
 
 
+def read_scores(numbers: NDArray[np.float64]) -> Iterator[Score]:
+    """The scores of rows with finite peaks and no alternatives, as read_score gives them.
+
+    Shapes: logit, peak and total of each [R, 3].
+    """
+    # The logarithm is Python's for every row: NumPy's may differ from it in the last bit.
+    logs = np.array(list(map(log_of_total, cast("list[float]", numbers[:, 2].tolist()))))
+    logsumexps = (numbers[:, 1] + logs).astype(np.float32).astype(np.float64)
+    logprobs = (numbers[:, 0] - logsumexps).astype(np.float32)
+    return map(Score, numbers[:, 0].tolist(), logsumexps.tolist(), logprobs.tolist())
+
+
 def _to_float32(number: float) -> float:
     # By an array: after a step that swept the caches NumPy takes 40 us more for the first number.
     return array("f", (number,))[0]
@@ -110,7 +124,8 @@ def prompt_logprobs(
     for start in range(0, len(logits), size):
         raw = Candidates(logits[start : start + size].to(torch.float32))
         measured.append(measure(raw, chosen[start : start + size], num_logprobs=num_logprobs))
-    return [read_score(numbers) for numbers in Sent(measured).rows()]
+    rows = (row for part in Sent(measured).parts() for row in part.tolist())
+    return [read_score(numbers) for numbers in cast("Iterator[list[float]]", rows)]
 
 
 class Sent:
@@ -130,16 +145,16 @@ class Sent:
             self._arrived.record()
         self._numbers = numbers
 
-    def rows(self) -> Iterator[list[float]]:
-        """Each row; the device is waited for first."""
+    def parts(self) -> Iterator[NDArray[np.float64]]:
+        """Each part; the device is waited for first."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        numbers = cast("list[float]", self._numbers.tolist())
+        numbers = self._numbers.numpy()
         start = 0
         for num_rows, width in self._shapes:
-            for _ in range(num_rows):
-                yield numbers[start : start + width]
-                start += width
+            past = start + num_rows * width
+            yield numbers[start:past].reshape(num_rows, width)
+            start = past
 
 
 def rows_at_once(logits: Tensor) -> int:

@@ -11,16 +11,19 @@ stop rule and no sequence: what a row needs is in its SamplerRow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from cutaway.core.request import SamplingParams
 from cutaway.kernels import native
 from cutaway.kernels.checksum import checksum
 from cutaway.kernels.sample import sample, takes
@@ -37,6 +40,7 @@ from cutaway.sampling.logprobs import (
     alternatives,
     measure,
     read_score,
+    read_scores,
     rows_at_once,
 )
 from cutaway.sampling.mask import GrammarMask
@@ -130,12 +134,65 @@ class PendingDraws:
     def read(self, indices: Sequence[int] | None = None) -> list[Sampled]:
         """What became of each row, or of some; the device is waited for here."""
         results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(self.order)
-        wanted = None if indices is None else set(indices)
-        for index, u, numbers in zip(self.order, self.draws, self.sent.rows(), strict=True):
-            if wanted is None or index in wanted:
-                low, high = numbers[-2:]
-                results[index] = _read(numbers[:-2], u, int(low) | int(high) << 32)
+        draws = iter(zip(self.order, self.draws, strict=True))
+        for numbers in self.sent.parts():
+            rows = list(islice(draws, len(numbers)))
+            read = _read_part(numbers, [u for _, u in rows])
+            for (index, _), sampled in zip(rows, read, strict=True):
+                results[index] = sampled
         return results if indices is None else [results[index] for index in indices]
+
+
+class SteadyRows:
+    """Rows that kernels/sample has all of at any position: their settings, kept for many steps."""
+
+    def __init__(
+        self,
+        settings: NDArray[np.float64],
+        drawing: list[int],
+        keys: list[tuple[int, int]],
+    ) -> None:
+        self._settings, self._drawing, self._keys = settings, drawing, keys
+        self._sent: Tensor | None = None  # on the device, where nothing is drawn
+
+    @staticmethod
+    def of(rows: Sequence[SamplerRow], logits: Tensor) -> SteadyRows | None:
+        """The settings of some rows; None where one asks for more, or these logits do."""
+        if not takes(logits) or not all(map(_is_fused, rows)):
+            return None
+        settings = [(*_fused_choice(row.params), -1.0) for row in rows]
+        drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
+        keys = [(row.seed, row.choice) for row in rows]
+        return SteadyRows(np.array(settings), drawing, keys)
+
+    def keep(self, indices: list[int]) -> SteadyRows:
+        """Some of the rows, in that order."""
+        places = {index: place for place, index in enumerate(indices)}
+        drawing = [places[index] for index in self._drawing if index in places]
+        return SteadyRows(
+            self._settings[indices], sorted(drawing), [self._keys[index] for index in indices]
+        )
+
+    @torch.no_grad()
+    def begin(self, logits: Tensor, positions: Sequence[int]) -> PendingDraws:
+        """Draw the token at each row's position; the device is not waited for.
+
+        Shapes: logits [R, V].
+        """
+        draws: list[int | None] = [None] * len(self._keys)
+        if self._drawing:
+            drawn = _uniforms([(*self._keys[i], positions[i]) for i in self._drawing])
+            for index, u in zip(self._drawing, drawn, strict=True):
+                draws[index] = u
+            self._settings[self._drawing, 2] = drawn
+            choices = upload.doubles(self._settings, logits)
+        else:
+            self._sent = (
+                upload.doubles(self._settings, logits) if self._sent is None else self._sent
+            )
+            choices = self._sent
+        part = sample(logits, choices)
+        return PendingDraws(list(range(len(draws))), draws, [part], Sent([part]))
 
 
 def sample_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
@@ -165,6 +222,11 @@ def _is_fused(row: SamplerRow) -> bool:
     return all(type(stage) in _FUSED or stage.is_neutral(row) for stage in ORDER)
 
 
+def _fused_choice(params: SamplingParams) -> tuple[float, float]:
+    """Temperature and least weight that stays, as kernels/sample takes them."""
+    return (1.0, 0.0) if params.is_greedy else (params.temperature, min_p_floor(params.min_p))
+
+
 def _sample_fused(
     logits: Tensor, rows: Sequence[SamplerRow], indices: list[int]
 ) -> tuple[list[int], list[int | None], list[Tensor]]:
@@ -175,8 +237,8 @@ def _sample_fused(
     drawn = dict(zip(drawing, uniforms([rows[i] for i in drawing]) if drawing else [], strict=True))
     draws = [drawn.get(index) for index in indices]
     choices = [
-        (1.0, 0.0, -1.0) if u is None else (params.temperature, min_p_floor(params.min_p), float(u))
-        for params, u in zip((rows[index].params for index in indices), draws, strict=True)
+        (*_fused_choice(rows[index].params), -1.0 if u is None else float(u))
+        for index, u in zip(indices, draws, strict=True)
     ]
     part = sample(_take(logits, indices), upload.doubles(choices, logits))
     return list(indices), draws, [part]
@@ -295,12 +357,16 @@ def stages_of(row: SamplerRow) -> tuple[SamplerStage, ...]:
 
 def uniforms(rows: Sequence[SamplerRow]) -> list[int]:
     """The random number of each row's draw."""
+    return _uniforms([(row.seed, row.choice, row.position) for row in rows])
+
+
+def _uniforms(draws: Sequence[tuple[int, int, int]]) -> list[int]:
+    """The random number of each draw: its seed, choice and position."""
     # On integers a hash takes 8 us; as arrays any number of them takes 130 us.
-    if len(rows) < 16:
-        return [uniform(row.seed, choice=row.choice, position=row.position) for row in rows]
+    if len(draws) < 16:
+        return [uniform(seed, choice=choice, position=place) for seed, choice, place in draws]
     seeds, choices, positions = (
-        np.array(column, dtype=np.int64)
-        for column in zip(*((row.seed, row.choice, row.position) for row in rows), strict=True)
+        np.array(column, dtype=np.int64) for column in zip(*draws, strict=True)
     )
     return uniform(seeds, choice=choices, position=positions).tolist()
 
@@ -321,6 +387,20 @@ def _sample_alike(logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | Non
     left = candidates.peak.to(torch.float64)  # -inf when every token was banned
     told = checksum(logits).to(torch.float64)
     return torch.cat([token_ids[:, None].to(torch.float64), left, score, told], dim=1)
+
+
+def _read_part(numbers: NDArray[np.float64], draws: Sequence[int | None]) -> Iterable[Sampled]:
+    """Rows that were sampled alike. Shapes: [R, N + 2], as _sample_alike gives them."""
+    told = numbers[:, -2].astype(np.uint64) | numbers[:, -1].astype(np.uint64) << np.uint64(32)
+    if numbers.shape[1] > _PLAIN_COLUMNS or not np.isfinite(numbers[:, (1, 3)]).all():
+        rows = cast("list[list[float]]", numbers[:, :-2].tolist())
+        return map(_read, rows, draws, told.tolist())
+    token_ids = numbers[:, 0].astype(np.int64).tolist()
+    scores = read_scores(numbers[:, 2:5])
+    return map(Sampled._make, zip(token_ids, draws, scores, told.tolist(), strict=True))
+
+
+_PLAIN_COLUMNS = 7  # of a row without alternatives
 
 
 def _read(numbers: Sequence[float], u: int | None, told: int) -> Sampled:

@@ -19,7 +19,7 @@ def floats(values: Numbers[float] | NDArray[np.float64], like: Tensor) -> Tensor
     return _beside(torch.tensor(values, dtype=torch.float32), like)
 
 
-def doubles(values: Numbers[float], like: Tensor) -> Tensor:
+def doubles(values: Numbers[float] | NDArray[np.float64], like: Tensor) -> Tensor:
     """A float64 tensor beside like."""
     return _beside(torch.tensor(values, dtype=torch.float64), like)
 

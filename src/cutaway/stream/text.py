@@ -6,7 +6,7 @@ vocabulary and no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cutaway.core.request import SamplingParams
@@ -32,15 +32,11 @@ class TextPiece:
     held_text: str = ""
 
 
-Sink = Callable[[str, TextPiece], None]
-
-
 class TextStream:
     """Text of one answer, token by token.
 
     skipped: ids without text (control tokens, while they are to be skipped).
     ending:  ids that end the answer, each with what is to be told as the reason.
-    sink:    told ("stream.piece", piece) for every token; it reads only.
 
     The first min_tokens tokens end nothing. Their text is shown like any other: a stop string that
     one of them completes is passed over, one that a later token completes counts wherever it
@@ -54,30 +50,41 @@ class TextStream:
         *,
         skipped: frozenset[int] = frozenset(),
         ending: Mapping[int, str | int] | None = None,
-        sink: Sink | None = None,
     ) -> None:
         self._params = params
         self._detokenizer = Detokenizer(token_bytes, skipped=skipped)
         self._stops = StopStrings(params.stop, include_stop=params.include_stop)
         self._ending = ending or {}
-        self._sink = sink
+        self._min_tokens = params.min_tokens
+        self._has_stops = bool(params.stop)
         self._is_done = False
         self.num_tokens = 0
+        self.stopped_by: str | int | None = None  # the stop string or ending token that came
 
     def push(self, token_id: int) -> TextPiece:
-        """The next token."""
+        """The next token, and all that is known of it."""
+        text = self.advance(token_id)
+        return TextPiece(
+            text=text,
+            stopped_by=self.stopped_by,
+            token_bytes=self._detokenizer.bytes_of(token_id),
+            held_bytes=self._detokenizer.held,
+            held_text=self._stops.held,
+        )
+
+    def advance(self, token_id: int) -> str:
+        """What may be shown after the next token; stopped_by tells whether the answer ends."""
         assert not self._is_done, "nothing follows the end of an answer"
         self.num_tokens += 1
-        may_end = self.num_tokens > self._params.min_tokens
+        may_end = self.num_tokens > self._min_tokens
         if may_end and token_id in self._ending:
-            piece = self._end(token_id)
-        else:
-            text = self._stops.push(self._detokenizer.push(token_id), may_stop=may_end)
-            piece = self._piece(text, token_id, self._stops.stopped_by)
-        self._is_done = piece.stopped_by is not None
-        if self._sink is not None:
-            self._sink("stream.piece", piece)
-        return piece
+            return self._end(token_id)
+        text = self._detokenizer.push(token_id)
+        if self._has_stops:
+            text = self._stops.push(text, may_stop=may_end)
+            self.stopped_by = self._stops.stopped_by
+            self._is_done = self.stopped_by is not None
+        return text
 
     def finish(self) -> str:
         """What is left to show when the answer ends for want of room: withheld text and bytes.
@@ -89,20 +96,11 @@ class TextStream:
         self._is_done = True
         return self._stops.finish() + self._detokenizer.finish()
 
-    def _end(self, token_id: int) -> TextPiece:
+    def _end(self, token_id: int) -> str:
         """The ending token's own text goes by token, never by counting characters."""
+        self._is_done, self.stopped_by = True, self._ending[token_id]
         own = self._detokenizer.push(token_id) if self._params.include_stop else ""
-        text = self._stops.finish() + own + self._detokenizer.finish()
-        return self._piece(text, token_id, self._ending[token_id])
-
-    def _piece(self, text: str, token_id: int, stopped_by: str | int | None) -> TextPiece:
-        return TextPiece(
-            text=text,
-            stopped_by=stopped_by,
-            token_bytes=self._detokenizer.bytes_of(token_id),
-            held_bytes=self._detokenizer.held,
-            held_text=self._stops.held,
-        )
+        return self._stops.finish() + own + self._detokenizer.finish()
 
 
 def eos_token_ids(*sources: int | Sequence[int] | None) -> frozenset[int]:

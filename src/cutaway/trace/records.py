@@ -6,8 +6,10 @@ torch.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast, overload
 
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
@@ -34,6 +36,57 @@ class Part:
         return self.start + self.count
 
 
+class Parts(Sequence[Part]):
+    """The parts of a step, kept as columns: 20 bytes for each, and made when they are asked for.
+
+    drafts: of the parts that have any, by their place.
+    """
+
+    __slots__ = ("_answers", "_counts", "_drafts", "_num_rows", "_starts")
+
+    def __init__(
+        self,
+        answers: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        num_rows: Sequence[int],
+        drafts: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self._answers = array("q", answers)
+        self._starts, self._counts = array("i", starts), array("i", counts)
+        self._num_rows, self._drafts = array("i", num_rows), drafts
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Part, ...]: ...
+    def __getitem__(self, index: int | slice) -> Part | tuple[Part, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._part, range(*index.indices(len(self)))))
+        return self._part(range(len(self))[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(cast("Sequence[Part]", other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def find(self, answer: int) -> int:
+        """The place of an answer's part. Raises: ValueError where it has none."""
+        return self._answers.index(answer)
+
+    def _part(self, index: int) -> Part:
+        return Part(
+            self._answers[index],
+            self._starts[index],
+            self._counts[index],
+            self._drafts.get(index, ()),
+            self._num_rows[index],
+        )
+
+
 class StepRecord(NamedTuple):
     """One forward: its shape, and when it was. Units: seconds of a monotonic clock.
 
@@ -42,7 +95,7 @@ class StepRecord(NamedTuple):
     """
 
     number: int
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
     kernel: str
     began: float
     computed: float

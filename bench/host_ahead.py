@@ -1,0 +1,123 @@
+"""What the host works for a decode step that a GPU runs: microseconds a sequence, without a GPU.
+
+    python bench/host_ahead.py [--sequences 256] [--steps 60] [--profile]
+
+The device is a stand-in: steps are begun ahead as on a GPU, their logits are always the same and
+the sampler's kernels give one row of numbers for all. What is left is the host: plan, places,
+sampler settings, text, deltas, records. Processor time of the thread; quartiles of many steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.ahead import Ahead
+from cutaway.engine.engine import Engine
+from cutaway.engine.runner import Runner
+from cutaway.host.garbage import held_off
+from cutaway.sampling import sampler
+from engines import loaded
+
+TOKEN, PROMPT = 97, 600
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class NoDevice:
+    """Takes the place of a runner's forward: places are laid out, nothing is computed."""
+
+    def __init__(self, runner: Runner, vocab_size: int) -> None:
+        self._runner = runner
+        self._logits = torch.zeros(BUCKETS[-1] * 4, vocab_size)
+        runner.forward = self.forward  # type: ignore[method-assign]
+        runner.run_ahead = self.run_ahead  # type: ignore[method-assign]
+        runner.bucket = self.bucket  # type: ignore[method-assign]
+
+    def forward(self, numbers: Any, sink: Any = None) -> Tensor:
+        return self._logits[: len(numbers.logit_rows)]
+
+    def run_ahead(self, numbers: Any, token_ids: Tensor) -> Tensor:
+        return self._logits[: len(token_ids)]
+
+    def bucket(self, count: int) -> int | None:
+        return next((size for size in BUCKETS if size >= count), None)
+
+
+def sample(logits: Tensor, choices: Tensor) -> Tensor:
+    row = torch.tensor([TOKEN, 1.0, 1.0, 1.0, 2.0**35, 1.0, 1.0], dtype=torch.float64)
+    return row.expand(len(logits), 7)
+
+
+def engine_of(sequences: int) -> Engine:
+    from cutaway.engine.config import EngineConfig
+
+    model = loaded(num_hidden_layers=1, max_position_embeddings=4096)
+    config = EngineConfig(
+        max_sequences=sequences, max_tokens_per_step=8192, prefill_chunk=8192, prefix_cache=False
+    )
+    engine = Engine(model, config, num_pages=2 + sequences * 120)
+    NoDevice(engine.runner, model.facts.vocab_size)
+    engine._ahead = Ahead(engine.runner, engine.scheduler)
+    params = SamplingParams(temperature=0.0, max_tokens=1000, ignore_eos=True)
+    for number in range(sequences):
+        ids = tuple(torch.randint(0, 256, (PROMPT,)).tolist())
+        engine.add(Request(request_id=str(number), prompt_token_ids=ids, params=params))
+    while not all(each.num_output_tokens for each in engine.scheduler.running) or (
+        engine.scheduler.num_waiting
+    ):
+        engine.step()
+    for _ in range(5):
+        engine.step()
+    return engine
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--sequences", type=int, nargs="*", default=[8, 64, 256])
+    options.add_argument("--steps", type=int, default=60)
+    options.add_argument("--profile", action="store_true")
+    args = options.parse_args()
+    with (
+        mock.patch.object(sampler, "takes", lambda logits: True),
+        mock.patch.object(sampler, "sample", sample),
+    ):
+        for count in args.sequences:
+            with held_off():
+                engine = engine_of(count)
+            began_taken = engine._ahead.num_taken
+            times: list[float] = []
+            for _ in range(args.steps):
+                before = time.thread_time()
+                engine.step()
+                times.append((time.thread_time() - before) * 1e6 / count)
+            low, middle, high = statistics.quantiles(times, n=4)
+            taken = engine._ahead.num_taken - began_taken
+            print(
+                f"{count:4d} sequences: us a sequence and step {low:.1f} {middle:.1f} {high:.1f}"
+                f" (quartiles of {args.steps} steps, {taken} begun ahead)",
+                flush=True,
+            )
+            if args.profile:
+                profile = cProfile.Profile()
+                profile.enable()
+                for _ in range(20):
+                    engine.step()
+                profile.disable()
+                pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+
+
+if __name__ == "__main__":
+    main()
