@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -181,6 +182,49 @@ def test_an_answer_is_stopped_where_it_is_and_another_is_made_beside_it(opened: 
     page.get_by_text("Stopped.").wait_for()
 
 
+def test_a_stopped_answer_tells_what_it_cost(opened: Opened) -> None:
+    """The stream ended before its times came: the engine's record has them."""
+    changing(opened, max_tokens=12000, ignore_eos=True)
+    page = opened.page
+    page.get_by_label("Your message").fill("tell me all")
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_function("() => document.querySelectorAll('[data-token]').length > 3")
+    page.get_by_role("button", name="Stop").click()
+    ribbon = page.locator(".ribbon")
+    ribbon.wait_for()
+    answered = re.search(r"answer\s+(\d+) tokens", ribbon.inner_text())
+    assert answered is not None and int(answered[1]) >= 4
+    gauge = page.locator(".gauge").inner_text().split(" of ")[0]
+    assert int(gauge.replace(",", "")) > int(answered[1])
+
+
+def test_an_answer_that_repeats_itself_ends_and_can_go_on(opened: Opened) -> None:
+    """Four times the same 30 tokens; what comes behind them is not shown any more."""
+    words = [chr(97 + each % 26) for each in range(30)]
+    ids = [*range(200, 203), *[each for _ in range(5) for each in range(30)]]
+    scored = [
+        {"token": words[each % 30], "token_id": each, "bytes": [97], "logprob": -0.5}
+        | {"top_logprobs": []}
+        for each in ids
+    ]
+    chunks = [
+        {"choices": [{"delta": {"content": each["token"]}, "logprobs": {"content": [each]}}]}
+        for each in scored
+    ]
+    events = [f"data: {json.dumps(each)}\n\n" for each in chunks]
+    opened.page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body="".join(events)),
+    )
+    page = opened.page
+    page.get_by_label("Your message").fill("again?")
+    page.get_by_role("button", name="Send").click()
+    page.get_by_text("the model says the same over and over").wait_for()
+    assert page.get_by_role("button", name="Go on").is_visible()
+    assert page.get_by_role("alert").count() == 0
+    assert page.get_by_role("article", name="Model").get_by_role("group").inner_text() != ""
+
+
 def test_a_refusal_is_told_in_the_servers_words(opened: Opened) -> None:
     changing(opened, max_tokens=-1)
     answer = ask(opened)
@@ -205,7 +249,7 @@ def test_it_fits_its_window(opened: Opened, width: int, scheme: Any, tmp_path: P
     page.set_viewport_size({"width": width, "height": 740})
     page.emulate_media(color_scheme=scheme)
     changing(opened, max_tokens=60, ignore_eos=True)
-    page.get_by_role("button", name="Shade").click()
+    page.get_by_role("button", name="Confidence").click()
     ask(opened, "What is gravity?").locator("[data-token]").nth(4).hover()
     page.get_by_role("complementary", name="Token").wait_for()
     folder = Path(os.environ.get("CUTAWAY_SCREENSHOTS", tmp_path))

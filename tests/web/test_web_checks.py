@@ -57,7 +57,7 @@ def test_axe_has_nothing_against_it(opened: Opened, axe: str, scheme: Any, width
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     assert violations(page, axe) == [], "before anything was said"
     changing(opened, max_tokens=40, ignore_eos=True)
-    page.get_by_role("button", name="Shade").click()
+    page.get_by_role("button", name="Confidence").click()
     ask(opened, "What is gravity?").locator("[data-token]").nth(4).hover()
     page.get_by_role("complementary", name="Token").wait_for()
     assert violations(page, axe) == [], "with an answer and the card of a token"

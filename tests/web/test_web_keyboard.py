@@ -95,3 +95,21 @@ def test_rooms_are_walked_by_tab_and_have_nothing_against_them(
         assert violations(page, axe) == [], scheme
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
+
+
+def test_escape_closes_an_answer_and_gives_the_focus_back(opened: Opened) -> None:
+    page = look_inside(opened)
+    page.keyboard.press("Escape")
+    page.locator("section.cutaway").wait_for(state="detached")
+    page.wait_for_function("() => document.activeElement?.textContent?.trim() === 'Look inside'")
+    assert "/t/" not in page.evaluate("() => location.hash")
+
+
+def test_a_room_that_there_is_not_is_told(opened: Opened) -> None:
+    page = opened.page
+    page.evaluate("() => void (location.hash = '#/room/kitchen')")
+    page.get_by_role("alert").filter(has_text="There is no room “kitchen”").wait_for()
+    page.get_by_role("alert").get_by_role("link", name="Tour").click()
+    page.get_by_role("dialog", name="Tour").wait_for()
+    page.evaluate("() => void (location.hash = '#/')")
+    page.get_by_role("dialog").wait_for(state="detached")

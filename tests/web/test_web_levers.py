@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def enter(opened: Opened, **fields: Any) -> Locator:
     """An answer, and the room of its levers by the button below it."""
     changing(opened, max_tokens=8, temperature=0.8, **fields)
-    ask(opened).get_by_role("button", name="Try another temperature").click()
+    ask(opened).get_by_role("button", name="Change one thing").click()
     room = opened.page.get_by_role("dialog", name="Levers")
     room.get_by_role("button", name="Compare").wait_for()
     return room

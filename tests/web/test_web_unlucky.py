@@ -36,8 +36,8 @@ def test_a_browser_that_keeps_nothing_shows_everything(opened: Opened, lacks: st
     page.reload()
     changing(opened, max_tokens=4, ignore_eos=True)
     assert ask(opened).locator("[data-token]").count() > 0
-    page.get_by_role("button", name="Shade").click()
-    page.get_by_role("button", name="Shade", pressed=True).wait_for()
+    page.get_by_role("button", name="Confidence").click()
+    page.get_by_role("button", name="Confidence", pressed=True).wait_for()
     answers(page).get_by_role("button", name="Look inside").click()
     page.get_by_role("region", name="Cutaway").wait_for()
     page.goto(opened.url + "#/room/tour")

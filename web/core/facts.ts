@@ -1,5 +1,5 @@
 // What the engine recorded of one answer, in short: read from its events when somebody asks.
-import { faultOf } from "./chat";
+import { faultOf, type Timings } from "./chat";
 import { EventReader } from "./events";
 
 /** A stage of the pipeline, summed over the steps of an answer. */
@@ -34,7 +34,8 @@ interface Told {
   seconds?: number;
   bytes?: number;
   flops?: number;
-  timings?: { detokenize?: number; first_token?: number };
+  timings?: { queue?: number; prefill?: number; decode?: number; detokenize?: number; first_token?: number } | null;
+  usage?: { prompt_tokens?: number; completion_tokens?: number; cached_tokens?: number } | null;
   error?: { message?: string };
 }
 
@@ -50,6 +51,27 @@ export async function linesOf(trace: string): Promise<string[]> {
 /** What they come to. Throws an Error in the server's words. */
 export async function factsOf(trace: string): Promise<Facts> {
   return summed(await linesOf(trace));
+}
+
+/** Times of an answer that was stopped, whose stream ended before they came; null where they are not on record. */
+export async function timingsOf(trace: string): Promise<Timings | null> {
+  const end = (await linesOf(trace)).map((line) => JSON.parse(line) as Told).find((event) => event.type === "end");
+  return end ? endTimings(end) : null;
+}
+
+/** The times that the last event tells, as an answer's stream tells them. */
+export function endTimings({ usage, timings }: Pick<Told, "usage" | "timings">): Timings | null {
+  if (!usage || !timings) return null;
+  const [tokens, cached, decode] = [usage.completion_tokens ?? 0, usage.cached_tokens ?? 0, timings.decode ?? 0];
+  return {
+    queue_ms: 1000 * (timings.queue ?? 0),
+    prompt_n: (usage.prompt_tokens ?? 0) - cached,
+    prompt_ms: 1000 * (timings.prefill ?? 0),
+    cache_n: cached,
+    predicted_n: tokens,
+    predicted_ms: 1000 * decode,
+    predicted_per_second: decode > 0 ? tokens / decode : 0,
+  };
 }
 
 /** The sums that events tell. Throws an Error for what this page cannot read. */

@@ -18,6 +18,12 @@ export function roomOf(hash: string): Room | null {
   return ROOMS.find((room) => room.id === name)?.id ?? null;
 }
 
+/** The name in a hash that names a room, but none that there is; else null. */
+export function unknownRoom(hash: string): string | null {
+  const [, name] = /^#\/room\/([^/]{1,40})/.exec(hash) ?? [];
+  return name === undefined || roomOf(hash) !== null ? null : name;
+}
+
 /** The hash of a room that keeps the place behind it. */
 export function hashOfRoom(room: Room | null, hash: string): string {
   const place = hash.replace(/^#\/room\/[^/]*/, "#").replace(/^#\/?$/, "");

@@ -21,10 +21,19 @@ export function visible(token: string): string {
   return token.replace(/[ \n\t\r]/g, (mark) => marks[mark] ?? mark) || "(no text)";
 }
 
+/** Shades of tokens by how likely they were, the likeliest first. least: a probability. */
+export const SHADES = [
+  { level: 4, least: 0.9, words: "90 % or more" },
+  { level: 3, least: 0.6, words: "60 to 90 %" },
+  { level: 2, least: 0.3, words: "30 to 60 %" },
+  { level: 1, least: 0.1, words: "10 to 30 %" },
+  { level: 0, least: 0, words: "below 10 %" },
+] as const;
+
 /** How likely a token was, from 0 (least) to 4, for its shade. */
 export function shade(logprob: number): number {
   const value = Math.exp(logprob);
-  return value >= 0.9 ? 4 : value >= 0.6 ? 3 : value >= 0.3 ? 2 : value >= 0.1 ? 1 : 0;
+  return SHADES.find(({ least }) => value >= least)?.level ?? 0;
 }
 
 /** The place of a token among the alternatives that are known; null when it is below them all. */

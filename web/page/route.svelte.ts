@@ -20,13 +20,22 @@ class Route {
 }
 
 export const route = new Route();
+let opener: Element | null = null; // what had the focus when the cutaway was opened
 
 /** Open the cutaway at a token of an answer: the turn's index in the chat, the token's in the answer. */
 export function openCutaway(chat: string | null, turn: number, step: number): void {
+  if (route.place.step === null) opener = document.activeElement;
   route.go({ chat, turn, step, position: null });
 }
 
-/** Close the cutaway; the answer stays where it is. */
+/** Close the cutaway; the answer stays where it is, and the focus goes back to where it came from. */
 export function closeCutaway(): void {
-  route.go({ step: null, view: null, layer: null, head: null, position: null });
+  const turn = route.place.turn;
+  route.go({ turn: null, step: null, view: null, layer: null, head: null, position: null });
+  // A page that came with the cutaway open was opened by nobody: the answer's own button has it then.
+  const own = document.querySelector<HTMLElement>(`[data-opens="${turn}"]`);
+  const back = opener instanceof HTMLElement && opener.isConnected && opener !== document.body ? opener : own;
+  opener = null;
+  // It may not be shown yet: a narrow page has it behind the cutaway.
+  setTimeout(() => back?.focus());
 }

@@ -1,5 +1,6 @@
 // One conversation as the page shows it, and the answer that is being made.
 import type { Call, Scored } from "../../core/chat";
+import { timingsOf } from "../../core/facts";
 import { Pieces } from "../../core/pieces";
 import { NOTHING_SET, requestFields, type Settings } from "../../core/sampling";
 import { newId, type KeptChat } from "../../core/transfer";
@@ -9,6 +10,7 @@ import { keepTokens, leave, tokensOf } from "./store";
 import { Turn } from "./turn.svelte";
 
 const MOST_TITLE = 60;
+const ENDED_HERE: ReadonlySet<string> = new Set(["stopped", "looped", "enough"]);
 const KEEP_MS = 2000; // what a page that closes amid an answer may lose
 const task = (): Promise<void> => new Promise((resume) => setTimeout(resume));
 
@@ -199,6 +201,13 @@ export class Conversation {
       await task();
       removeEventListener("beforeunload", close);
       keep();
+      if (turn.trace && !turn.timings && ENDED_HERE.has(turn.finish ?? "")) void this.#askTimings(turn);
     }
+  }
+
+  /** What an answer cost whose stream was ended from here: the engine tells once it has noticed. */
+  async #askTimings(turn: Turn): Promise<void> {
+    turn.timings = await timingsOf(turn.trace).catch(() => null);
+    if (turn.timings) this.save();
   }
 }

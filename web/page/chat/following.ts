@@ -2,6 +2,7 @@
 import { flushSync } from "svelte";
 
 import { ask, joined, type Question, type Scored } from "../../core/chat";
+import { loopOf } from "../../core/loops";
 import { Pieces } from "../../core/pieces";
 import type { Painted } from "../../core/way";
 import type { Arrived } from "../../core/wire";
@@ -12,7 +13,11 @@ import { keepWire } from "./wires";
 const HIDDEN_MS = 250; // a page that is not painted gets no frames, but is kept up to date
 const SHARE = 4; // painting takes at most this part of the time
 
-/** Bring an answer into its turn. begun: tokens that it is to go on from. */
+const LOOKED_FOR = 16; // a loop is looked for whenever so many tokens came
+const MOST_TOKENS = 2048; // of an answer for which nobody set a limit; it can go on from there
+
+/** Bring an answer into its turn. begun: tokens that it is to go on from. One that loops ends there,
+ *  as "looped", and one that does not end after MOST_TOKENS, as "enough". */
 export async function follow(
   turn: Turn,
   question: Question,
@@ -28,6 +33,7 @@ export async function follow(
     whenPainted(isInFrame, () => painted.push({ tokens, at: performance.now() - began }));
   });
   const arrived: Arrived[] = [];
+  let lookAt = LOOKED_FOR;
   const note = (text: string): unknown => arrived.push({ at: performance.now() - began, text });
   try {
     for await (const news of ask(question, signal, note)) {
@@ -38,6 +44,14 @@ export async function follow(
       turn.finish = news.finish ?? turn.finish;
       turn.timings = news.timings ?? turn.timings;
       painter.ask();
+      if (turn.finish || pieces.all.length - begun.length < lookAt) continue;
+      // Who told it to go on from a loop wants the loop.
+      const ids = pieces.all.slice(begun.length).map((piece) => piece.token.token_id ?? NaN);
+      lookAt = ids.length + LOOKED_FOR;
+      const isEnough = question.fields?.max_tokens === undefined && ids.length >= MOST_TOKENS;
+      if (!isEnough && !loopOf(ids)) continue;
+      turn.finish = isEnough ? "enough" : "looped";
+      break; // the stream's reader is cancelled, so the server stops computing
     }
   } finally {
     painter.end();
