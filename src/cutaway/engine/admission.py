@@ -36,6 +36,10 @@ class AdmissionQueue:
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._compiling: Pending[Sequence, CompiledGrammar] = Pending()
 
+    def renew(self) -> None:
+        """Give what is opened from now on another root: no page of before fits any more."""
+        self._root_secret = os.urandom(16)
+
     def __bool__(self) -> bool:
         """Whether a grammar is being compiled."""
         return bool(self._compiling)

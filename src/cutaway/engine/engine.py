@@ -86,7 +86,9 @@ class Engine:
         num_pages: int,
         drafter: Drafter | None = None,
         sink: Sink | None = None,
+        scores_drawn: bool = False,
     ) -> None:
+        """scores_drawn: see Sampler; a request that asks for logprobs gets them so."""
         self.model = model
         self.config = config
         self.sink = sink
@@ -118,7 +120,7 @@ class Engine:
             ),
             self.cache,
         )
-        self.sampler = Sampler(model.facts.vocab_size)
+        self.sampler = Sampler(model.facts.vocab_size, scores_drawn=scores_drawn)
         self.ledger = Ledger(config.ledger_bytes) if config.ledger_bytes else None
         self.recorder = (
             None if self.ledger is None else Recorder(self.ledger, page_size=config.page_size)
@@ -128,7 +130,8 @@ class Engine:
         can_roll_back = all(group.spec.can_roll_back for group in groups)
         self._can_roll_back = can_roll_back
         self._drafter = drafter if can_roll_back else None
-        runs_ahead = self.runner.runs_ahead and sink is None and drafter is None
+        is_plain = sink is None and drafter is None and not scores_drawn
+        runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
@@ -139,6 +142,21 @@ class Engine:
         self.num_steps = 0
         self.num_drafted = 0
         self.num_accepted = 0
+
+    def renew_weights(self) -> None:
+        """Take up weights that were changed in place: nothing of the old ones is found again.
+
+        Pages get keys of another root, recorded answers are dropped, since they cannot be run
+        again, and fingerprints are taken anew. Captured steps read the same tensors.
+
+        No answer may be under way: it would have begun under other weights than it ends.
+        """
+        assert not self.has_work and not self._answers, "an answer has one version of weights"
+        assert not can_record(self.model), "packed weights are copies; they are never trained"
+        self._admission.renew()
+        if self.ledger is not None:
+            self.ledger.forget()
+            self.fingerprints = fingerprints(self.model.transformer)
 
     @property
     def has_work(self) -> bool:

@@ -88,11 +88,15 @@ class Sampler:
 
     Every row's result is the same bits alone and in any batch: rows share memory passes, never
     a sum.
+
+    scores_drawn: scores are of the distribution that tokens are drawn from, after edits and
+        temperature, in place of the raw one. For training, whose loss is about what was drawn.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, *, scores_drawn: bool = False) -> None:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
+        self._scores_drawn = scores_drawn
         self._native: native.Sampling | None = None  # of the latest logits
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
@@ -102,6 +106,8 @@ class Sampler:
         The device is waited for once, at the end.
         """
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
+        if self._scores_drawn:
+            return begin_plain(logits, rows, scores_drawn=True).read()
         if self._native is not None and self._native.logits is logits:
             return sample_native(self._native, rows)  # new numbers in the same place
         if logits.is_cpu and native.is_available():
@@ -202,14 +208,18 @@ def sample_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
 
 @one_thread()
 @torch.no_grad()
-def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> PendingDraws:
-    """The same, handed to the device and not waited for."""
-    fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
+def begin_plain(
+    logits: Tensor, rows: Sequence[SamplerRow], *, scores_drawn: bool = False
+) -> PendingDraws:
+    """The same, handed to the device and not waited for. scores_drawn: see Sampler."""
+    may_fuse = takes(logits) and not scores_drawn
+    fused = [index for index, row in enumerate(rows) if _is_fused(row)] if may_fuse else []
     order, draws, parts = _sample_fused(logits, rows, fused)
     for indices in _tiles(logits, rows, without=set(fused)):
         group = [rows[i] for i in indices]
         u = None if group[0].params.is_greedy else uniforms(group)
-        parts.append(_sample_alike(_take(logits, indices).to(torch.float32), group, u))
+        own = _take(logits, indices).to(torch.float32)
+        parts.append(_sample_alike(own, group, u, scores_drawn=scores_drawn))
         order += indices
         draws += u or [None] * len(group)
     return PendingDraws(order, draws, parts, Sent(parts))
@@ -371,7 +381,9 @@ def _uniforms(draws: Sequence[tuple[int, int, int]]) -> list[int]:
     return uniform(seeds, choice=choices, position=positions).tolist()
 
 
-def _sample_alike(logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | None) -> Tensor:
+def _sample_alike(
+    logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | None, *, scores_drawn: bool
+) -> Tensor:
     """Sample rows that pass the same stages: [R, V] float32 -> [R, N + 2] float64.
 
     The last two are the checksum's halves, the others what _read takes.
@@ -383,7 +395,8 @@ def _sample_alike(logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | Non
         token_ids = first_largest(candidates.logits)
     else:
         token_ids = draw(candidates.weights, upload.integers(u, logits)).token_ids
-    score = measure(raw, token_ids, num_logprobs=rows[0].num_logprobs)
+    scored = candidates if scores_drawn else raw
+    score = measure(scored, token_ids, num_logprobs=rows[0].num_logprobs)
     left = candidates.peak.to(torch.float64)  # -inf when every token was banned
     told = checksum(logits).to(torch.float64)
     return torch.cat([token_ids[:, None].to(torch.float64), left, score, told], dim=1)

@@ -139,6 +139,13 @@ class Ledger:
         for answer in self._answers.values():
             answer.is_whole = answer.is_whole and answer.finish_reason is not None
 
+    def forget(self) -> None:
+        """Drop all answers, which have ended, and their steps."""
+        assert all(answer.finish_reason for answer in self._answers.values()), "one is under way"
+        for answer in self.answers:
+            self._drop(answer)
+        self._drop_steps(before=self._first_step + len(self._steps))
+
     def _make_room(self) -> None:
         """Drop the oldest answers that have ended, then steps that nobody's answer needs.
 
