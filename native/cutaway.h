@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 // Raised whenever a struct or the meaning of a field changes: the loader compares it.
-#define CW_VERSION 6
+#define CW_VERSION 7
 #define CW_MAX_SEGMENTS 4
 #define CW_MAX_GROUPS 4
 #define CW_API __attribute__((visibility("default")))
@@ -86,7 +86,9 @@ typedef enum {
   CW_ATTEND = 8,
   CW_ATTENTION = 9,
   CW_SAMPLE = 10,
-  CW_NUM_OPERATIONS = 11
+  CW_ROUTE = 11,
+  CW_EXPERTS = 12,
+  CW_NUM_OPERATIONS = 13
 } cw_operation;
 
 typedef struct {
@@ -95,6 +97,15 @@ typedef struct {
   int64_t num_columns;  // K
   int64_t kind;         // cw_kind
 } cw_weight;
+
+// Matrices of one shape and kind, one after the other, each from a multiple of 64 bytes on.
+typedef struct {
+  const uint8_t* data;  // 64-byte aligned
+  int64_t num_matrices;
+  int64_t num_rows;     // of each
+  int64_t num_columns;
+  int64_t kind;  // cw_kind
+} cw_stack;
 
 // Where tokens lie in one cache group.
 typedef struct {
@@ -168,7 +179,13 @@ typedef struct {
 } cw_linear;
 
 // What a gate goes through before it multiplies.
-typedef enum { CW_SILU = 0, CW_GELU_TANH = 1 } cw_activation;
+typedef enum {
+  CW_SILU = 0,
+  CW_GELU_TANH = 1,
+  CW_GELU = 2,
+  CW_RELU = 3,
+  CW_CLAMPED = 4  // of experts alone: gpt-oss's gate, which changes the value too
+} cw_activation;
 
 // out = activation(gate) * up of the normalized x; the two weights have one shape.
 typedef struct {
@@ -184,11 +201,11 @@ typedef struct {
   int64_t activation;      // cw_activation
 } cw_gated;
 
-// out = activation(gate) * up.
+// out = activation(gate) * up, or activation(gate) where up is null.
 typedef struct {
   CW_ROWS_FIELDS
   const float* gate;  // rows gate_stride apart
-  const float* up;    // rows up_stride apart
+  const float* up;    // rows up_stride apart, or null
   int64_t gate_stride;
   int64_t up_stride;
   float* out;  // [rows, F]
@@ -307,6 +324,56 @@ typedef struct {
   const cw_choice* choices;  // [rows]
   cw_drawn* drawn;           // [rows]
 } cw_sample;
+
+// How scores become weights, and which experts are chosen by them.
+typedef enum {
+  CW_SOFTMAX_THEN_TOP = 0,  // probabilities over all experts, the highest of them
+  CW_TOP_THEN_SOFTMAX = 1,  // the highest scores, and probabilities among them
+  CW_SIGMOID_THEN_TOP = 2   // each expert's own sigmoid
+} cw_rule;
+
+// The experts of each token, the best first, and how much each counts. Where scores are equal the
+// order is that of torch.topk.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* scores;  // [rows, E]
+  int64_t num_experts;
+  int64_t num_chosen;         // K of a token, at most E
+  int64_t rule;               // cw_rule
+  int64_t num_groups;         // of neighbours, of which only some may be used; 1: all may
+  int64_t num_chosen_groups;  // that may be used
+  int64_t num_counted;        // a group is worth the sum of so many of its best
+  const float* correction;    // [E], takes part in the choice alone, or null
+  const float* factors;       // [E], of the weights of chosen experts, or null
+  double score_multiplier;    // of scores
+  double multiplier;          // of weights
+  int64_t is_renormalized;    // whether the weights of a token are divided by their sum
+  double least_sum;           // added to that sum
+  int64_t* ids;               // [rows, K]
+  float* weights;             // [rows, K]
+} cw_route;
+
+// out = residual + sum over a token's experts, in its own order, of
+// weight * (down (activation(gate) * up + bias)), gate and up of the normalized x: see cw_gated.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;            // [T, D]
+  const float* norm_weight;  // [D] or null
+  double epsilon;
+  const int64_t* ids;        // [T, K], each below E; what is not counts as expert 0
+  const float* weights;      // [T, K]
+  int64_t num_chosen;        // K
+  cw_stack gate_up;          // [E, 2 F, D]
+  cw_stack down;             // [E, D, F]
+  const float* gate_up_bias;  // [E, 2 F] or null
+  const float* down_bias;     // [E, D] or null
+  int64_t is_interleaved;    // rows of gate and up in turn; else those of gate first
+  int64_t activation;        // cw_activation
+  double alpha;              // of CW_CLAMPED
+  double limit;              // of CW_CLAMPED
+  const float* residual;     // [T, D] or null; may be out
+  float* out;                // [T, D]
+} cw_experts;
 
 CW_API int64_t cw_version(void);
 CW_API int64_t cw_sizeof(int64_t operation);

@@ -159,15 +159,16 @@ inline bool prepares_alone(const Preparation& p) {
   return p.num_rows * p.width <= (p.num_rows == 1 ? 16384 : 4096);
 }
 
-inline void prepare_row(const Preparation& p, int64_t row, float* floats, QuantizedGroup* all,
-                        SplitGroup* splits) {
-  const float* x = p.x + row * p.width;
+// Row from of the input becomes row to. floats: room for a row that is normalized.
+inline void prepare_row(const Preparation& p, int64_t from, int64_t to, float* floats,
+                        QuantizedGroup* all, SplitGroup* splits) {
+  const float* x = p.x + from * p.width;
   if (p.norm_weight) {
     normalize(x, p.norm_weight, p.epsilon, p.width, floats);
     x = floats;
   }
   if (p.needs_integers) {
-    int64_t num_groups = p.width / kGroupColumns, at = tiled(row, 0, num_groups);
+    int64_t num_groups = p.width / kGroupColumns, at = tiled(to, 0, num_groups);
     quantize_row(x, num_groups, all + at, kTileRows);
     if (splits) split_row(all + at, num_groups, splits + at, kTileRows);
   }
@@ -205,7 +206,7 @@ class Prepared {
  private:
   void prepare(Range rows) {
     for (int64_t r = rows.begin; r < rows.end; r++)
-      prepare_row(p_, r, keeps_floats_ ? floats_ + r * p_.width : one_row_, groups_, splits_);
+      prepare_row(p_, r, r, keeps_floats_ ? floats_ + r * p_.width : one_row_, groups_, splits_);
   }
 
   const Preparation& p_;

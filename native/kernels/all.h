@@ -5,11 +5,13 @@
 
 #include "../runtime/operations.h"
 #include "attention/attention.h"
+#include "experts.h"
 #include "gate.h"
 #include "heads.h"
 #include "linear.h"
 #include "norm.h"
 #include "pages.h"
+#include "route.h"
 #include "rows.h"
 #include "sample.h"
 
@@ -47,11 +49,15 @@ constexpr cutaway::Isa table(const char* name) {
   isa.run[CW_ATTEND] = run_attend;
   isa.run[CW_ATTENTION] = run_attention;
   isa.run[CW_SAMPLE] = run_sample;
+  isa.run[CW_ROUTE] = run_route;
+  isa.run[CW_EXPERTS] = run_experts;
   isa.scratch[CW_LINEAR] = linear_scratch;
   isa.scratch[CW_GATED] = gated_scratch;
   isa.scratch[CW_ATTEND] = attend_scratch;
   isa.scratch[CW_ATTENTION] = attention_scratch;
   isa.scratch[CW_SAMPLE] = sample_scratch;
+  isa.scratch[CW_ROUTE] = route_scratch;
+  isa.scratch[CW_EXPERTS] = experts_scratch;
   isa.unpack_row = unpack_row;
   isa.sum_words = sum_words;
   return isa;

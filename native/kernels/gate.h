@@ -1,4 +1,4 @@
-// The feed-forward layer's activation, alone.
+// The feed-forward layer's activations, alone and as gates.
 #pragma once
 
 #include "exponential.h"
@@ -18,30 +18,72 @@ inline F32 gelu_times(F32 gate, F32 up) {
   return mul(div(gate, add(broadcast(1.0f), fused_exponential(twice))), up);
 }
 
+// x / 2 * (1 + erf(x / sqrt(2))), to about 2e-7 of x: 1 - erf(z) is a polynomial of 1 / (1 + p z)
+// times e^(-z^2) for z above 0. Source: Abramowitz and Stegun, 7.1.26.
+inline F32 gelu_erf_times(F32 gate, F32 up) {
+  constexpr float kPowers[5] = {1.061405429f, -1.453152027f, 1.421413741f, -0.284496736f,
+                                0.254829592f};
+  F32 one = broadcast(1.0f), z = mul(gate, broadcast(0.70710678118654752f));
+  F32 size = max_of(z, sub(zeros(), z));
+  F32 t = div(one, fma(size, broadcast(0.3275911f), one));
+  F32 tail = broadcast(kPowers[0]);
+  for (int i = 1; i < 5; i++) tail = fma(tail, t, broadcast(kPowers[i]));
+  tail = mul(mul(tail, t), fused_exponential(sub(zeros(), mul(z, z))));
+  // The share of x that stays: half the tail below 0, the rest above.
+  F32 half = mul(tail, broadcast(0.5f));
+  F32 above = max_of(zeros(), gate), below = min_of(zeros(), gate);
+  F32 kept = add(mul(above, sub(one, half)), mul(below, half));
+  return mul(kept, up);
+}
+
+inline F32 relu_times(F32 gate, F32 up) { return mul(max_of(zeros(), gate), up); }
+
+// up may be null: then each is 1.
 template <class Function>
 inline void each_gate(const float* gate, const float* up, int64_t width, float* out,
                       const Function& function) {
+  F32 one = broadcast(1.0f);
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) store(out + i, function(load(gate + i), load(up + i)));
+  for (; i + kLanes <= width; i += kLanes)
+    store(out + i, function(load(gate + i), up ? load(up + i) : one));
   int rest = static_cast<int>(width - i);
   if (rest)
-    store_first(out + i, function(load_first(gate + i, rest), load_first(up + i, rest)), rest);
+    store_first(out + i, function(load_first(gate + i, rest), up ? load_first(up + i, rest) : one),
+                rest);
 }
 
 inline void gate_row(int64_t activation, const float* gate, const float* up, int64_t width,
                      float* out) {
-  if (activation == CW_SILU)
-    each_gate(gate, up, width, out, silu_times);
-  else
-    each_gate(gate, up, width, out, gelu_times);
+  switch (activation) {
+    case CW_SILU:
+      return each_gate(gate, up, width, out, silu_times);
+    case CW_GELU_TANH:
+      return each_gate(gate, up, width, out, gelu_times);
+    case CW_GELU:
+      return each_gate(gate, up, width, out, gelu_erf_times);
+    default:
+      return each_gate(gate, up, width, out, relu_times);
+  }
+}
+
+// g / (1 + e^(-alpha g)) * (u + 1), g at most limit and u within limit of 0. Source: gpt-oss.
+inline void clamped_gate_row(const float* gate, const float* up, int64_t width, float alpha,
+                             float limit, float* out) {
+  F32 high = broadcast(limit), low = broadcast(-limit), one = broadcast(1.0f);
+  F32 slope = broadcast(-alpha);
+  each_gate(gate, up, width, out, [&](F32 g, F32 u) {
+    g = min_of(high, g), u = max_of(low, min_of(high, u));  // the second argument's NaN stays
+    F32 share = div(one, add(one, fused_exponential(mul(g, slope))));
+    return mul(mul(g, share), add(u, one));
+  });
 }
 
 bool run_gate(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_gate& a = *static_cast<const cw_gate*>(arguments);
   return each(worker, rows_of(a.rows, step), [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; r++)
-      gate_row(a.activation, a.gate + r * a.gate_stride, a.up + r * a.up_stride, a.width,
-               a.out + r * a.width);
+      gate_row(a.activation, a.gate + r * a.gate_stride,
+               a.up ? a.up + r * a.up_stride : nullptr, a.width, a.out + r * a.width);
   });
 }
 

@@ -48,4 +48,13 @@ inline const uint8_t* panel_of(const cw_weight& weight, int64_t panel) {
   return weight.data + panel * panel_bytes(weight.kind, weight.num_columns);
 }
 
+// Each matrix of a stack is one by itself.
+constexpr int64_t kStackAlignment = 64;
+
+inline cw_weight matrix_of(const cw_stack& s, int64_t index) {
+  int64_t bytes = num_panels(s.num_rows) * panel_bytes(s.kind, s.num_columns);
+  int64_t stride = (bytes + kStackAlignment - 1) / kStackAlignment * kStackAlignment;
+  return {s.data + index * stride, s.num_rows, s.num_columns, s.kind};
+}
+
 }  // namespace

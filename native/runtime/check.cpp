@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kMost = INT64_C(1) << 31;  // no size is larger: products fit 64 bits
 constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostFraction = INT64_C(1) << 32;
 
 bool is_size(int64_t size) { return size > 0 && size <= kMost; }
@@ -76,9 +77,7 @@ bool check(const cw_linear& a, Limits&) {
   return true;
 }
 
-bool is_activation(int64_t activation) {
-  return activation == CW_SILU || activation == CW_GELU_TANH;
-}
+bool is_activation(int64_t activation) { return activation >= CW_SILU && activation <= CW_RELU; }
 
 bool check(const cw_gated& a, Limits&) {
   return is_activation(a.activation) && a.x && a.out && a.x != a.out && is_sound(a.gate) && is_sound(a.up) &&
@@ -87,8 +86,8 @@ bool check(const cw_gated& a, Limits&) {
 }
 
 bool check(const cw_gate& a, Limits&) {
-  return is_activation(a.activation) && a.gate && a.up && a.out && is_size(a.width) && a.gate_stride >= a.width &&
-         a.up_stride >= a.width;
+  return is_activation(a.activation) && a.gate && a.out && is_size(a.width) &&
+         a.gate_stride >= a.width && (!a.up || a.up_stride >= a.width);
 }
 
 bool check(const cw_rotate& a, Limits& limits) {
@@ -127,6 +126,34 @@ bool check(const cw_sample& a, Limits&) {
     if (c.rest > kMostFraction || c.u < 0 || c.u >= kMostFraction) return false;
   }
   return true;
+}
+
+bool check(const cw_route& a, Limits&) {
+  if (!a.scores || !a.ids || !a.weights || a.num_experts < 1 || a.num_experts > kMostExperts)
+    return false;
+  if (a.num_chosen < 1 || a.num_chosen > a.num_experts) return false;
+  if (a.rule < CW_SOFTMAX_THEN_TOP || a.rule > CW_SIGMOID_THEN_TOP) return false;
+  if (a.num_groups < 1 || a.num_experts % a.num_groups) return false;
+  if (a.num_groups == 1) return true;
+  int64_t size = a.num_experts / a.num_groups;
+  return a.rule != CW_TOP_THEN_SOFTMAX && a.num_chosen_groups >= 1 &&
+         a.num_chosen_groups <= a.num_groups && a.num_counted >= 1 && a.num_counted <= size;
+}
+
+// A stack is as sound as its first matrix; the others lie behind it.
+bool is_sound_stack(const cw_stack& s) {
+  return s.num_matrices >= 1 && s.num_matrices <= kMostExperts &&
+         is_sound({s.data, s.num_rows, s.num_columns, s.kind});
+}
+
+bool check(const cw_experts& a, Limits&) {
+  if (a.rows != CW_TOKENS || !a.x || !a.ids || !a.weights || !a.out || a.x == a.out) return false;
+  if (!is_sound_stack(a.gate_up) || !is_sound_stack(a.down)) return false;
+  if (!is_activation(a.activation) && a.activation != CW_CLAMPED) return false;
+  if (a.activation == CW_CLAMPED && !(a.limit >= 0.0)) return false;
+  return a.gate_up.num_matrices == a.down.num_matrices && a.num_chosen >= 1 &&
+         a.num_chosen <= a.down.num_matrices && a.gate_up.num_columns == a.down.num_rows &&
+         a.gate_up.num_rows == 2 * a.down.num_columns;
 }
 
 template <class Arguments>
@@ -202,6 +229,10 @@ int64_t size_of(int64_t operation) {
       return sizeof(cw_attention);
     case CW_SAMPLE:
       return sizeof(cw_sample);
+    case CW_ROUTE:
+      return sizeof(cw_route);
+    case CW_EXPERTS:
+      return sizeof(cw_experts);
     default:
       return 0;
   }
@@ -231,6 +262,10 @@ cw_status check_operation(int64_t operation, const void* arguments, Limits& limi
       return checked<cw_attention>(arguments, limits);
     case CW_SAMPLE:
       return checked<cw_sample>(arguments, limits);
+    case CW_ROUTE:
+      return checked<cw_route>(arguments, limits);
+    case CW_EXPERTS:
+      return checked<cw_experts>(arguments, limits);
     default:
       return CW_BAD_ARGUMENT;
   }

@@ -28,6 +28,9 @@ std::string layout() {
   add(text, "cw_weight", sizeof(cw_weight),
       {FIELD(cw_weight, data), FIELD(cw_weight, num_rows),
        FIELD(cw_weight, num_columns), FIELD(cw_weight, kind)});
+  add(text, "cw_stack", sizeof(cw_stack),
+      {FIELD(cw_stack, data), FIELD(cw_stack, num_matrices), FIELD(cw_stack, num_rows),
+       FIELD(cw_stack, num_columns), FIELD(cw_stack, kind)});
   add(text, "cw_group", sizeof(cw_group),
       {FIELD(cw_group, page_table), FIELD(cw_group, pages_per_sequence),
        FIELD(cw_group, slots)});
@@ -105,6 +108,22 @@ std::string layout() {
       {FIELD(cw_sample, rows), FIELD(cw_sample, capacity), FIELD(cw_sample, raw),
        FIELD(cw_sample, edited), FIELD(cw_sample, vocab_size),
        FIELD(cw_sample, choices), FIELD(cw_sample, drawn)});
+  add(text, "cw_route", sizeof(cw_route),
+      {FIELD(cw_route, rows), FIELD(cw_route, capacity), FIELD(cw_route, scores),
+       FIELD(cw_route, num_experts), FIELD(cw_route, num_chosen), FIELD(cw_route, rule),
+       FIELD(cw_route, num_groups), FIELD(cw_route, num_chosen_groups),
+       FIELD(cw_route, num_counted), FIELD(cw_route, correction), FIELD(cw_route, factors),
+       FIELD(cw_route, score_multiplier), FIELD(cw_route, multiplier),
+       FIELD(cw_route, is_renormalized), FIELD(cw_route, least_sum), FIELD(cw_route, ids),
+       FIELD(cw_route, weights)});
+  add(text, "cw_experts", sizeof(cw_experts),
+      {FIELD(cw_experts, rows), FIELD(cw_experts, capacity), FIELD(cw_experts, x),
+       FIELD(cw_experts, norm_weight), FIELD(cw_experts, epsilon), FIELD(cw_experts, ids),
+       FIELD(cw_experts, weights), FIELD(cw_experts, num_chosen), FIELD(cw_experts, gate_up),
+       FIELD(cw_experts, down), FIELD(cw_experts, gate_up_bias), FIELD(cw_experts, down_bias),
+       FIELD(cw_experts, is_interleaved), FIELD(cw_experts, activation),
+       FIELD(cw_experts, alpha), FIELD(cw_experts, limit), FIELD(cw_experts, residual),
+       FIELD(cw_experts, out)});
   return text;
 }
 

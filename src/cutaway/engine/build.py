@@ -187,7 +187,7 @@ def _loaded(
             placed = pack_weights(transformer, source, targets)
         else:
             placed = keep_weights(transformer, source, targets, device=device)
-        if isinstance(source, Mxfp4Weights):
+        if isinstance(source, Mxfp4Weights) and not precision.is_packed:
             placed |= source.keep_stacks(transformer, targets, device=device)
         targets = {name: target for name, target in targets.items() if name not in placed}
         optional |= placed

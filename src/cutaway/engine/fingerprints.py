@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutaway.quantize.packed import Packed
+from cutaway.quantize.packed_stack import PackedStack
 
 
 def fingerprints(model: torch.nn.Module) -> dict[str, int]:
@@ -22,6 +23,8 @@ def fingerprints(model: torch.nn.Module) -> dict[str, int]:
     for name, module in modules:
         if isinstance(module, Packed):
             tensors[name] = module.packed.data
+        if isinstance(module, PackedStack):
+            tensors[name] = module.stack.data
     return {name: _sum_of_words(tensor.detach()) for name, tensor in tensors.items()}
 
 

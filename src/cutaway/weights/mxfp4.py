@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.weights import Target
-from cutaway.quantize.mxfp4 import BLOCK, Mxfp4Stack, unpack_mxfp4
+from cutaway.quantize.mxfp4 import BLOCK, Mxfp4Matrix, Mxfp4Stack, unpack_mxfp4
 from cutaway.quantize.scheme import Quantized
 from cutaway.weights.safetensors import SafetensorsWeights
 
@@ -70,8 +70,10 @@ class Mxfp4Weights:
         return numbers.transpose(1, 2)
 
     def quantized(self, name: str) -> Quantized | None:
-        """None for every tensor: experts are kept as stacks, the rest in full."""
-        return None  # a stack is no matrix; see keep_stacks
+        """A stack's matrices, one below the other; None for the rest, which are plain numbers."""
+        if name not in self._stacks:
+            return None
+        return Mxfp4Matrix(self._part(name, _BLOCKS).flatten(0, 1), self._part(name, _SCALES).flatten(0, 1))
 
     def release(self, name: str) -> None:
         """Nothing: what was read is the caller's."""

@@ -14,18 +14,19 @@ from cutaway.core.weights import Target
 from cutaway.host.pulse import PULSE
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split
+from cutaway.weights.pack_stacks import pack_stacks
 from cutaway.weights.source import WeightSource
 
 
 def pack_weights(
     module: nn.Module, source: WeightSource, targets: Mapping[str, Target]
 ) -> frozenset[str]:
-    """Put matrices in the native kernels' layouts in the places of those that targets name.
+    """Put matrices and stacks in the native kernels' layouts in the places that targets name.
 
     Tells which names went. The rest (norms, biases) is left to load_weights. Names and shapes
     were compared before.
     """
-    return _replace(module, source, targets, _pack)
+    return _replace(module, source, targets, _pack) | pack_stacks(module, source, targets)
 
 
 def keep_weights(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Protocol
 
@@ -38,7 +39,10 @@ class WeightSource(Protocol):
         ...
 
     def quantized(self, name: str) -> Quantized | None:
-        """A matrix as it is stored in fewer bits; None for plain numbers."""
+        """A matrix as it is stored in fewer bits; None for plain numbers.
+
+        Of a stack all matrices one below the other, each with its outputs as rows.
+        """
         ...
 
     def release(self, name: str) -> None:
@@ -74,12 +78,12 @@ class GgufWeights:
         return unpack(self._gguf, name)
 
     def quantized(self, name: str) -> Quantized | None:
-        """A matrix in its blocks; None for plain numbers and for tensors that are no matrix."""
+        """A matrix or a stack in its blocks; None for plain numbers and for vectors."""
         tensor = self._gguf.tensors[name]
-        if tensor.type in PLAIN or len(tensor.shape) != 2:
+        if tensor.type in PLAIN or len(tensor.shape) not in (2, 3):
             return None
-        rows, columns = tensor.shape
-        return BlockMatrix(tensor.type, (rows, columns), self._gguf.data(name))
+        *rows, columns = tensor.shape
+        return BlockMatrix(tensor.type, (math.prod(rows), columns), self._gguf.data(name))
 
     def release(self, name: str) -> None:
         """Hold no memory for a tensor that was read; it can be read again."""

@@ -3,27 +3,16 @@
 Built by native/build.py; where it is not built, is_available() is False and torch does the work.
 """
 
+from cutaway.kernels.native.attention import Rotation, Scoring, attend, attention, rotate, store
+from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
 from cutaway.kernels.native.library import is_available
-from cutaway.kernels.native.operations import (
-    Norm,
-    Operation,
-    Rotation,
-    Scoring,
-    attend,
-    attention,
-    gate,
-    gated,
-    gather,
-    linear,
-    norm,
-    rotate,
-    store,
-    take,
-)
+from cutaway.kernels.native.operation import Norm, Operation
+from cutaway.kernels.native.operations import gate, gated, gather, linear, norm, take
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
 from cutaway.kernels.native.sample import Choice, Drawn, Sampling
-from cutaway.kernels.native.structs import MAX_GROUPS, MOST_HEAD_SIZE, Activation
+from cutaway.kernels.native.stack import WeightStack
+from cutaway.kernels.native.structs import MAX_GROUPS, MOST_HEAD_SIZE, Activation, RoutingRule
 from cutaway.kernels.native.weight import Groups, Kind, PackedWeight
 
 __all__ = [
@@ -31,7 +20,9 @@ __all__ = [
     "MOST_HEAD_SIZE",
     "Activation",
     "Choice",
+    "Clamp",
     "Drawn",
+    "GroupChoice",
     "Groups",
     "Kind",
     "NativeStep",
@@ -41,10 +32,14 @@ __all__ = [
     "Pages",
     "Program",
     "Rotation",
+    "Routing",
+    "RoutingRule",
     "Sampling",
     "Scoring",
+    "WeightStack",
     "attend",
     "attention",
+    "experts",
     "gate",
     "gated",
     "gather",
@@ -53,6 +48,7 @@ __all__ = [
     "norm",
     "room",
     "rotate",
+    "route",
     "run",
     "store",
     "take",

@@ -18,7 +18,7 @@ from torch import Tensor
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native.library import check, library
-from cutaway.kernels.native.operations import Operation
+from cutaway.kernels.native.operation import Operation
 from cutaway.kernels.native.structs import MAX_GROUPS, Code, Group, StepStruct
 
 
@@ -101,16 +101,17 @@ class NativeStep:
         return NativeStep(StepStruct(num_tokens=count, num_logit_rows=count), ())
 
 
-def room(rows: int, width: int) -> Tensor:
+def room(rows: int, width: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """A buffer of zeros that costs no memory until touched, at an address fit for a register.
 
     numpy.zeros alone begins 16 bytes after a page, so that every access would touch two lines.
 
-    Shapes: [rows, width] float32.
+    Shapes: [rows, width], float32 or, for ids, int64.
     """
-    spare = numpy.zeros(rows * width + 15, numpy.float32)
-    first = -spare.ctypes.data % 64 // 4
-    return torch.from_numpy(spare[first : first + rows * width].reshape(rows, width))
+    spare = numpy.zeros(rows * width * dtype.itemsize + 63, numpy.uint8)
+    first = -spare.ctypes.data % 64
+    room = torch.from_numpy(spare[first : first + rows * width * dtype.itemsize])
+    return room.view(dtype).view(rows, width)
 
 
 def run(operation: Operation, step: NativeStep) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
-VERSION = 6  # CW_VERSION: raised whenever a struct or a field's meaning changes
+VERSION = 7  # CW_VERSION: raised whenever a struct or a field's meaning changes
 MAX_SEGMENTS = 4
 MAX_GROUPS = 4
 MOST_HEAD_SIZE = 256
@@ -29,6 +29,8 @@ class Code(IntEnum):
     ATTEND = 8
     ATTENTION = 9
     SAMPLE = 10
+    ROUTE = 11
+    EXPERTS = 12
 
 
 class Rows(IntEnum):
@@ -43,6 +45,17 @@ class Activation(IntEnum):
 
     SILU = 0
     GELU_TANH = 1
+    GELU = 2
+    RELU = 3
+    CLAMPED = 4  # of experts alone
+
+
+class RoutingRule(IntEnum):
+    """How a router's scores become weights, and which experts are chosen by them."""
+
+    SOFTMAX_THEN_TOP = 0
+    TOP_THEN_SOFTMAX = 1
+    SIGMOID_THEN_TOP = 2
 
 
 class Status(IntEnum):
@@ -66,6 +79,16 @@ class Status(IntEnum):
 class Weight(ctypes.Structure):
     _fields_ = [
         ("data", _Pointer),
+        ("num_rows", _Int),
+        ("num_columns", _Int),
+        ("kind", _Int),
+    ]
+
+
+class StackStruct(ctypes.Structure):
+    _fields_ = [
+        ("data", _Pointer),
+        ("num_matrices", _Int),
         ("num_rows", _Int),
         ("num_columns", _Int),
         ("kind", _Int),
@@ -278,6 +301,49 @@ class Sample(ctypes.Structure):
     ]
 
 
+class RouteStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("scores", _Pointer),
+        ("num_experts", _Int),
+        ("num_chosen", _Int),
+        ("rule", _Int),
+        ("num_groups", _Int),
+        ("num_chosen_groups", _Int),
+        ("num_counted", _Int),
+        ("correction", _Pointer),
+        ("factors", _Pointer),
+        ("score_multiplier", _Float),
+        ("multiplier", _Float),
+        ("is_renormalized", _Int),
+        ("least_sum", _Float),
+        ("ids", _Pointer),
+        ("weights", _Pointer),
+    ]
+
+
+class ExpertsStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("norm_weight", _Pointer),
+        ("epsilon", _Float),
+        ("ids", _Pointer),
+        ("weights", _Pointer),
+        ("num_chosen", _Int),
+        ("gate_up", StackStruct),
+        ("down", StackStruct),
+        ("gate_up_bias", _Pointer),
+        ("down_bias", _Pointer),
+        ("is_interleaved", _Int),
+        ("activation", _Int),
+        ("alpha", _Float),
+        ("limit", _Float),
+        ("residual", _Pointer),
+        ("out", _Pointer),
+    ]
+
+
 STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.GATHER: Gather,
     Code.TAKE: Take,
@@ -290,4 +356,6 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.ATTEND: Attend,
     Code.ATTENTION: Attention,
     Code.SAMPLE: Sample,
+    Code.ROUTE: RouteStruct,
+    Code.EXPERTS: ExpertsStruct,
 }

@@ -59,7 +59,7 @@ class Kind(IntEnum):
         return 16 if self in (Kind.Q8_HALVES, Kind.Q4_HALVES) else GROUP_COLUMNS
 
 
-_PANEL_ROWS: Final = 16
+PANEL_ROWS: Final = 16
 
 _FROM_DTYPE: Final[Mapping[torch.dtype, int]] = {
     torch.float32: 0,
@@ -171,12 +171,12 @@ class PackedWeight:
         rows, columns = shape
         if not kind.is_integer or columns % GROUP_COLUMNS:
             raise AssertionError(f"{columns} columns cannot become {kind.name}")
-        num_panels = -(-rows // _PANEL_ROWS)
-        data = torch.empty(_packed_bytes(kind, shape), dtype=torch.uint8)
+        num_panels = -(-rows // PANEL_ROWS)
+        data = torch.empty(packed_bytes(kind, shape), dtype=torch.uint8)
         panels = data.view(num_panels, columns // GROUP_COLUMNS, -1)
         first = 0
         for chunk in chunks:
-            count = -(-len(chunk.quants) // _PANEL_ROWS)
+            count = -(-len(chunk.quants) // PANEL_ROWS)
             if not _put_groups(panels[first : first + count], chunk, kind):
                 return None
             first += count
@@ -192,24 +192,45 @@ class PackedWeight:
 
     def rows(self, indices: Tensor) -> Tensor:
         """Some rows in float32, unpacking no panel but theirs. Shapes: [T] -> [T, K]."""
-        panel_of = indices // _PANEL_ROWS
+        panel_of = indices // PANEL_ROWS
         panels = torch.tensor(sorted(set(cast("list[int]", panel_of.tolist()))))
-        data = self.data.view(-1, self.data.numel() // -(-self.num_rows // _PANEL_ROWS))[panels]
-        part = PackedWeight(data, len(panels) * _PANEL_ROWS, self.num_columns, self.kind)
+        data = self.data.view(-1, self.data.numel() // -(-self.num_rows // PANEL_ROWS))[panels]
+        part = PackedWeight(data, len(panels) * PANEL_ROWS, self.num_columns, self.kind)
         at = torch.searchsorted(panels, panel_of)
-        return part.dense()[at * _PANEL_ROWS + indices % _PANEL_ROWS]
+        return part.dense()[at * PANEL_ROWS + indices % PANEL_ROWS]
 
     @property
     def num_bytes(self) -> int:
         """Bytes that it takes, scales included."""
         return self.data.nbytes
 
+    def panels(self) -> Tensor:
+        """The bytes of each 16 rows. Shapes: [panels, bytes]."""
+        return self.data.view(-(-self.num_rows // PANEL_ROWS), -1)
+
+    def lanes(self) -> tuple[Tensor, ...]:
+        """The bytes of single rows: a group's scales and then its integers, or plain numbers.
+
+        Shapes: [panels, groups or columns, words, 16, bytes of a word] each.
+        """
+        panels = self.panels()
+        if not self.kind.is_integer:
+            return (panels.view(len(panels), self.num_columns, 1, PANEL_ROWS, -1),)
+        groups = panels.view(len(panels), self.num_columns // GROUP_COLUMNS, -1)
+        size = PANEL_ROWS * (GROUP_COLUMNS if self.kind.has_bytes else GROUP_COLUMNS // 2)
+        first = groups.shape[2] - size
+        return (
+            groups[:, :, :first].unflatten(2, (-1, PANEL_ROWS, 2)),
+            groups[:, :, first:].unflatten(2, (-1, PANEL_ROWS, 4)),
+        )
+
     def struct(self) -> structs.Weight:
         """The form that native operations take; it points into this weight's memory."""
         return structs.Weight(self.data.data_ptr(), self.num_rows, self.num_columns, self.kind)
 
 
-def _packed_bytes(kind: Kind, shape: tuple[int, int]) -> int:
+def packed_bytes(kind: Kind, shape: tuple[int, int]) -> int:
+    """Bytes that a matrix takes. Raises AssertionError where it cannot be packed."""
     num_bytes = library().cw_packed_bytes(kind, *shape)
     if num_bytes <= 0:
         raise AssertionError(f"a matrix of shape {shape} cannot be packed")
@@ -230,18 +251,18 @@ def _put_groups(panels: Tensor, chunk: Groups, kind: Kind) -> bool:
         if (half.isinf() & number.isfinite()).any():
             return False
         # [panels, rows, groups, parts] -> [panels, groups, parts, rows]
-        parts = _whole_panels(half).view(num_panels, _PANEL_ROWS, num_groups, -1)
+        parts = _whole_panels(half).view(num_panels, PANEL_ROWS, num_groups, -1)
         laid = parts.permute(0, 2, 3, 1).reshape(num_panels, num_groups, -1).contiguous()
         laid = laid.view(torch.uint8)
         panels[:, :, at : at + laid.shape[2]] = laid
         at += laid.shape[2]
     quants = _whole_panels(chunk.quants)
     if kind.has_bytes:
-        words = (quants.view(torch.uint8) ^ 128).view(num_panels, _PANEL_ROWS, num_groups, 8, 4)
+        words = (quants.view(torch.uint8) ^ 128).view(num_panels, PANEL_ROWS, num_groups, 8, 4)
     else:
-        low, high = quants.view(num_panels, _PANEL_ROWS, num_groups, 2, 4, 4).unbind(3)
+        low, high = quants.view(num_panels, PANEL_ROWS, num_groups, 2, 4, 4).unbind(3)
         words = low | (high << 4)
-    panels[:, :, at:].view(num_panels, num_groups, -1, _PANEL_ROWS, 4).copy_(
+    panels[:, :, at:].view(num_panels, num_groups, -1, PANEL_ROWS, 4).copy_(
         words.permute(0, 2, 3, 1, 4)
     )
     return True
@@ -249,7 +270,7 @@ def _put_groups(panels: Tensor, chunk: Groups, kind: Kind) -> bool:
 
 def _whole_panels(rows: Tensor) -> Tensor:
     """Rows with zeros after them, up to a multiple of 16."""
-    missing = -len(rows) % _PANEL_ROWS
+    missing = -len(rows) % PANEL_ROWS
     if not missing:
         return rows.contiguous()
     return torch.cat((rows, rows.new_zeros(missing, rows.shape[1])))
@@ -260,7 +281,7 @@ def _pack(
 ) -> PackedWeight | None:
     rows, columns = shape
     # torch aligns to 64 bytes, which is what a register wants.
-    data = torch.empty(_packed_bytes(kind, shape), dtype=torch.uint8)
+    data = torch.empty(packed_bytes(kind, shape), dtype=torch.uint8)
     order = 0
     if row_order is not None:
         if row_order.dtype != torch.int64 or row_order.shape != (rows,):

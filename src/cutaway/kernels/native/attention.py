@@ -1,0 +1,140 @@
+"""Native operations of attention: heads turned, stored and attended to. Arguments are checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cutaway.kernels.native import structs
+from cutaway.kernels.native.operation import (
+    Norm,
+    Operation,
+    address,
+    require,
+    require_matrix,
+    require_spaced,
+    require_vector,
+)
+from cutaway.kernels.native.pages import Pages
+from cutaway.kernels.native.structs import Code, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Cosines and sines [rows, C'/2]: one row per position, or per token of the step."""
+
+    cos: Tensor
+    sin: Tensor
+    is_by_token: bool = False
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How products of queries and keys become scores, and which of them count.
+
+    cap:    scores become cap * tanh(score / cap).
+    window: keys that a query sees, its own included.
+    """
+
+    softmax_scale: float
+    cap: float | None = None
+    window: int | None = None
+
+
+def rotate(x: Tensor, rotation: Rotation, *, out: Tensor, norm: Norm | None = None) -> Operation:
+    """Heads of x, normalized if asked, turned by position. Shapes: x, out [T, heads, C]."""
+    rows, num_heads, head_size = x.shape
+    require_spaced(x, (rows, num_heads, head_size))
+    require_spaced(out, (rows, num_heads, head_size))
+    if norm is not None:
+        require_vector(norm.weight, head_size)
+    arguments = structs.Rotate(
+        *(Rows.TOKENS, rows, x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0)),
+        *(num_heads, head_size, address(norm.weight if norm else None)),
+        *(norm.epsilon if norm else 0.0, _rotation(rotation, head_size)),
+    )
+    kept = (x, out, norm.weight if norm else None, rotation.cos, rotation.sin)
+    return Operation(Code.ROTATE, arguments, kept)
+
+
+def store(key: Tensor, value: Tensor, pages: Pages) -> Operation:
+    """Write the step's keys and values to their slots. Shapes: key, value [T, G, C]."""
+    for each in (key, value):
+        require_spaced(each, (len(key), *pages.keys.shape[2:]))
+    arguments = structs.Store(
+        *(Rows.TOKENS, len(key), key.data_ptr(), value.data_ptr()),
+        *(key.stride(0), value.stride(0), pages.struct()),
+    )
+    return Operation(Code.STORE, arguments, (key, value, *pages.tensors))
+
+
+def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: Scoring) -> Operation:
+    """Causal attention of each sequence's last tokens over its pages.
+
+    Shapes: query [T, H, C], out [T, H, C] or [T, H * C]; H is a multiple of G.
+    """
+    rows, num_heads, head_size = query.shape
+    require_spaced(query, (rows, num_heads, head_size))
+    require_matrix(out.flatten(1), num_heads * head_size, rows)
+    require_heads(num_heads, head_size, pages)
+    arguments = structs.Attend(
+        *(Rows.TOKENS, rows, query.data_ptr(), query.stride(0), num_heads),
+        *(_scoring(scoring), pages.struct(), out.data_ptr()),
+    )
+    return Operation(Code.ATTEND, arguments, (query, out, *pages.tensors))
+
+
+def attention(
+    qkv: Tensor,
+    pages: Pages,
+    *,
+    num_heads: int,
+    rotation: Rotation,
+    out: Tensor,
+    scoring: Scoring,
+    query_norm: Norm | None = None,
+    key_norm: Norm | None = None,
+) -> Operation:
+    """rotate, store and attend in one: bit for bit what the three give one after another.
+
+    Shapes: qkv [T, (H + 2 G) * C], query heads first, out [T, H * C].
+    """
+    num_groups, head_size = pages.keys.shape[2:]
+    require_matrix(qkv, (num_heads + 2 * num_groups) * head_size)
+    require_matrix(out, num_heads * head_size, len(qkv))
+    require_heads(num_heads, head_size, pages)
+    norms = [each for each in (query_norm, key_norm) if each is not None]
+    for each in norms:
+        require_vector(each.weight, head_size)
+    require(len({each.epsilon for each in norms}) <= 1, "both norms have one epsilon")
+    query_weight = query_norm.weight if query_norm else None
+    key_weight = key_norm.weight if key_norm else None
+    arguments = structs.Attention(
+        *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, _scoring(scoring)),
+        *(address(query_weight), address(key_weight), norms[0].epsilon if norms else 0.0),
+        *(_rotation(rotation, head_size), pages.struct(), out.data_ptr()),
+    )
+    kept = (qkv, out, *pages.tensors, rotation.cos, rotation.sin)
+    return Operation(Code.ATTENTION, arguments, (*kept, query_weight, key_weight))
+
+
+def _rotation(rotation: Rotation, head_size: int) -> structs.RotationStruct:
+    rows, half = rotation.cos.shape
+    require_matrix(rotation.cos, half)
+    require_matrix(rotation.sin, half, rows)
+    require(2 * half <= head_size, "no more pairs turn than a head has")
+    return structs.RotationStruct(
+        *(rotation.cos.data_ptr(), rotation.sin.data_ptr()),
+        *(rows, half, int(rotation.is_by_token)),
+    )
+
+
+def _scoring(scoring: Scoring) -> structs.ScoringStruct:
+    return structs.ScoringStruct(scoring.softmax_scale, scoring.cap or 0.0, scoring.window or 0)
+
+
+def require_heads(num_heads: int, head_size: int, pages: Pages) -> None:
+    num_groups, page_head_size = pages.keys.shape[2:]
+    require(num_heads % num_groups == 0, "query heads are a multiple of key-value heads")
+    require(head_size == page_head_size, "query and pages have one head size")

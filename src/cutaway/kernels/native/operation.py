@@ -1,0 +1,82 @@
+"""A native operation as data, and the checks that every one's tensors pass.
+
+Every tensor is float32 on the CPU unless said otherwise. Rows of buffers are room: a step uses
+as many as it has. Letters as in native/cutaway.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cutaway.kernels.native.structs import Code
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One call of a native kernel, and what must stay in memory while it may run."""
+
+    code: Code
+    arguments: ctypes.Structure
+    kept: tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """RMS norm before an operation. Shapes: weight [K]."""
+
+    weight: Tensor
+    epsilon: float
+
+
+def require(is_met: bool, sentence: str) -> None:
+    """Raise our own fault, also where assertions are off: a wrong pointer would follow."""
+    if not is_met:
+        raise AssertionError(sentence)
+
+
+def require_float(x: Tensor) -> None:
+    """Raise unless a tensor is float32 on the CPU."""
+    is_sound = x.dtype == torch.float32 and x.device.type == "cpu"
+    require(is_sound, f"a tensor is {x.dtype} on {x.device}; native kernels take float32 on cpu")
+
+
+def require_matrix(x: Tensor, width: int, rows: int | None = None) -> None:
+    """Contiguous float32 [rows, width]; any number of rows from 1 where none is given."""
+    require_float(x)
+    is_sound = x.dim() == 2 and x.shape[1] == width and x.is_contiguous() and len(x) > 0
+    is_sound = is_sound and (rows is None or len(x) == rows)
+    require(is_sound, f"shape {tuple(x.shape)} is not a contiguous [{rows or 'rows'}, {width}]")
+
+
+def require_vector(x: Tensor, width: int) -> None:
+    """Raise unless a tensor is contiguous float32 [width]."""
+    require_float(x)
+    is_sound = x.shape == (width,) and x.is_contiguous()
+    require(is_sound, f"shape {tuple(x.shape)} is not a contiguous [{width}]")
+
+
+def require_spaced(x: Tensor, shape: tuple[int, ...]) -> None:
+    """Rows may lie apart; inside a row all is contiguous, and rows do not overlap."""
+    require_float(x)
+    require(tuple(x.shape) == shape and shape[0] > 0, f"shape {tuple(x.shape)} is not {shape}")
+    inner = 1
+    for size, stride in zip(reversed(shape[1:]), reversed(x.stride()[1:]), strict=True):
+        require(size == 1 or stride == inner, "a row is not contiguous")
+        inner *= size
+    require(x.stride(0) >= inner, "rows overlap")
+
+
+def require_apart(x: Tensor, out: Tensor) -> None:
+    """Raise where input and output of a product overlap."""
+    begin, end = x.data_ptr(), x.data_ptr() + x.nbytes
+    is_apart = out.data_ptr() >= end or out.data_ptr() + out.nbytes <= begin
+    require(is_apart, "input and output of a product share memory")
+
+
+def address(x: Tensor | None) -> int:
+    """Where a tensor's numbers lie; 0 for none."""
+    return 0 if x is None else x.data_ptr()

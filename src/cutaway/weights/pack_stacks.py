@@ -1,0 +1,84 @@
+"""A model's stacks of matrices in the native kernels' layouts, whatever tensors make up one.
+
+It knows neither architectures nor what a stack is for: targets say which rows come from where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from torch import nn
+
+from cutaway.core.weights import Target
+from cutaway.host.pulse import PULSE
+from cutaway.kernels.native import Kind, PackedWeight, WeightStack
+from cutaway.quantize.packed import Packed
+from cutaway.quantize.packed_stack import PackedStack
+from cutaway.quantize.stack import DenseStack
+from cutaway.weights.source import WeightSource
+
+
+def pack_stacks(
+    module: nn.Module, source: WeightSource, targets: Mapping[str, Target]
+) -> frozenset[str]:
+    """Put packed stacks in the places of those that targets name; the names that went."""
+    taken: set[str] = set()
+    for path, parts in _stacks(module, targets).items():
+        packed = {name: _pack_rows(source, name, target) for name, target in parts.items()}
+        if len({weight.kind for weight in packed.values()}) > 1:
+            packed = {name: _widen(weight) for name, weight in packed.items()}
+        parent, _, attribute = path.rpartition(".")
+        shape = cast(DenseStack, module.get_submodule(path)).weight.shape
+        kind = next(iter(packed.values())).kind
+        stack = WeightStack.zeros(*shape, kind)
+        for name, weight in packed.items():
+            for expert, first, rows in _places(parts[name], stack):
+                stack.put(expert, weight, first=first, rows=rows)
+            source.release(name)
+            PULSE.beat()
+        setattr(module.get_submodule(parent), attribute, PackedStack(stack))
+        taken |= packed.keys()
+    return frozenset(taken)
+
+
+def _stacks(module: nn.Module, targets: Mapping[str, Target]) -> dict[str, dict[str, Target]]:
+    """The tensors of each stack, by the path of its module."""
+    stacks = {path for path, part in module.named_modules() if isinstance(part, DenseStack)}
+    found: dict[str, dict[str, Target]] = {}
+    for name, target in targets.items():
+        path = target.parameter.removesuffix(".weight")
+        if path in stacks:
+            found.setdefault(path, {})[name] = target
+    return found
+
+
+def _pack_rows(source: WeightSource, name: str, target: Target) -> PackedWeight:
+    """All rows of a tensor, those of its matrices one below the other."""
+    stored = source.quantized(name)
+    packed = None if stored is None else stored.packed(None)
+    if packed is None:
+        numbers = source.tensor(name)
+        if target.is_transposed:
+            numbers = numbers.transpose(-1, -2)
+        packed = Packed.of(numbers.flatten(0, -2), row_order=None, widens=stored is not None)
+    return packed.packed
+
+
+def _widen(weight: PackedWeight) -> PackedWeight:
+    """The same numbers in 8 bits per group of 32, in which any kind finds its place."""
+    kind = Kind.F32 if weight.num_columns % 32 else Kind.Q8
+    return weight if weight.kind is kind else PackedWeight.from_matrix(weight.dense(), kind)
+
+
+def _places(target: Target, stack: WeightStack) -> Iterator[tuple[int, int, slice]]:
+    """Which experts a tensor has, where each one's rows begin in it, and which rows they are."""
+    every = slice(None)
+    first, *rest = (*target.part, every, every)
+    rows = cast(slice, rest[0])
+    if isinstance(first, int):
+        yield first, 0, rows
+        return
+    count = len(range(stack.num_rows)[rows])
+    for index, expert in enumerate(range(stack.num_matrices)[first]):
+        yield expert, index * count, rows
