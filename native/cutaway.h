@@ -150,27 +150,36 @@ typedef struct {
   int64_t most_tokens;  // for which x has room
 } cw_take;
 
-// out = residual + rms_norm(x + add) * weight; sum = x + add where add is given (sum may be x
-// itself). residual may be null, and is not out.
+// What rows are divided by, if anything: their root mean square, or their deviation from the mean,
+// which is taken off first.
+typedef enum { CW_NO_NORM = 0, CW_RMS_NORM = 1, CW_LAYER_NORM = 2 } cw_norm_kind;
+
+typedef struct {
+  const float* weight;  // [width], times which, or null
+  const float* bias;    // [width], plus which, or null
+  double epsilon;       // added to the mean of squares
+  int64_t kind;         // cw_norm_kind
+} cw_norming;
+
+// out = residual + norm(x + add); sum = x + add where add is given (sum may be x itself). residual
+// may be null, and is not out.
 typedef struct {
   CW_ROWS_FIELDS
   const float* x;       // [rows, D]
   const float* add;     // [rows, D] or null
   float* sum;           // [rows, D]; null exactly when add is
-  const float* weight;  // [D]
-  float* out;           // [rows, D]
+  cw_norming norm;
+  float* out;  // [rows, D]
   int64_t width;
-  double epsilon;
   const float* residual;  // [rows, D] or null
 } cw_norm;
 
-// out = residual + (rms_norm(x) * weights' + bias); norm, bias and residual may be null. The
+// out = residual + (norm(x) * weights' + bias); bias and residual may be null. The
 // outputs of all segments stand side by side. out may be residual.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* x;            // [rows, K]
-  const float* norm_weight;  // [K] or null
-  double epsilon;
+  const float* x;  // [rows, K]
+  cw_norming norm;
   int64_t num_segments;
   cw_weight segments[CW_MAX_SEGMENTS];
   const float* biases[CW_MAX_SEGMENTS];  // [N of the segment] or null
@@ -184,15 +193,17 @@ typedef enum {
   CW_GELU_TANH = 1,
   CW_GELU = 2,
   CW_RELU = 3,
-  CW_CLAMPED = 4  // of experts alone: gpt-oss's gate, which changes the value too
+  CW_CLAMPED = 4,   // of experts alone: gpt-oss's gate, which changes the value too
+  CW_SIGMOID = 5,   // of cw_gate alone, as those below
+  CW_IDENTITY = 6,
+  CW_CAPPED = 7  // cap * tanh(x / cap)
 } cw_activation;
 
 // out = activation(gate) * up of the normalized x; the two weights have one shape.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* x;            // [rows, K]
-  const float* norm_weight;  // [K] or null
-  double epsilon;
+  const float* x;  // [rows, K]
+  cw_norming norm;
   cw_weight gate;
   cw_weight up;
   const float* gate_bias;  // [F] or null
@@ -201,16 +212,23 @@ typedef struct {
   int64_t activation;      // cw_activation
 } cw_gated;
 
-// out = activation(gate) * up, or activation(gate) where up is null.
+// out = residual + multiplier * activation(gate) * up; up and residual may be null.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* gate;  // rows gate_stride apart
-  const float* up;    // rows up_stride apart, or null
+  const float* gate;  // [rows, H, F], rows gate_stride apart, heads gate_head_stride
+  const float* up;    // [rows, H, F] likewise, or null
   int64_t gate_stride;
   int64_t up_stride;
-  float* out;  // [rows, F]
-  int64_t width;
-  int64_t activation;  // cw_activation
+  int64_t gate_head_stride;
+  int64_t up_head_stride;
+  int64_t num_heads;
+  int64_t width;           // F
+  int64_t is_scalar;       // whether gate has one number for each head
+  int64_t activation;      // cw_activation
+  double cap;              // of CW_CAPPED
+  double multiplier;
+  const float* residual;  // [rows, H * F] or null; may be out
+  float* out;             // [rows, H * F]; may be gate or up where they lie so
 } cw_gate;
 
 // Cosines and sines, one row per position; or one per token where by_token is not 0.
@@ -222,17 +240,17 @@ typedef struct {
   int64_t by_token;
 } cw_rotation;
 
-// Heads of x normalized where norm_weight is given, then turned.
+// Heads of x normalized, then turned.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* x;  // [T, heads, C], tokens x_stride apart
+  const float* x;  // [T, heads, C], tokens x_stride apart, heads x_head_stride
   int64_t x_stride;
+  int64_t x_head_stride;
   float* out;  // [T, heads, C], tokens out_stride apart; may be x
   int64_t out_stride;
   int64_t num_heads;
   int64_t head_size;
-  const float* norm_weight;  // [C] or null
-  double epsilon;
+  cw_norming norm;
   cw_rotation rotation;
 } cw_rotate;
 
@@ -257,6 +275,8 @@ typedef struct {
   double softmax_scale;
   double cap;      // scores become cap * tanh(score / cap); 0: as they are
   int64_t window;  // keys that a query sees, its own included; 0: all before it
+  int64_t num_first;   // keys of a sequence that stay visible before the window
+  const float* sinks;  // [H] scores that take part in the softmax and bring no value, or null
 } cw_scoring;
 
 // Write keys and values of the step's tokens to their slots.
@@ -286,9 +306,9 @@ typedef struct {
   const float* qkv;  // [T, H + 2 G, C]
   int64_t num_heads;
   cw_scoring scoring;
-  const float* query_norm;  // [C] or null
-  const float* key_norm;    // [C] or null
-  double epsilon;
+  cw_norming query_norm;
+  cw_norming key_norm;
+  cw_norming value_norm;
   cw_rotation rotation;
   cw_pages pages;
   float* out;  // [T, H * C]
@@ -357,9 +377,8 @@ typedef struct {
 // weight * (down (activation(gate) * up + bias)), gate and up of the normalized x: see cw_gated.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* x;            // [T, D]
-  const float* norm_weight;  // [D] or null
-  double epsilon;
+  const float* x;  // [T, D]
+  cw_norming norm;
   const int64_t* ids;        // [T, K], each below E; what is not counts as expert 0
   const float* weights;      // [T, K]
   int64_t num_chosen;        // K

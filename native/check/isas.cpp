@@ -102,21 +102,89 @@ void compare_products(int64_t kind) {
   int64_t count = pick(1, 30);
   Weight gate(kind, rows, columns), up(kind, rows, columns);
   std::vector<float> x = numbers(count * columns), norm = numbers(columns), bias = numbers(rows);
-  std::vector<float> residual = numbers(count * rows);
+  std::vector<float> residual = numbers(count * rows), shift = numbers(columns);
   cw_step step{};
   step.num_tokens = count;
-  int64_t activation = pick(CW_SILU, CW_GELU_TANH);
+  int64_t activation = pick(CW_SILU, CW_RELU);
+  cw_norming before{norm.data(), pick(0, 1) ? shift.data() : nullptr, 1e-5,
+                    pick(CW_RMS_NORM, CW_LAYER_NORM)};
   compare("linear " + std::to_string(kind), [&] {
     std::vector<float> out(static_cast<size_t>(count * rows)), product = out;
-    cw_linear linear{CW_TOKENS, count,         x.data(),      norm.data(),     1e-5,
+    cw_linear linear{CW_TOKENS, count,         x.data(),      before,
                      1,         {gate.weight}, {bias.data()}, residual.data(), out.data()};
-    cw_gated gated{CW_TOKENS,   count,     x.data(),    nullptr, 0.0,
+    cw_gated gated{CW_TOKENS,   count,     x.data(),    {},
                    gate.weight, up.weight, bias.data(), nullptr, product.data(),
                    activation};
     require(!cw_run(CW_LINEAR, &linear, sizeof linear, &step), "linear");
     require(!cw_run(CW_GATED, &gated, sizeof gated, &step), "gated");
     return bytes_of(out) + bytes_of(product);
   });
+}
+
+struct Stack {
+  uint8_t* memory;
+  cw_stack stack;
+
+  Stack(int64_t kind, int64_t count, int64_t rows, int64_t columns) {
+    size_t size = static_cast<size_t>(cw_packed_bytes(kind, rows, columns) + 63) / 64 * 64;
+    memory = static_cast<uint8_t*>(aligned_alloc(64, size * static_cast<size_t>(count)));
+    for (int64_t i = 0; i < count; i++) {
+      Weight one(kind, rows, columns);
+      memcpy(memory + static_cast<size_t>(i) * size, one.memory,
+             static_cast<size_t>(cw_packed_bytes(kind, rows, columns)));
+    }
+    stack = {memory, count, rows, columns, kind};
+  }
+  ~Stack() { free(memory); }
+  Stack(const Stack&) = delete;
+};
+
+void compare_experts(int64_t kind) {
+  int64_t num_experts = 4 * pick(1, 3), chosen = pick(1, 4), count = pick(1, 30);
+  bool is_integer = kind >= CW_Q8;
+  int64_t width = is_integer ? 32 * pick(1, 8) : pick(1, 100);
+  int64_t inner = is_integer ? 32 * pick(1, 8) : pick(1, 100);
+  Stack gate_up(kind, num_experts, 2 * inner, width), down(kind, num_experts, width, inner);
+  std::vector<float> x = numbers(count * width), scores = numbers(count * num_experts, 3.0f);
+  std::vector<float> first = numbers(num_experts * 2 * inner), second = numbers(num_experts * width);
+  std::vector<float> correction = numbers(num_experts), residual = numbers(count * width);
+  int64_t rule = pick(CW_SOFTMAX_THEN_TOP, CW_SIGMOID_THEN_TOP);
+  int64_t num_groups = rule == CW_TOP_THEN_SOFTMAX || pick(0, 1) ? 1 : 4;
+  int64_t activation = pick(CW_SILU, CW_CLAMPED), is_interleaved = pick(0, 1);
+  cw_step step{};
+  step.num_tokens = count;
+  compare("experts " + std::to_string(kind), [&] {
+    std::vector<int64_t> ids(static_cast<size_t>(count * chosen));
+    std::vector<float> weights(ids.size()), out(x.size());
+    cw_route route{CW_TOKENS,  count, scores.data(),     num_experts, chosen,     rule,
+                   num_groups, 2,     1,                 correction.data(), nullptr, 1.0,
+                   1.5,        1,     1e-20,             ids.data(),  weights.data()};
+    cw_experts experts{CW_TOKENS,     count,         x.data(),      {},           ids.data(),
+                       weights.data(), chosen,       gate_up.stack, down.stack,   first.data(),
+                       second.data(),  is_interleaved, activation,  1.7,          2.0,
+                       residual.data(), out.data()};
+    require(!cw_run(CW_ROUTE, &route, sizeof route, &step), "route");
+    require(!cw_run(CW_EXPERTS, &experts, sizeof experts, &step), "experts");
+    return bytes_of(ids) + bytes_of(weights) + bytes_of(out);
+  });
+}
+
+void compare_gates() {
+  int64_t count = pick(1, 20), heads = pick(1, 4), width = pick(1, 80), gap = pick(0, 5);
+  int64_t activations[] = {CW_SILU, CW_GELU_TANH, CW_GELU,    CW_RELU,
+                           CW_SIGMOID, CW_IDENTITY,  CW_CAPPED};
+  int64_t stride = heads * (width + gap);
+  std::vector<float> gate = numbers(count * stride), up = numbers(count * stride);
+  cw_step step{};
+  step.num_tokens = count;
+  for (int64_t activation : activations)
+    compare("gate " + std::to_string(activation), [&] {
+      std::vector<float> out(static_cast<size_t>(count * heads * width));
+      cw_gate a{CW_TOKENS, count, gate.data(), up.data(), stride, stride, width + gap,
+                width + gap, heads, width, 0, activation, 3.0, 1.5, nullptr, out.data()};
+      require(!cw_run(CW_GATE, &a, sizeof a, &step), "gate");
+      return bytes_of(out);
+    });
 }
 
 void compare_samples() {
@@ -148,6 +216,9 @@ void compare_attention(int64_t kind) {
   int64_t size = pick(0, 1) ? 16 * pick(1, 5) : pick(1, 80);
   int64_t window = pick(0, 1) ? pick(1, 300) : 0;
   double cap = pick(0, 2) ? 0.0 : 2.0;
+  int64_t num_first = pick(0, 1) ? pick(1, 300) : 0;
+  bool has_sinks = pick(0, 1);
+  std::vector<float> sinks = numbers(heads);
   int64_t half = pick(0, size / 2), queries[] = {1, pick(1, 8), pick(9, 40)}, table_width = 60;
   std::vector<int64_t> starts{0}, contexts, table, slots, positions;
   int64_t num_pages = 3 * table_width;
@@ -190,8 +261,9 @@ void compare_attention(int64_t kind) {
                    size};
     cw_attention a{CW_TOKENS, count,
                    qkv.data(), heads,
-                   {0.3, cap, window}, norm.data(),
-                   nullptr, 1e-6,
+                   {0.3, cap, window, window ? num_first : 0, has_sinks ? sinks.data() : nullptr},
+                   {norm.data(), nullptr, 1e-6, CW_RMS_NORM}, {},
+                   {nullptr, nullptr, 1e-6, CW_RMS_NORM},
                    {cos.data(), sin.data(), 500, half, 0}, pages,
                    out.data()};
     require(!cw_run(CW_ATTENTION, &a, sizeof a, &step), "attention");
@@ -206,6 +278,8 @@ int main(int argc, char** argv) {
   int rounds = argc > 1 ? atoi(argv[1]) : 5;
   for (int round = 0; round < rounds; round++) {
     for (int64_t kind = CW_F32; kind <= CW_Q4_HALVES; kind++) compare_products(kind);
+    for (int64_t kind = CW_F32; kind <= CW_Q4_HALVES; kind++) compare_experts(kind);
+    compare_gates();
     compare_samples();
     for (int64_t kind = CW_F32; kind <= CW_Q8; kind++) compare_attention(kind);
   }

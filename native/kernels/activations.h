@@ -144,8 +144,7 @@ struct Activations {
 // What a linear does before it multiplies.
 struct Preparation {
   const float* x;
-  const float* norm_weight;
-  double epsilon;
+  cw_norming norm;
   int64_t num_rows;
   int64_t width;
   bool needs_floats;
@@ -163,8 +162,8 @@ inline bool prepares_alone(const Preparation& p) {
 inline void prepare_row(const Preparation& p, int64_t from, int64_t to, float* floats,
                         QuantizedGroup* all, SplitGroup* splits) {
   const float* x = p.x + from * p.width;
-  if (p.norm_weight) {
-    normalize(x, p.norm_weight, p.epsilon, p.width, floats);
+  if (p.norm.kind) {
+    normalize(x, p.norm, p.width, floats);
     x = floats;
   }
   if (p.needs_integers) {
@@ -179,12 +178,12 @@ inline void prepare_row(const Preparation& p, int64_t from, int64_t to, float* f
 class Prepared {
  public:
   Prepared(const Preparation& p, Arena& local, Arena& shared)
-      : p_(p), is_alone_(prepares_alone(p)), keeps_floats_(p.norm_weight && p.needs_floats) {
+      : p_(p), is_alone_(prepares_alone(p)), keeps_floats_(p.norm.kind && p.needs_floats) {
     Arena& arena = is_alone_ ? local : shared;
     int64_t groups_per_row = p.needs_integers ? p.width / kGroupColumns : 0;
     int64_t tiled_rows = ceil_div(p.num_rows, kTileRows) * kTileRows;
     floats_ = keeps_floats_ ? arena.take<float>(p.num_rows * p.width) : nullptr;
-    one_row_ = local.take<float>(p.norm_weight ? p.width : 0);
+    one_row_ = local.take<float>(p.norm.kind ? p.width : 0);
     groups_ = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
     bool is_split = kSplitsInputs && p.needs_bytes;
     splits_ = is_split ? arena.take<SplitGroup>(tiled_rows * groups_per_row) : nullptr;

@@ -148,7 +148,7 @@ struct ExpertMemory {
     most_rows = least(most(gate_rows, down_rows), ceil_div(pairs.count(), kTileRows) * kTileRows);
     gate_blocks = local.take<Block>(most_blocks(pairs.count(), experts, gate_rows));
     down_blocks = local.take<Block>(most_blocks(pairs.count(), experts, down_rows));
-    one_row = local.take<float>(a.norm_weight ? a.gate_up.num_columns : 0);
+    one_row = local.take<float>(a.norm.kind ? a.gate_up.num_columns : 0);
     result = local.take<float>(most_rows * kFloatResultStride);
     product = local.take<char>(kProductBytes);
     gate = local.take<float>(most_rows * kGateUnit);
@@ -282,11 +282,11 @@ bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& wo
   Arena local(worker.local), shared(worker.shared);
   ExpertMemory m(a, step, local, shared);
   int64_t experts = a.down.num_matrices, width = a.down.num_rows, inner = a.down.num_columns;
-  Preparation p{a.x,   a.norm_weight, a.epsilon, rows_of(a.rows, step), width, m.in.floats != nullptr,
+  Preparation p{a.x, a.norm, rows_of(a.rows, step), width, m.in.floats != nullptr,
                 m.in.groups != nullptr, m.in.splits != nullptr};
   auto prepare = [&](int64_t from, int64_t to) {
     float* floats = m.in.floats ? m.in.floats + to * width : m.one_row;
-    if (m.in.floats && !a.norm_weight)
+    if (m.in.floats && !a.norm.kind)
       __builtin_memcpy(floats, a.x + from * width, static_cast<size_t>(width) * sizeof(float));
     prepare_row(p, from, to, floats, m.in.groups, m.in.splits);
   };

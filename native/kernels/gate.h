@@ -36,20 +36,21 @@ inline F32 gelu_erf_times(F32 gate, F32 up) {
   return mul(kept, up);
 }
 
+inline F32 sigmoid_times(F32 gate, F32 up) {
+  F32 one = broadcast(1.0f);
+  return mul(div(one, add(one, fused_exponential(sub(zeros(), gate)))), up);
+}
+
 inline F32 relu_times(F32 gate, F32 up) { return mul(max_of(zeros(), gate), up); }
 
-// up may be null: then each is 1.
 template <class Function>
 inline void each_gate(const float* gate, const float* up, int64_t width, float* out,
                       const Function& function) {
-  F32 one = broadcast(1.0f);
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes)
-    store(out + i, function(load(gate + i), up ? load(up + i) : one));
+  for (; i + kLanes <= width; i += kLanes) store(out + i, function(load(gate + i), load(up + i)));
   int rest = static_cast<int>(width - i);
   if (rest)
-    store_first(out + i, function(load_first(gate + i, rest), up ? load_first(up + i, rest) : one),
-                rest);
+    store_first(out + i, function(load_first(gate + i, rest), load_first(up + i, rest)), rest);
 }
 
 inline void gate_row(int64_t activation, const float* gate, const float* up, int64_t width,
@@ -78,13 +79,56 @@ inline void clamped_gate_row(const float* gate, const float* up, int64_t width, 
   });
 }
 
+// One head's numbers: function of gate and up, times multiplier, after the residual.
+template <class Function>
+inline void gate_head(const cw_gate& a, const float* gate, const float* up, const float* residual,
+                      float* out, const Function& function) {
+  F32 one = broadcast(1.0f), multiplier = broadcast(static_cast<float>(a.multiplier));
+  F32 scalar = broadcast(gate[0]);
+  for (int64_t i = 0; i < a.width; i += kLanes) {
+    int count = static_cast<int>(least(kLanes, a.width - i));
+    F32 g = a.is_scalar ? scalar : load_first(gate + i, count);
+    F32 v = mul(function(g, up ? load_first(up + i, count) : one), multiplier);
+    if (residual) v = add(load_first(residual + i, count), v);
+    store_first(out + i, v, count);
+  }
+}
+
+template <class Function>
+bool each_head(const cw_gate& a, const cw_step& step, cutaway::Worker& worker,
+               const Function& function) {
+  return each(worker, rows_of(a.rows, step) * a.num_heads, [&](Range range) {
+    for (int64_t i = range.begin; i < range.end; i++) {
+      int64_t row = i / a.num_heads, head = i % a.num_heads;
+      const float* up = a.up ? a.up + row * a.up_stride + head * a.up_head_stride : nullptr;
+      gate_head(a, a.gate + row * a.gate_stride + head * a.gate_head_stride, up,
+                a.residual ? a.residual + i * a.width : nullptr, a.out + i * a.width, function);
+    }
+  });
+}
+
 bool run_gate(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_gate& a = *static_cast<const cw_gate*>(arguments);
-  return each(worker, rows_of(a.rows, step), [&](Range rows) {
-    for (int64_t r = rows.begin; r < rows.end; r++)
-      gate_row(a.activation, a.gate + r * a.gate_stride,
-               a.up ? a.up + r * a.up_stride : nullptr, a.width, a.out + r * a.width);
-  });
+  float cap = static_cast<float>(a.cap);
+  switch (a.activation) {
+    case CW_SILU:
+      return each_head(a, step, worker, silu_times);
+    case CW_GELU_TANH:
+      return each_head(a, step, worker, gelu_times);
+    case CW_GELU:
+      return each_head(a, step, worker, gelu_erf_times);
+    case CW_RELU:
+      return each_head(a, step, worker, relu_times);
+    case CW_SIGMOID:
+      return each_head(a, step, worker, sigmoid_times);
+    case CW_CAPPED:
+      return each_head(a, step, worker, [&](F32 x, F32 up) {
+        F32 tangent = tangent_of_twice(mul(x, broadcast(2.0f / cap)));
+        return mul(mul(broadcast(cap), tangent), up);
+      });
+    default:
+      return each_head(a, step, worker, mul);
+  }
 }
 
 }  // namespace

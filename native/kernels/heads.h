@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMostHeadSize = 512;
 
 // Pairs (i, i + half): products and their sum are rounded one after the other.
 inline void turn_head(const float* x, const float* cos, const float* sin, int64_t half,
@@ -29,16 +29,19 @@ inline void turn_head(const float* x, const float* cos, const float* sin, int64_
 }
 
 struct Turning {
-  const float* norm_weight;
-  double epsilon;
+  const cw_norming* norm;
   const cw_rotation* rotation;
   int64_t head_size;
 
   void operator()(const float* x, int64_t token, const cw_step& step, float* out) const {
     float normed[kMostHeadSize];
-    if (norm_weight) {
-      normalize(x, norm_weight, epsilon, head_size, normed);
+    if (norm->kind) {
+      normalize(x, *norm, head_size, normed);
       x = normed;
+    }
+    if (rotation->half == 0) {
+      __builtin_memmove(out, x, static_cast<size_t>(head_size) * sizeof(float));
+      return;
     }
     int64_t row = rotation->by_token ? token : step.positions[token];
     turn_head(x, rotation->cos + row * rotation->half, rotation->sin + row * rotation->half,
@@ -48,11 +51,11 @@ struct Turning {
 
 bool run_rotate(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
   const cw_rotate& a = *static_cast<const cw_rotate*>(arguments);
-  Turning turn{a.norm_weight, a.epsilon, &a.rotation, a.head_size};
+  Turning turn{&a.norm, &a.rotation, a.head_size};
   return each(worker, rows_of(a.rows, step) * a.num_heads, [&](Range range) {
     for (int64_t i = range.begin; i < range.end; i++) {
       int64_t token = i / a.num_heads, head = i % a.num_heads;
-      turn(a.x + token * a.x_stride + head * a.head_size, token, step,
+      turn(a.x + token * a.x_stride + head * a.x_head_stride, token, step,
            a.out + token * a.out_stride + head * a.head_size);
     }
   });

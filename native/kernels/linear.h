@@ -131,8 +131,8 @@ inline void finish(const Finish& f, int64_t num_columns) {
 }
 
 inline Preparation preparation_of(const cw_linear& a, const cw_step& step) {
-  Preparation p{a.x,   a.norm_weight, a.epsilon, rows_of(a.rows, step), a.segments[0].num_columns,
-                false, false,         false};
+  Preparation p{a.x,   a.norm, rows_of(a.rows, step), a.segments[0].num_columns,
+                false, false,  false};
   for (int64_t s = 0; s < a.num_segments; s++) {
     p.needs_integers |= is_integer(a.segments[s].kind);
     p.needs_floats |= !is_integer(a.segments[s].kind);
@@ -193,8 +193,7 @@ inline Preparation preparation_of(const cw_gated& a, const cw_step& step) {
   bool integers = is_integer(a.gate.kind) || is_integer(a.up.kind);
   bool floats = !is_integer(a.gate.kind) || !is_integer(a.up.kind);
   bool bytes = has_bytes(a.gate.kind) || has_bytes(a.up.kind);
-  return {a.x,    a.norm_weight, a.epsilon, rows_of(a.rows, step), a.gate.num_columns,
-          floats, integers,      bytes};
+  return {a.x, a.norm, rows_of(a.rows, step), a.gate.num_columns, floats, integers, bytes};
 }
 
 bool run_gated(const void* arguments, const cw_step& step, cutaway::Worker& worker) {

@@ -1,4 +1,4 @@
-// Root-mean-square norm of rows, alone or with a residual added first.
+// Norms of rows, by root mean square or by mean and deviation, alone or of a sum.
 #pragma once
 
 #include "share.h"
@@ -22,18 +22,49 @@ inline float sum_of_squares(const float* x, int64_t width) {
   return sum_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
-// out = x * (1 / sqrt(mean(x^2) + epsilon)) * weight.
-inline void normalize(const float* x, const float* weight, double epsilon, int64_t width,
-                      float* out) {
-  float mean = sum_of_squares(x, width) / static_cast<float>(width);
-  F32 inverse = broadcast(1.0f / __builtin_sqrtf(mean + static_cast<float>(epsilon)));
+inline float sum_of_entries(const float* x, int64_t width) {
+  F32 sums[4] = {zeros(), zeros(), zeros(), zeros()};
+  for (int64_t i = 0, j = 0; i < width; i += kLanes, j = (j + 1) % 4)
+    sums[j] = add(sums[j], load_first(x + i, static_cast<int>(least(kLanes, width - i))));
+  return sum_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// out = value * weight + bias, either of which may be null, for each register of a row.
+template <class Value>
+inline void finish_norm(const cw_norming& norm, int64_t width, float* out, const Value& value) {
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes)
-    store(out + i, mul(mul(load(x + i), inverse), load(weight + i)));
-  int rest = static_cast<int>(width - i);
-  if (!rest) return;
-  store_first(out + i, mul(mul(load_first(x + i, rest), inverse), load_first(weight + i, rest)),
-              rest);
+  if (norm.weight && !norm.bias)
+    for (; i + kLanes <= width; i += kLanes)
+      store(out + i, mul(value(i, kLanes), load(norm.weight + i)));
+  for (; i < width; i += kLanes) {
+    int count = static_cast<int>(least(kLanes, width - i));
+    F32 v = value(i, count);
+    if (norm.weight) v = mul(v, load_first(norm.weight + i, count));
+    if (norm.bias) v = add(v, load_first(norm.bias + i, count));
+    store_first(out + i, v, count);
+  }
+}
+
+inline float inverse_root(float squares, double epsilon, int64_t width) {
+  float mean = squares / static_cast<float>(width);
+  return 1.0f / __builtin_sqrtf(mean + static_cast<float>(epsilon));
+}
+
+// x is a row of its own, or out.
+inline void normalize(const float* x, const cw_norming& norm, int64_t width, float* out) {
+  if (norm.kind == CW_LAYER_NORM) {
+    F32 mean = broadcast(sum_of_entries(x, width) / static_cast<float>(width));
+    for (int64_t i = 0; i < width; i += kLanes) {
+      int count = static_cast<int>(least(kLanes, width - i));
+      store_first(out + i, sub(load_first(x + i, count), mean), count);
+    }
+    x = out;
+  }
+  F32 inverse = broadcast(inverse_root(sum_of_squares(x, width), norm.epsilon, width));
+  finish_norm(norm, width, out, [&](int64_t i, int64_t count) {
+    F32 v = count == kLanes ? load(x + i) : load_first(x + i, static_cast<int>(count));
+    return mul(v, inverse);
+  });
 }
 
 inline void add_rows(const float* a, const float* b, int64_t width, float* out) {
@@ -54,7 +85,7 @@ bool run_norm(const void* arguments, const cw_step& step, cutaway::Worker& worke
         x = sum;
       }
       float* out = a.out + r * a.width;
-      normalize(x, a.weight, a.epsilon, a.width, out);
+      normalize(x, a.norm, a.width, out);
       if (a.residual) add_rows(a.residual + r * a.width, out, a.width, out);
     }
   });

@@ -7,7 +7,7 @@ namespace cutaway {
 namespace {
 
 constexpr int64_t kMost = INT64_C(1) << 31;  // no size is larger: products fit 64 bits
-constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMostHeadSize = 512;
 constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostFraction = INT64_C(1) << 32;
 
@@ -18,9 +18,15 @@ void at_most(int64_t& limit, int64_t value) {
 
 bool fits_kind(int64_t kind) { return kind >= CW_F32 && kind <= CW_Q4_HALVES; }
 
+bool check_norming(const cw_norming& n) {
+  if (n.kind == CW_NO_NORM) return !n.weight && !n.bias;
+  return n.kind == CW_RMS_NORM || n.kind == CW_LAYER_NORM;
+}
+
 bool check_rotation(const cw_rotation& r, int64_t head_size, int64_t capacity, Limits& limits) {
   if (!is_size(r.num_rows) || r.half < 0 || 2 * r.half > head_size) return false;
-  if (r.half > 0 && (!r.cos || !r.sin)) return false;
+  if (r.half == 0) return true;
+  if (!r.cos || !r.sin) return false;
   if (r.by_token) return r.num_rows >= capacity;
   limits.needs_positions = true;
   at_most(limits.num_positions, r.num_rows);
@@ -44,7 +50,8 @@ bool check_pages(const cw_pages& p, bool reads, bool writes, Limits& limits) {
 }
 
 bool check_scoring(const cw_scoring& s) {
-  return s.cap >= 0.0 && s.cap <= 1e9 && s.window >= 0 && s.window <= kMost;
+  return s.cap >= 0.0 && s.cap <= 1e9 && s.window >= 0 && s.window <= kMost && s.num_first >= 0 &&
+         s.num_first <= kMost && (s.window || !s.num_first);
 }
 
 bool check_heads(int64_t num_heads, const cw_pages& p) {
@@ -65,11 +72,12 @@ bool check(const cw_take& a, Limits& limits) {
 }
 
 bool check(const cw_norm& a, Limits&) {
-  return a.x && a.weight && a.out && is_size(a.width) && !a.add == !a.sum && a.residual != a.out;
+  return a.x && a.out && is_size(a.width) && !a.add == !a.sum && check_norming(a.norm) &&
+         a.norm.kind != CW_NO_NORM && (!a.residual || a.residual != a.out);
 }
 
 bool check(const cw_linear& a, Limits&) {
-  if (!a.x || !a.out || a.x == a.out) return false;
+  if (!a.x || !a.out || a.x == a.out || !check_norming(a.norm)) return false;
   if (a.num_segments < 1 || a.num_segments > CW_MAX_SEGMENTS) return false;
   for (int64_t s = 0; s < a.num_segments; s++)
     if (!is_sound(a.segments[s]) || a.segments[s].num_columns != a.segments[0].num_columns)
@@ -80,21 +88,32 @@ bool check(const cw_linear& a, Limits&) {
 bool is_activation(int64_t activation) { return activation >= CW_SILU && activation <= CW_RELU; }
 
 bool check(const cw_gated& a, Limits&) {
-  return is_activation(a.activation) && a.x && a.out && a.x != a.out && is_sound(a.gate) && is_sound(a.up) &&
+  return is_activation(a.activation) && a.x && a.out && a.x != a.out && check_norming(a.norm) &&
+         is_sound(a.gate) && is_sound(a.up) &&
          a.gate.num_rows == a.up.num_rows && a.gate.num_columns == a.up.num_columns &&
          is_integer(a.gate.kind) == is_integer(a.up.kind);
 }
 
 bool check(const cw_gate& a, Limits&) {
-  return is_activation(a.activation) && a.gate && a.out && is_size(a.width) &&
-         a.gate_stride >= a.width && (!a.up || a.up_stride >= a.width);
+  if (!a.gate || !a.out || !is_size(a.width) || !is_size(a.num_heads)) return false;
+  if (a.num_heads > kMost / a.width) return false;
+  int64_t gate_width = a.is_scalar ? 1 : a.width, last = a.num_heads - 1;
+  if (a.gate_head_stride < gate_width) return false;
+  if (a.gate_stride < last * a.gate_head_stride + gate_width) return false;
+  if (a.up && a.up_head_stride < a.width) return false;
+  if (a.up && a.up_stride < last * a.up_head_stride + a.width) return false;
+  if (a.activation == CW_CAPPED) return a.cap > 0.0 && a.cap <= 1e9;
+  return is_activation(a.activation) || a.activation == CW_SIGMOID || a.activation == CW_IDENTITY;
 }
 
 bool check(const cw_rotate& a, Limits& limits) {
   if (a.rows != CW_TOKENS || !a.x || !a.out || !is_size(a.num_heads)) return false;
   if (a.head_size < 1 || a.head_size > kMostHeadSize) return false;
+  if (!check_norming(a.norm) || a.x_head_stride < a.head_size) return false;
+  if (a.num_heads > kMost / a.x_head_stride) return false;
   int64_t width = a.num_heads * a.head_size;
-  return a.x_stride >= width && a.out_stride >= width &&
+  return a.x_stride >= (a.num_heads - 1) * a.x_head_stride + a.head_size &&
+         a.out_stride >= width &&
          check_rotation(a.rotation, a.head_size, a.capacity, limits);
 }
 
@@ -113,6 +132,7 @@ bool check(const cw_attend& a, Limits& limits) {
 
 bool check(const cw_attention& a, Limits& limits) {
   return a.rows == CW_TOKENS && a.qkv && a.out && a.qkv != a.out &&
+         check_norming(a.query_norm) && check_norming(a.key_norm) && check_norming(a.value_norm) &&
          check_pages(a.pages, true, true, limits) && check_scoring(a.scoring) &&
          check_heads(a.num_heads, a.pages) &&
          check_rotation(a.rotation, a.pages.head_size, a.capacity, limits);
@@ -150,7 +170,7 @@ bool check(const cw_experts& a, Limits&) {
   if (a.rows != CW_TOKENS || !a.x || !a.ids || !a.weights || !a.out || a.x == a.out) return false;
   if (!is_sound_stack(a.gate_up) || !is_sound_stack(a.down)) return false;
   if (!is_activation(a.activation) && a.activation != CW_CLAMPED) return false;
-  if (a.activation == CW_CLAMPED && !(a.limit >= 0.0)) return false;
+  if (!check_norming(a.norm) || (a.activation == CW_CLAMPED && !(a.limit >= 0.0))) return false;
   return a.gate_up.num_matrices == a.down.num_matrices && a.num_chosen >= 1 &&
          a.num_chosen <= a.down.num_matrices && a.gate_up.num_columns == a.down.num_rows &&
          a.gate_up.num_rows == 2 * a.down.num_columns;

@@ -40,6 +40,9 @@ std::string layout() {
        FIELD(cw_step, positions), FIELD(cw_step, query_starts),
        FIELD(cw_step, context_lengths), FIELD(cw_step, logit_rows),
        FIELD(cw_step, groups)});
+  add(text, "cw_norming", sizeof(cw_norming),
+      {FIELD(cw_norming, weight), FIELD(cw_norming, bias), FIELD(cw_norming, epsilon),
+       FIELD(cw_norming, kind)});
   add(text, "cw_gather", sizeof(cw_gather),
       {FIELD(cw_gather, rows), FIELD(cw_gather, capacity), FIELD(cw_gather, table),
        FIELD(cw_gather, out), FIELD(cw_gather, multiplier)});
@@ -48,31 +51,33 @@ std::string layout() {
        FIELD(cw_take, out), FIELD(cw_take, width), FIELD(cw_take, most_tokens)});
   add(text, "cw_norm", sizeof(cw_norm),
       {FIELD(cw_norm, rows), FIELD(cw_norm, capacity), FIELD(cw_norm, x),
-       FIELD(cw_norm, add), FIELD(cw_norm, sum), FIELD(cw_norm, weight),
-       FIELD(cw_norm, out), FIELD(cw_norm, width), FIELD(cw_norm, epsilon),
-       FIELD(cw_norm, residual)});
+       FIELD(cw_norm, add), FIELD(cw_norm, sum), FIELD(cw_norm, norm),
+       FIELD(cw_norm, out), FIELD(cw_norm, width), FIELD(cw_norm, residual)});
   add(text, "cw_linear", sizeof(cw_linear),
       {FIELD(cw_linear, rows), FIELD(cw_linear, capacity), FIELD(cw_linear, x),
-       FIELD(cw_linear, norm_weight), FIELD(cw_linear, epsilon),
+       FIELD(cw_linear, norm),
        FIELD(cw_linear, num_segments), FIELD(cw_linear, segments),
        FIELD(cw_linear, biases), FIELD(cw_linear, residual), FIELD(cw_linear, out)});
   add(text, "cw_gated", sizeof(cw_gated),
       {FIELD(cw_gated, rows), FIELD(cw_gated, capacity), FIELD(cw_gated, x),
-       FIELD(cw_gated, norm_weight), FIELD(cw_gated, epsilon), FIELD(cw_gated, gate),
+       FIELD(cw_gated, norm), FIELD(cw_gated, gate),
        FIELD(cw_gated, up), FIELD(cw_gated, gate_bias), FIELD(cw_gated, up_bias),
        FIELD(cw_gated, out), FIELD(cw_gated, activation)});
   add(text, "cw_gate", sizeof(cw_gate),
       {FIELD(cw_gate, rows), FIELD(cw_gate, capacity), FIELD(cw_gate, gate),
        FIELD(cw_gate, up), FIELD(cw_gate, gate_stride), FIELD(cw_gate, up_stride),
-       FIELD(cw_gate, out), FIELD(cw_gate, width), FIELD(cw_gate, activation)});
+       FIELD(cw_gate, gate_head_stride), FIELD(cw_gate, up_head_stride),
+       FIELD(cw_gate, num_heads), FIELD(cw_gate, width), FIELD(cw_gate, is_scalar),
+       FIELD(cw_gate, activation), FIELD(cw_gate, cap), FIELD(cw_gate, multiplier),
+       FIELD(cw_gate, residual), FIELD(cw_gate, out)});
   add(text, "cw_rotation", sizeof(cw_rotation),
       {FIELD(cw_rotation, cos), FIELD(cw_rotation, sin), FIELD(cw_rotation, num_rows),
        FIELD(cw_rotation, half), FIELD(cw_rotation, by_token)});
   add(text, "cw_rotate", sizeof(cw_rotate),
       {FIELD(cw_rotate, rows), FIELD(cw_rotate, capacity), FIELD(cw_rotate, x),
-       FIELD(cw_rotate, x_stride), FIELD(cw_rotate, out), FIELD(cw_rotate, out_stride),
+       FIELD(cw_rotate, x_stride), FIELD(cw_rotate, x_head_stride), FIELD(cw_rotate, out), FIELD(cw_rotate, out_stride),
        FIELD(cw_rotate, num_heads), FIELD(cw_rotate, head_size),
-       FIELD(cw_rotate, norm_weight), FIELD(cw_rotate, epsilon),
+       FIELD(cw_rotate, norm),
        FIELD(cw_rotate, rotation)});
   add(text, "cw_pages", sizeof(cw_pages),
       {FIELD(cw_pages, keys), FIELD(cw_pages, values), FIELD(cw_pages, key_scales),
@@ -81,7 +86,7 @@ std::string layout() {
        FIELD(cw_pages, num_groups), FIELD(cw_pages, head_size)});
   add(text, "cw_scoring", sizeof(cw_scoring),
       {FIELD(cw_scoring, softmax_scale), FIELD(cw_scoring, cap),
-       FIELD(cw_scoring, window)});
+       FIELD(cw_scoring, window), FIELD(cw_scoring, num_first), FIELD(cw_scoring, sinks)});
   add(text, "cw_store", sizeof(cw_store),
       {FIELD(cw_store, rows), FIELD(cw_store, capacity), FIELD(cw_store, key),
        FIELD(cw_store, value), FIELD(cw_store, key_stride),
@@ -94,7 +99,7 @@ std::string layout() {
       {FIELD(cw_attention, rows), FIELD(cw_attention, capacity),
        FIELD(cw_attention, qkv), FIELD(cw_attention, num_heads),
        FIELD(cw_attention, scoring), FIELD(cw_attention, query_norm),
-       FIELD(cw_attention, key_norm), FIELD(cw_attention, epsilon),
+       FIELD(cw_attention, key_norm), FIELD(cw_attention, value_norm),
        FIELD(cw_attention, rotation), FIELD(cw_attention, pages),
        FIELD(cw_attention, out)});
   add(text, "cw_choice", sizeof(cw_choice),
@@ -118,7 +123,7 @@ std::string layout() {
        FIELD(cw_route, weights)});
   add(text, "cw_experts", sizeof(cw_experts),
       {FIELD(cw_experts, rows), FIELD(cw_experts, capacity), FIELD(cw_experts, x),
-       FIELD(cw_experts, norm_weight), FIELD(cw_experts, epsilon), FIELD(cw_experts, ids),
+       FIELD(cw_experts, norm), FIELD(cw_experts, ids),
        FIELD(cw_experts, weights), FIELD(cw_experts, num_chosen), FIELD(cw_experts, gate_up),
        FIELD(cw_experts, down), FIELD(cw_experts, gate_up_bias), FIELD(cw_experts, down_bias),
        FIELD(cw_experts, is_interleaved), FIELD(cw_experts, activation),

@@ -7,11 +7,12 @@ import torch
 from native_cases import ISAS, filled, needs_native, random, random_step, running
 from torch import Tensor
 
-from cutaway.core.layout import FULL, Window
+from cutaway.core.layout import FULL, Extent, Window
 from cutaway.core.step import Step
 from cutaway.kernels import native
 from cutaway.kernels.attention import paged_attention
 from cutaway.kernels.native import library
+from cutaway.kernels.norm import wide_rms_norm
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
 
@@ -50,11 +51,16 @@ def expected(
         context_lengths=step.context_lengths,
         plan=step.plan,
         softmax_scale=scoring.softmax_scale,
-        extent=FULL if scoring.window is None else Window(scoring.window),
+        extent=extent_of(scoring),
         cap=scoring.cap,
+        sinks=None if scoring.sinks is None else scoring.sinks.double(),
         key_scales=pages.key_scales,
         value_scales=pages.value_scales,
     )
+
+
+def extent_of(scoring: native.Scoring) -> Extent:
+    return FULL if scoring.window is None else Window(scoring.window, scoring.num_first)
 
 
 def write(pages: native.Pages, keys: Tensor, values: Tensor, slots: Tensor) -> None:
@@ -114,10 +120,12 @@ def test_any_page_size_gives_the_same_bits(page_size: int, length: int, dtype: t
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("window", [None, 100, 256], ids=str)
+@pytest.mark.parametrize("num_first", [0, 7])
 def test_query_has_the_same_bits_in_any_chunk_and_beside_any_mates(
-    dtype: torch.dtype, threads: int, window: int | None
+    dtype: torch.dtype, threads: int, window: int | None, num_first: int
 ) -> None:
-    scoring = native.Scoring(0.3, window=window)
+    sinks = random(9, seed=21) if num_first else None
+    scoring = native.Scoring(0.3, window=window, num_first=num_first, sinks=sinks)
     context, mates = 560, [(1, 40), (70, 310)]
     pages = pages_of(3, 64, dtype=dtype, num_pages=80)
     whole = random_step([context], [context], page_size=16, num_pages=80)
@@ -147,7 +155,7 @@ def test_query_has_the_same_bits_in_any_chunk_and_beside_any_mates(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cap", [None, 5.0])
 def test_all_instruction_sets_give_the_same_bits(dtype: torch.dtype, cap: float | None) -> None:
-    scoring = native.Scoring(0.3, cap=cap, window=300)
+    scoring = native.Scoring(0.3, cap=cap, window=300, num_first=9, sinks=random(6, seed=22))
     pages = pages_of(2, 80, dtype=dtype, num_pages=70)
     step = random_step([1, 90, 4], [600, 90, 259], page_size=16, num_pages=70)
     query = random(95, 6, 80, seed=8)
@@ -256,6 +264,56 @@ def test_windows_and_caps_are_those_of_the_plain_twin(
         found = attend(query, pages, step, scoring)
     wanted = expected(query, pages, step, scoring)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("window", [None, 3, 256, 300])
+@pytest.mark.parametrize("num_first", [0, 5, 280])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_sinks_and_first_keys_are_those_of_the_plain_twin(
+    isa: str, window: int | None, num_first: int, has_sinks: bool
+) -> None:
+    sinks = 3 * random(6, seed=20) if has_sinks else None
+    scoring = native.Scoring(0.3, window=window, num_first=num_first, sinks=sinks)
+    pages = pages_of(2, 64, dtype=torch.float16, num_pages=180)
+    queries, contexts = [1, 3, 40, 8, 400, 1], [1, 300, 270, 903, 600, 290]
+    step = random_step(queries, contexts, page_size=16, num_pages=180)
+    query = random(sum(queries), 6, 64, seed=3)
+    with running(isa, threads=2):
+        found = attend(query, pages, step, scoring)
+    wanted = expected(query, pages, step, scoring)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=5e-5)
+
+
+def test_norms_of_every_head_and_values_are_those_of_the_parts() -> None:
+    """Nothing turns here: what is told apart from the fused form has heads that lie apart too."""
+    step = random_step([1, 30], [40, 290], page_size=16, num_pages=50)
+    now, scoring = native.NativeStep.of(step), native.Scoring(0.125, sinks=random(4, seed=1))
+    pages, apart = (pages_of(2, 32, dtype=torch.float32, num_pages=50) for _ in range(2))
+    norms = [native.Norm(random(32, seed=2), 1e-6), None, native.Norm(None, 1e-5)]
+    qkv, out = random(31, 8, 32, seed=3), torch.empty(31, 4 * 32)
+    operation = native.attention(
+        qkv.flatten(1),
+        pages,
+        num_heads=4,
+        rotation=None,
+        out=out,
+        scoring=scoring,
+        query_norm=norms[0],
+        key_norm=norms[1],
+        value_norm=norms[2],
+    )
+    native.run(operation, now)
+    strewn = torch.full((31, 16, 40), torch.nan)
+    strewn[:, ::2, :32] = qkv
+    query, key, value = (torch.empty(31, n, 32) for n in (4, 2, 2))
+    for first, norm, heads in zip((0, 8, 12), norms, (query, key, value), strict=True):
+        from_these = strewn[:, first : first + 2 * heads.shape[1] : 2, :32]
+        native.run(native.rotate(from_these, None, out=heads, norm=norm), now)
+    native.run(native.store(key, value, apart), now)
+    assert_same(pages, apart)
+    assert torch.equal(out, attend(query, apart, step, scoring).flatten(1))
+    torch.testing.assert_close(value, wide_rms_norm(qkv[:, 6:], None, 1e-5))
 
 
 @pytest.mark.parametrize("queries", [1, 5, 40])

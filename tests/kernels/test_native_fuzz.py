@@ -78,15 +78,55 @@ def test_rows_stay_in_their_buffers(
     x, weight, out = random(count, width), random(width), torch.empty(count, width)
     gaps = data.draw(st.tuples(st.integers(0, 5), st.integers(0, 5)))
     gate, up = spaced(count, width, gap=gaps[0]), spaced(count, width, gap=gaps[1])
+    kind = data.draw(st.sampled_from((native.NormKind.RMS, native.NormKind.LAYER)))
     temperature, top_k = data.draw(st.floats(0, 5)), data.draw(st.integers(0, 2 * width))
     rest, u = data.draw(st.integers(-1, 2**32)), data.draw(st.integers(0, 2**32 - 1))
     choice = native.Choice(temperature, data.draw(st.floats(0, 2**30)), top_k, rest, u)
     step = native.NativeStep.of_rows(count)
     with running(isa, threads):
-        native.run(native.norm(x, weight, 1e-5, out=out), step)
+        native.run(native.norm(x, weight, 1e-5, out=out, bias=weight, kind=kind), step)
         native.run(native.gate(gate, up, out=out), step)
         drawn = native.Sampling(x).run({count - 1: x[0].clone()}, [choice] * count)
     assert all(0 <= each.token_id < width for each in drawn)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), isa=ISAS, threads=THREADS, count=COUNTS)
+def test_experts_stay_in_their_buffers(
+    data: st.DataObject, isa: str, threads: int, count: int
+) -> None:
+    is_integer = data.draw(st.booleans())
+    sizes = st.integers(1, 5).map(lambda n: 32 * n) if is_integer else st.integers(1, 70)
+    width, inner = data.draw(sizes), data.draw(sizes)
+    kinds = st.sampled_from(INTEGER_KINDS if is_integer else FLOAT_KINDS)
+    num_experts = data.draw(st.integers(1, 9))
+    chosen = data.draw(st.integers(1, num_experts))
+    shapes = ((2 * inner, width), (width, inner))
+    stacks = [
+        native.WeightStack.of([packed(kind, *shape, seed=i) for i in range(num_experts)])
+        for kind, shape in zip((data.draw(kinds), data.draw(kinds)), shapes, strict=True)
+    ]
+    biases = tuple(random(num_experts, rows) for rows, _ in shapes)
+    ids, weights = torch.empty(count, chosen, dtype=torch.int64), torch.empty(count, chosen)
+    scores, out = random(count, num_experts), torch.empty(count, width)
+    rule = data.draw(st.sampled_from(native.RoutingRule))
+    step = native.NativeStep.of_rows(count)
+    with running(isa, threads):
+        routing = native.Routing(rule, chosen, is_renormalized=True)
+        native.run(native.route(scores, routing, ids=ids, weights=weights), step)
+        operation = native.experts(
+            random(count, width),
+            *stacks,
+            ids=ids,
+            weights=weights,
+            out=out,
+            biases=(biases[0], biases[1]) if data.draw(st.booleans()) else None,
+            norm=native.Norm(random(width), 1e-5) if data.draw(st.booleans()) else None,
+            is_interleaved=data.draw(st.booleans()),
+        )
+        native.run(operation, step)
+    assert 0 <= int(ids.min()) and int(ids.max()) < num_experts
+    assert weights.isfinite().all() and out.isfinite().all()
 
 
 @settings(max_examples=60)
@@ -100,7 +140,13 @@ def test_attention_stays_in_its_pages(data: st.DataObject, isa: str, threads: in
     contexts = [n + data.draw(st.integers(0, 300)) for n in queries]
     dtype = data.draw(st.sampled_from((torch.float32, torch.float16, torch.bfloat16, torch.int8)))
     window = data.draw(st.one_of(st.none(), st.integers(1, 350)))
-    scoring = native.Scoring(0.1, cap=data.draw(st.sampled_from((None, 5.0))), window=window)
+    scoring = native.Scoring(
+        0.1,
+        cap=data.draw(st.sampled_from((None, 5.0))),
+        window=window,
+        num_first=data.draw(st.sampled_from((0, 4, 290))),
+        sinks=data.draw(st.sampled_from((None, random(heads)))),
+    )
     used = [-(-context // page_size) for context in contexts]
     order = torch.randperm(sum(used), generator=torch.Generator().manual_seed(len(used)))
     # The last page of the pool is in use: beyond it is nothing.

@@ -14,19 +14,19 @@
 
 namespace {
 
-// All segments of a block of tokens.
+// All pieces of a block of tokens.
 template <class T>
 void attend_block(const Heads& h, const QueryUnit& unit, const AttentionMemory& m) {
   gather_queries(h, unit, m.query);
   int64_t num_rows = unit.num_rows(), padded = h.padded();
-  int64_t last = unit.last_segment(num_rows - 1);
-  for (int64_t segment = unit.first_segment(h, 0); segment <= last; segment++) {
-    Range rows = unit.rows_of(h, segment);
-    reduce_segment<T>(h, unit, segment, m, rows);
-    // Rows from here on see no earlier segment: it lies before their windows.
-    int64_t first_row = segment == 0 ? 0 : unit.rows_of(h, segment - 1).end;
+  Pieces pieces(h, unit.position(0), unit.position(num_rows - 1));
+  for (int64_t r = 0; r < num_rows; r++) m.merged_sums[r] = 0.0f;  // nothing yet
+  for (int64_t i = 0; i < pieces.count(); i++) {
+    Range rows = unit.rows_of(h, pieces[i]);
+    if (rows.begin >= rows.end) continue;
+    reduce_segment<T>(h, unit, pieces[i], m, rows);
     for (int64_t r = rows.begin; r < rows.end; r++) {
-      if (r >= first_row) {
+      if (m.merged_sums[r] == 0.0f) {
         m.merged_peaks[r] = m.peaks[r];
         m.merged_sums[r] = m.sums[r];
         __builtin_memcpy(m.merged + r * padded, m.values + r * padded,
@@ -38,43 +38,43 @@ void attend_block(const Heads& h, const QueryUnit& unit, const AttentionMemory& 
     }
   }
   for (int64_t r = 0; r < num_rows; r++)
-    finish_head(m.merged + r * padded, m.merged_sums[r], h.pages->head_size, out_of(h, unit, r));
+    finish_row(h, unit, r, m.merged + r * padded, m.merged_peaks[r], m.merged_sums[r]);
 }
 
-// A sequence of few tokens leaves peak, sum and values of each segment and row in parts.
+// A sequence of few tokens leaves peak, sum and values of each piece and row in parts.
 inline int64_t part_floats(const Heads& h) { return h.padded() + 2 * kLanes; }
 
-// Segments of which any token of a sequence sees a key.
-inline Range segments_of(const Heads& h, const Sequence& sequence) {
-  return {h.first_key(sequence.position(0)) / kSegment, ceil_div(sequence.context, kSegment)};
+inline Pieces pieces_of(const Heads& h, const Sequence& sequence) {
+  return {h, sequence.position(0), sequence.context - 1};
 }
 
 inline int64_t parts_of(const Heads& h, const Sequence& sequence) {
-  Range segments = segments_of(h, sequence);
-  int64_t count = segments.end - segments.begin;
+  int64_t count = pieces_of(h, sequence).count();
   if (!sequence.has_few() || count == 1) return 0;
   return count * sequence.num_tokens * h.num_heads;
 }
 
-inline float* part_at(const Heads& h, const QueryUnit& unit, int64_t segment, int64_t row,
+inline float* part_at(const Heads& h, const QueryUnit& unit, int64_t piece, int64_t row,
                       float* parts) {
-  int64_t groups = h.pages->num_groups, index = segment - unit.first_segment(h, 0);
-  return parts + ((index * groups + unit.group) * unit.num_rows() + row) * part_floats(h);
+  int64_t groups = h.pages->num_groups;
+  return parts + ((piece * groups + unit.group) * unit.num_rows() + row) * part_floats(h);
 }
 
 template <class T>
-void attend_segment(const Heads& h, const QueryUnit& unit, int64_t segment,
-                    const AttentionMemory& m, float* parts) {
+void attend_piece(const Heads& h, const QueryUnit& unit, int64_t index, const AttentionMemory& m,
+                  float* parts) {
   gather_queries(h, unit, m.query);
-  Range rows = unit.rows_of(h, segment), segments = segments_of(h, unit.sequence);
+  Pieces pieces = pieces_of(h, unit.sequence);
+  Range rows = unit.rows_of(h, pieces[index]);
+  if (rows.begin >= rows.end) return;
   int64_t padded = h.padded();
-  reduce_segment<T>(h, unit, segment, m, rows);
+  reduce_segment<T>(h, unit, pieces[index], m, rows);
   for (int64_t r = rows.begin; r < rows.end; r++) {
-    if (segments.end - segments.begin == 1) {
-      finish_head(m.values + r * padded, m.sums[r], h.pages->head_size, out_of(h, unit, r));
+    if (pieces.count() == 1) {
+      finish_row(h, unit, r, m.values + r * padded, m.peaks[r], m.sums[r]);
       continue;
     }
-    float* part = part_at(h, unit, segment, r, parts);
+    float* part = part_at(h, unit, index, r, parts);
     part[0] = m.peaks[r];
     part[kLanes] = m.sums[r];
     __builtin_memcpy(part + 2 * kLanes, m.values + r * padded,
@@ -84,21 +84,25 @@ void attend_segment(const Heads& h, const QueryUnit& unit, int64_t segment,
 
 // The first part of a row gathers the others.
 inline void merge_parts(const Heads& h, const QueryUnit& unit, int64_t row, float* parts) {
-  int64_t first = unit.first_segment(h, row), last = unit.last_segment(row);
-  float* merged = part_at(h, unit, first, row, parts);
-  for (int64_t segment = first + 1; segment <= last; segment++) {
-    float* part = part_at(h, unit, segment, row, parts);
-    merge_row(merged, merged + kLanes, merged + 2 * kLanes, part[0], part[kLanes],
-              part + 2 * kLanes, h.padded());
+  Pieces pieces = pieces_of(h, unit.sequence);
+  float* merged = nullptr;
+  for (int64_t i = 0; i < pieces.count(); i++) {
+    Range rows = unit.rows_of(h, pieces[i]);
+    if (row < rows.begin || row >= rows.end) continue;
+    float* part = part_at(h, unit, i, row, parts);
+    if (merged)
+      merge_row(merged, merged + kLanes, merged + 2 * kLanes, part[0], part[kLanes],
+                part + 2 * kLanes, h.padded());
+    else
+      merged = part;
   }
-  finish_head(merged + 2 * kLanes, merged[kLanes], h.pages->head_size, out_of(h, unit, row));
+  finish_row(h, unit, row, merged + 2 * kLanes, merged[0], merged[kLanes]);
 }
 
-// Units of a sequence: one of few tokens has its segments, one of many blocks of its tokens, and
+// Units of a sequence: one of few tokens has its pieces, one of many blocks of its tokens, and
 // each of these once for every key-value head.
 inline int64_t num_units(const Heads& h, const Sequence& sequence) {
-  Range segments = segments_of(h, sequence);
-  int64_t count = sequence.has_few() ? segments.end - segments.begin
+  int64_t count = sequence.has_few() ? pieces_of(h, sequence).count()
                                      : ceil_div(sequence.num_tokens, h.tokens_per_block());
   return count * h.pages->num_groups;
 }
@@ -110,19 +114,19 @@ inline int64_t num_units(const Heads& h, const cw_step& step) {
   return count;
 }
 
-// Calls body(unit, segment, parts) for the units in a range; segment is -1 for a block.
+// Calls body(unit, piece, parts) for the units in a range; piece is -1 for a block.
 template <class Body>
 void each_unit(const Heads& h, const cw_step& step, Range range, float* parts, const Body& body) {
   const cw_group& group = step.groups[h.pages->group];
   int64_t groups = h.pages->num_groups, before = 0;
   for (int64_t s = 0; s < step.num_sequences && before < range.end; s++) {
     Sequence sequence = sequence_of(step, group, s);
-    int64_t count = num_units(h, sequence), first = segments_of(h, sequence).begin;
+    int64_t count = num_units(h, sequence);
     int64_t end = least(range.end - before, count);
     for (int64_t i = most(range.begin - before, 0); i < end; i++) {
       if (sequence.has_few()) {
-        body(QueryUnit{sequence, i % groups, 0, sequence.num_tokens, h.shared()},
-             first + i / groups, parts);
+        body(QueryUnit{sequence, i % groups, 0, sequence.num_tokens, h.shared()}, i / groups,
+             parts);
         continue;
       }
       int64_t t = i / groups * h.tokens_per_block();
@@ -141,11 +145,11 @@ bool attend(const Heads& h, const cw_step& step, cutaway::Worker& worker, Arena&
             float* parts) {
   AttentionMemory memory(local, h);
   auto run_units = [&](Range range) {
-    each_unit(h, step, range, parts, [&](const QueryUnit& unit, int64_t segment, float* its) {
-      if (segment < 0)
+    each_unit(h, step, range, parts, [&](const QueryUnit& unit, int64_t piece, float* its) {
+      if (piece < 0)
         attend_block<T>(h, unit, memory);
       else
-        attend_segment<T>(h, unit, segment, memory, its);
+        attend_piece<T>(h, unit, piece, memory, its);
     });
   };
   return each(worker, num_units(h, step), run_units, kPartsOfUneven);
@@ -206,6 +210,8 @@ inline Heads heads_of(const cw_attend& a) {
           static_cast<float>(s.softmax_scale),
           static_cast<float>(s.cap),
           width_of(s.window),
+          s.num_first,
+          s.sinks,
           &a.pages,
           a.out};
 }
@@ -225,6 +231,8 @@ inline Heads heads_of(const cw_attention& a, float* turned) {
           static_cast<float>(s.softmax_scale),
           static_cast<float>(s.cap),
           width_of(s.window),
+          s.num_first,
+          s.sinks,
           &a.pages,
           a.out};
 }
@@ -236,8 +244,8 @@ bool run_attention(const void* arguments, const cw_step& step, cutaway::Worker& 
   int64_t groups = a.pages.num_groups, num_heads = a.num_heads + 2 * groups;
   Arena local(worker.local), shared(worker.shared);
   float* turned = shared.take<float>(num_tokens * a.num_heads * size);
-  Turning turn_query{a.query_norm, a.epsilon, &a.rotation, size};
-  Turning turn_key{a.key_norm, a.epsilon, &a.rotation, size};
+  Turning turn_query{&a.query_norm, &a.rotation, size};
+  Turning turn_key{&a.key_norm, &a.rotation, size};
   const int64_t* slots = step.groups[a.pages.group].slots;
   // Blocks of tokens, so that keys of a page are turned into columns together.
   int64_t num_blocks = ceil_div(num_tokens, kMostStretch);
@@ -249,8 +257,15 @@ bool run_attention(const void* arguments, const cw_step& step, cutaway::Worker& 
       auto x_of = [&](int64_t token) { return a.qkv + (token * num_heads + head) * size; };
       int64_t key_group = head - a.num_heads, value_group = key_group - groups;
       if (value_group >= 0) {
-        for (int64_t t = tokens.begin; t < tokens.end; t++)
-          write_value<T>(a.pages, slots[t], value_group, x_of(t));
+        for (int64_t t = tokens.begin; t < tokens.end; t++) {
+          const float* value = x_of(t);
+          float normed[kMostHeadSize];
+          if (a.value_norm.kind) {
+            normalize(value, a.value_norm, size, normed);
+            value = normed;
+          }
+          write_value<T>(a.pages, slots[t], value_group, value);
+        }
       } else if (key_group >= 0) {
         write_keys<T>(a.pages, slots, tokens, key_group, [&](int64_t t, float* room) {
           turn_key(x_of(t), t, step, room);

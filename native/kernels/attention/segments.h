@@ -16,6 +16,8 @@ struct Heads {
   float softmax_scale;
   float cap;       // of scores, or 0
   int64_t window;  // keys that a query may see, its own included
+  int64_t num_first;   // keys of a sequence that it sees before them
+  const float* sinks;  // [H] or null
   const cw_pages* pages;
   float* out;
 
@@ -23,8 +25,9 @@ struct Heads {
   int64_t padded() const { return ceil_div(pages->head_size, kLanes) * kLanes; }
   int64_t tokens_per_block() const { return most(1, kBlockRows / shared()); }
   int64_t most_rows() const { return most(kFewTokens, tokens_per_block()) * shared(); }
-  // The first key that a query at a position may see.
+  // The first key of the window of a query at a position, and the keys that it sees before that.
   int64_t first_key(int64_t position) const { return most(0, position + 1 - window); }
+  int64_t first_keys(int64_t position) const { return least(num_first, first_key(position)); }
 };
 
 // Scratch of one thread.
@@ -63,6 +66,12 @@ struct AttentionMemory {
   }
 };
 
+// A segment's keys that lie in the windows of queries, or those of the first that lie before.
+struct Piece {
+  int64_t segment;
+  bool is_before;
+};
+
 // Rows are (token, query head), tokens first: later rows see as many keys or more.
 struct QueryUnit {
   Sequence sequence;
@@ -73,25 +82,40 @@ struct QueryUnit {
 
   int64_t num_rows() const { return num_tokens * shared; }
   int64_t position(int64_t row) const { return sequence.position(token + row / shared); }
-  int64_t first_segment(const Heads& h, int64_t row) const {
-    return h.first_key(position(row)) / kSegment;
-  }
-  int64_t last_segment(int64_t row) const { return position(row) / kSegment; }
-  // Rows that see any key of the segment.
-  Range rows_of(const Heads& h, int64_t segment) const {
-    int64_t begin = segment * kSegment - position(0);  // tokens before it see no such key
-    int64_t end = num_tokens;                          // nor do those whose window lies beyond
-    if (h.window < sequence.context)
-      end = least(end, (segment + 1) * kSegment + h.window - 1 - position(0));
+  // Rows that see any key of the piece.
+  Range rows_of(const Heads& h, const Piece& piece) const {
+    int64_t first = piece.segment * kSegment, end = num_tokens;
+    if (piece.is_before) return {most(0, first + h.window - position(0)) * shared, end * shared};
+    int64_t begin = first - position(0);  // tokens before it see no such key
+    if (h.window < sequence.context)      // nor do those whose window lies beyond
+      end = least(end, first + kSegment + h.window - 1 - position(0));
     return {most(0, begin) * shared, end * shared};
   }
 };
 
-// Keys of a segment that a query at a position may see.
-inline Range seen_from(const Heads& h, int64_t position, int64_t segment) {
-  return {most(0, h.first_key(position) - segment * kSegment),
-          most(0, least(kSegment, position + 1 - segment * kSegment))};
+// Keys of a piece's segment that a query at a position may see.
+inline Range seen_from(const Heads& h, int64_t position, const Piece& piece) {
+  int64_t first = piece.segment * kSegment;
+  if (piece.is_before) return {0, most(0, least(kSegment, h.first_keys(position) - first))};
+  return {most(0, h.first_key(position) - first), most(0, least(kSegment, position + 1 - first))};
 }
+
+// What a sequence's tokens see, in the order in which it is put together: pieces before windows,
+// then the segments of windows. The last token sees most before its window.
+struct Pieces {
+  int64_t num_before;
+  Range segments;
+
+  Pieces(const Heads& h, int64_t first_position, int64_t last_position)
+      : num_before(ceil_div(h.first_keys(last_position), kSegment)),
+        segments{h.first_key(first_position) / kSegment, last_position / kSegment + 1} {}
+
+  int64_t count() const { return num_before + segments.end - segments.begin; }
+  Piece operator[](int64_t index) const {
+    if (index < num_before) return {index, true};
+    return {segments.begin + index - num_before, false};
+  }
+};
 
 // Lanes before count become filler.
 inline F32 drop_first(F32 x, int64_t count, F32 filler) {
@@ -247,19 +271,19 @@ inline bool reads_pages(const cw_pages& pages, int64_t num_rows) {
   return kReadsPages && num_rows <= kRowTile && has_even_pages(pages) && pages.head_size % kLanes == 0;
 }
 
-// Peak, sum and values of one segment for some rows.
+// Peak, sum and values of one piece for some rows.
 template <class T>
-void reduce_segment(const Heads& h, const QueryUnit& unit, int64_t segment,
+void reduce_segment(const Heads& h, const QueryUnit& unit, const Piece& piece,
                     const AttentionMemory& m, Range rows) {
   const cw_pages& pages = *h.pages;
   const T* values = static_cast<const T*>(pages.values);
   int64_t size = pages.head_size, padded = h.padded();
   for (int64_t r = rows.begin, p = unit.position(r); r < rows.end; p++) {
-    Range seen = seen_from(h, p, segment);
+    Range seen = seen_from(h, p, piece);
     for (int64_t i = 0; i < unit.shared; i++, r++) m.first[r] = seen.begin, m.seen[r] = seen.end;
   }
   Range keys{m.first[rows.begin] / kLanes * kLanes, m.seen[rows.end - 1]};
-  find_places(pages, unit.sequence, unit.group, segment, keys, m.places);
+  find_places(pages, unit.sequence, unit.group, piece.segment, keys, m.places);
   find_factors(h, keys, m);
   bool is_direct = reads_pages(pages, rows.end - rows.begin);
   if (is_direct) {
@@ -315,8 +339,16 @@ inline void merge_row(float* left_peak, float* left_sum, float* left, float righ
     store(left + c, fma(load(right + c), scale_right, mul(load(left + c), scale_left)));
 }
 
-inline void finish_head(const float* values, float sum, int64_t head_size, float* out) {
-  F32 inverse = broadcast(1.0f / sum);
+// A sink is one more score, whose value is zero.
+inline float sink_factor(float peak, float sum, float sink) {
+  float most_score = peak > sink ? peak : sink;
+  float powers[kLanes] = {peak - most_score, sink - most_score};
+  store(powers, fused_exponential(load(powers)));
+  return powers[0] / (sum * powers[0] + powers[1]);
+}
+
+inline void finish_head(const float* values, float factor, int64_t head_size, float* out) {
+  F32 inverse = broadcast(factor);
   int64_t c = 0;
   for (; c + kLanes <= head_size; c += kLanes) store(out + c, mul(load(values + c), inverse));
   int rest = static_cast<int>(head_size - c);
@@ -327,6 +359,14 @@ inline float* out_of(const Heads& h, const QueryUnit& unit, int64_t row) {
   int64_t token = unit.sequence.first_token + unit.token + row / unit.shared;
   int64_t head = unit.group * unit.shared + row % unit.shared;
   return h.out + (token * h.num_heads + head) * h.pages->head_size;
+}
+
+// A row of weighted values and what they are divided by, to the output.
+inline void finish_row(const Heads& h, const QueryUnit& unit, int64_t row, const float* values,
+                       float peak, float sum) {
+  int64_t head = unit.group * unit.shared + row % unit.shared;
+  float factor = h.sinks ? sink_factor(peak, sum, h.sinks[head]) : 1.0f / sum;
+  finish_head(values, factor, h.pages->head_size, out_of(h, unit, row));
 }
 
 inline void gather_queries(const Heads& h, const QueryUnit& unit, float* query) {

@@ -67,7 +67,7 @@ class Mxfp4Matrix:
             blocks, scales = self.blocks[chosen], self.scales[chosen]
             nibbles = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(1)
             exponents = scales.to(torch.int32) - _EXPONENT_BIAS - 1
-            yield Groups(table[nibbles.long()], torch.ldexp(torch.ones(()), exponents))
+            yield Groups(table[nibbles.long()], torch.ldexp(torch.ones(exponents.shape), exponents))
 
 
 class Mxfp4Stack(nn.Module):

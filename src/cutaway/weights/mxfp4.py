@@ -73,7 +73,9 @@ class Mxfp4Weights:
         """A stack's matrices, one below the other; None for the rest, which are plain numbers."""
         if name not in self._stacks:
             return None
-        return Mxfp4Matrix(self._part(name, _BLOCKS).flatten(0, 1), self._part(name, _SCALES).flatten(0, 1))
+        return Mxfp4Matrix(
+            self._part(name, _BLOCKS).flatten(0, 1), self._part(name, _SCALES).flatten(0, 1)
+        )
 
     def release(self, name: str) -> None:
         """Nothing: what was read is the caller's."""

@@ -29,9 +29,9 @@ def pack_stacks(
         if len({weight.kind for weight in packed.values()}) > 1:
             packed = {name: _widen(weight) for name, weight in packed.items()}
         parent, _, attribute = path.rpartition(".")
-        shape = cast(DenseStack, module.get_submodule(path)).weight.shape
+        count, num_rows, num_columns = cast(DenseStack, module.get_submodule(path)).weight.shape
         kind = next(iter(packed.values())).kind
-        stack = WeightStack.zeros(*shape, kind)
+        stack = WeightStack.zeros(count, num_rows, num_columns, kind)
         for name, weight in packed.items():
             for expert, first, rows in _places(parts[name], stack):
                 stack.put(expert, weight, first=first, rows=rows)
@@ -44,7 +44,8 @@ def pack_stacks(
 
 def _stacks(module: nn.Module, targets: Mapping[str, Target]) -> dict[str, dict[str, Target]]:
     """The tensors of each stack, by the path of its module."""
-    stacks = {path for path, part in module.named_modules() if isinstance(part, DenseStack)}
+    modules = cast("Iterator[tuple[str, nn.Module]]", module.named_modules())
+    stacks = {path for path, part in modules if isinstance(part, DenseStack)}
     found: dict[str, dict[str, Target]] = {}
     for name, target in targets.items():
         path = target.parameter.removesuffix(".weight")
@@ -73,12 +74,12 @@ def _widen(weight: PackedWeight) -> PackedWeight:
 
 def _places(target: Target, stack: WeightStack) -> Iterator[tuple[int, int, slice]]:
     """Which experts a tensor has, where each one's rows begin in it, and which rows they are."""
-    every = slice(None)
-    first, *rest = (*target.part, every, every)
-    rows = cast(slice, rest[0])
-    if isinstance(first, int):
-        yield first, 0, rows
+    experts = target.part[0] if target.part else slice(None)
+    rows = target.part[1] if len(target.part) > 1 else slice(None)
+    assert isinstance(rows, slice), "a tensor holds rows side by side"
+    if isinstance(experts, int):
+        yield experts, 0, rows
         return
     count = len(range(stack.num_rows)[rows])
-    for index, expert in enumerate(range(stack.num_matrices)[first]):
+    for index, expert in enumerate(range(stack.num_matrices)[experts]):
         yield expert, index * count, rows

@@ -12,7 +12,13 @@ from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
 from cutaway.kernels.native.sample import Choice, Drawn, Sampling
 from cutaway.kernels.native.stack import WeightStack
-from cutaway.kernels.native.structs import MAX_GROUPS, MOST_HEAD_SIZE, Activation, RoutingRule
+from cutaway.kernels.native.structs import (
+    MAX_GROUPS,
+    MOST_HEAD_SIZE,
+    Activation,
+    NormKind,
+    RoutingRule,
+)
 from cutaway.kernels.native.weight import Groups, Kind, PackedWeight
 
 __all__ = [
@@ -27,6 +33,7 @@ __all__ = [
     "Kind",
     "NativeStep",
     "Norm",
+    "NormKind",
     "Operation",
     "PackedWeight",
     "Pages",

@@ -1,4 +1,4 @@
-"""Native operations of attention: heads turned, stored and attended to. Arguments are checked here."""
+"""Native operations of attention: heads turned, stored and attended to, as checked data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from cutaway.kernels.native.operation import (
     Norm,
     Operation,
     address,
+    norming,
     require,
+    require_heads,
     require_matrix,
     require_spaced,
     require_vector,
+    tensors_of,
 )
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.structs import Code, Rows
@@ -29,33 +32,36 @@ class Rotation:
     is_by_token: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scoring:
     """How products of queries and keys become scores, and which of them count.
 
-    cap:    scores become cap * tanh(score / cap).
-    window: keys that a query sees, its own included.
+    cap:       scores become cap * tanh(score / cap).
+    window:    keys that a query sees, its own included.
+    num_first: keys of a sequence that stay visible before the window.
+    sinks:     [H] scores that take part in the softmax and bring no value.
     """
 
     softmax_scale: float
     cap: float | None = None
     window: int | None = None
+    num_first: int = 0
+    sinks: Tensor | None = None
 
 
-def rotate(x: Tensor, rotation: Rotation, *, out: Tensor, norm: Norm | None = None) -> Operation:
-    """Heads of x, normalized if asked, turned by position. Shapes: x, out [T, heads, C]."""
+def rotate(
+    x: Tensor, rotation: Rotation | None, *, out: Tensor, norm: Norm | None = None
+) -> Operation:
+    """Heads of x, normalized and turned by position if asked. Shapes: x, out [T, heads, C]."""
     rows, num_heads, head_size = x.shape
-    require_spaced(x, (rows, num_heads, head_size))
+    require_heads(x, (rows, num_heads, head_size))
     require_spaced(out, (rows, num_heads, head_size))
-    if norm is not None:
-        require_vector(norm.weight, head_size)
     arguments = structs.Rotate(
-        *(Rows.TOKENS, rows, x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0)),
-        *(num_heads, head_size, address(norm.weight if norm else None)),
-        *(norm.epsilon if norm else 0.0, _rotation(rotation, head_size)),
+        *(Rows.TOKENS, rows, x.data_ptr(), x.stride(0), x.stride(1)),
+        *(out.data_ptr(), out.stride(0), num_heads, head_size),
+        *(norming(norm, head_size), _rotation(rotation, head_size)),
     )
-    kept = (x, out, norm.weight if norm else None, rotation.cos, rotation.sin)
-    return Operation(Code.ROTATE, arguments, kept)
+    return Operation(Code.ROTATE, arguments, (x, out, *tensors_of(norm), *_tables(rotation)))
 
 
 def store(key: Tensor, value: Tensor, pages: Pages) -> Operation:
@@ -77,12 +83,12 @@ def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: Scoring) -> Ope
     rows, num_heads, head_size = query.shape
     require_spaced(query, (rows, num_heads, head_size))
     require_matrix(out.flatten(1), num_heads * head_size, rows)
-    require_heads(num_heads, head_size, pages)
+    _require_pages(num_heads, head_size, pages)
     arguments = structs.Attend(
         *(Rows.TOKENS, rows, query.data_ptr(), query.stride(0), num_heads),
-        *(_scoring(scoring), pages.struct(), out.data_ptr()),
+        *(_scoring(scoring, num_heads), pages.struct(), out.data_ptr()),
     )
-    return Operation(Code.ATTEND, arguments, (query, out, *pages.tensors))
+    return Operation(Code.ATTEND, arguments, (query, out, scoring.sinks, *pages.tensors))
 
 
 def attention(
@@ -90,11 +96,12 @@ def attention(
     pages: Pages,
     *,
     num_heads: int,
-    rotation: Rotation,
+    rotation: Rotation | None,
     out: Tensor,
     scoring: Scoring,
     query_norm: Norm | None = None,
     key_norm: Norm | None = None,
+    value_norm: Norm | None = None,
 ) -> Operation:
     """rotate, store and attend in one: bit for bit what the three give one after another.
 
@@ -103,23 +110,20 @@ def attention(
     num_groups, head_size = pages.keys.shape[2:]
     require_matrix(qkv, (num_heads + 2 * num_groups) * head_size)
     require_matrix(out, num_heads * head_size, len(qkv))
-    require_heads(num_heads, head_size, pages)
-    norms = [each for each in (query_norm, key_norm) if each is not None]
-    for each in norms:
-        require_vector(each.weight, head_size)
-    require(len({each.epsilon for each in norms}) <= 1, "both norms have one epsilon")
-    query_weight = query_norm.weight if query_norm else None
-    key_weight = key_norm.weight if key_norm else None
+    _require_pages(num_heads, head_size, pages)
+    norms = (query_norm, key_norm, value_norm)
     arguments = structs.Attention(
-        *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, _scoring(scoring)),
-        *(address(query_weight), address(key_weight), norms[0].epsilon if norms else 0.0),
+        *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, _scoring(scoring, num_heads)),
+        *(norming(norm, head_size) for norm in norms),
         *(_rotation(rotation, head_size), pages.struct(), out.data_ptr()),
     )
-    kept = (qkv, out, *pages.tensors, rotation.cos, rotation.sin)
-    return Operation(Code.ATTENTION, arguments, (*kept, query_weight, key_weight))
+    kept = (qkv, out, *pages.tensors, *_tables(rotation), scoring.sinks, *tensors_of(*norms))
+    return Operation(Code.ATTENTION, arguments, kept)
 
 
-def _rotation(rotation: Rotation, head_size: int) -> structs.RotationStruct:
+def _rotation(rotation: Rotation | None, head_size: int) -> structs.RotationStruct:
+    if rotation is None:
+        return structs.RotationStruct(0, 0, 1, 0, 0)
     rows, half = rotation.cos.shape
     require_matrix(rotation.cos, half)
     require_matrix(rotation.sin, half, rows)
@@ -130,11 +134,20 @@ def _rotation(rotation: Rotation, head_size: int) -> structs.RotationStruct:
     )
 
 
-def _scoring(scoring: Scoring) -> structs.ScoringStruct:
-    return structs.ScoringStruct(scoring.softmax_scale, scoring.cap or 0.0, scoring.window or 0)
+def _tables(rotation: Rotation | None) -> tuple[Tensor, ...]:
+    return () if rotation is None else (rotation.cos, rotation.sin)
 
 
-def require_heads(num_heads: int, head_size: int, pages: Pages) -> None:
+def _scoring(scoring: Scoring, num_heads: int) -> structs.ScoringStruct:
+    if scoring.sinks is not None:
+        require_vector(scoring.sinks, num_heads)
+    return structs.ScoringStruct(
+        *(scoring.softmax_scale, scoring.cap or 0.0, scoring.window or 0),
+        *(scoring.num_first if scoring.window else 0, address(scoring.sinks)),
+    )
+
+
+def _require_pages(num_heads: int, head_size: int, pages: Pages) -> None:
     num_groups, page_head_size = pages.keys.shape[2:]
     require(num_heads % num_groups == 0, "query heads are a multiple of key-value heads")
     require(head_size == page_head_size, "query and pages have one head size")

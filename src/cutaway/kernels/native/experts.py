@@ -12,13 +12,15 @@ from cutaway.kernels.native.operation import (
     Norm,
     Operation,
     address,
+    norming,
     require,
     require_apart,
     require_matrix,
     require_vector,
+    tensors_of,
 )
 from cutaway.kernels.native.stack import WeightStack
-from cutaway.kernels.native.structs import Activation, Code, Rows, RoutingRule
+from cutaway.kernels.native.structs import Activation, Code, RoutingRule, Rows
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,6 @@ def experts(
     require(shape == (num_experts, 2 * inner, width), "gate and up are what down goes back from")
     _require_chosen(ids, weights, (rows, ids.shape[-1]))
     require(ids.shape[1] <= num_experts, "a token goes to no more experts than there are")
-    if norm is not None:
-        require_vector(norm.weight, width)
     first, second = biases or (None, None)
     if biases is not None:
         require_matrix(biases[0], 2 * inner, num_experts)
@@ -127,14 +127,14 @@ def experts(
     kind = Activation.CLAMPED if isinstance(activation, Clamp) else activation
     require((kind is Activation.CLAMPED) == (clamp is activation), "a clamped gate has its numbers")
     arguments = structs.ExpertsStruct(
-        *(Rows.TOKENS, rows, x.data_ptr(), address(norm.weight if norm else None)),
-        *(norm.epsilon if norm else 0.0, ids.data_ptr(), weights.data_ptr(), ids.shape[1]),
+        *(Rows.TOKENS, rows, x.data_ptr(), norming(norm, width)),
+        *(ids.data_ptr(), weights.data_ptr(), ids.shape[1]),
         *(gate_up.struct(), down.struct(), address(first), address(second)),
         *(int(is_interleaved), kind, clamp.alpha, clamp.limit),
         *(address(residual), out.data_ptr()),
     )
     kept = (x, ids, weights, gate_up.data, down.data, out, residual, first, second)
-    return Operation(Code.EXPERTS, arguments, (*kept, norm.weight if norm else None))
+    return Operation(Code.EXPERTS, arguments, (*kept, *tensors_of(norm)))
 
 
 def _require_chosen(ids: Tensor, weights: Tensor, shape: tuple[int, int]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutaway.kernels.native.structs import Code
+from cutaway.kernels.native.structs import Code, Norming, NormKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +26,35 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """RMS norm before an operation. Shapes: weight [K]."""
+    """A norm of rows: by root mean square, or by mean and deviation; then weight and bias.
 
-    weight: Tensor
+    Shapes: weight and bias [width].
+    """
+
+    weight: Tensor | None
     epsilon: float
+    bias: Tensor | None = None
+    kind: NormKind = NormKind.RMS
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All that must stay in memory."""
+        return (self.weight, self.bias)
+
+
+def norming(norm: Norm | None, width: int) -> Norming:
+    """Checked pointers of a norm of rows of that width, or of none."""
+    if norm is None:
+        return Norming(0, 0, 0.0, NormKind.NONE)
+    for each in norm.tensors:
+        if each is not None:
+            require_vector(each, width)
+    return Norming(address(norm.weight), address(norm.bias), norm.epsilon, norm.kind)
+
+
+def tensors_of(*norms: Norm | None) -> tuple[Tensor | None, ...]:
+    """All tensors of some norms."""
+    return tuple(each for norm in norms if norm is not None for each in norm.tensors)
 
 
 def require(is_met: bool, sentence: str) -> None:
@@ -68,6 +93,16 @@ def require_spaced(x: Tensor, shape: tuple[int, ...]) -> None:
         require(size == 1 or stride == inner, "a row is not contiguous")
         inner *= size
     require(x.stride(0) >= inner, "rows overlap")
+
+
+def require_heads(x: Tensor, shape: tuple[int, int, int]) -> None:
+    """Heads of float32 [rows, heads, C] may lie apart too; neither they nor rows overlap."""
+    require_float(x)
+    require(tuple(x.shape) == shape and shape[0] > 0, f"shape {tuple(x.shape)} is not {shape}")
+    rows, heads, size = x.stride()
+    require(shape[2] == 1 or size == 1, "a head is not contiguous")
+    require(heads >= shape[2], "heads overlap")
+    require(rows >= (shape[1] - 1) * heads + shape[2], "rows overlap")
 
 
 def require_apart(x: Tensor, out: Tensor) -> None:

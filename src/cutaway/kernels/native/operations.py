@@ -11,13 +11,15 @@ from cutaway.kernels.native.operation import (
     Norm,
     Operation,
     address,
+    norming,
     require,
     require_apart,
+    require_heads,
     require_matrix,
-    require_spaced,
     require_vector,
+    tensors_of,
 )
-from cutaway.kernels.native.structs import Activation, Code, Rows
+from cutaway.kernels.native.structs import Activation, Code, NormKind, Rows
 from cutaway.kernels.native.weight import PackedWeight
 
 
@@ -39,32 +41,35 @@ def take(x: Tensor, *, out: Tensor) -> Operation:
 
 def norm(
     x: Tensor,
-    weight: Tensor,
+    weight: Tensor | None,
     epsilon: float,
     *,
     out: Tensor,
+    bias: Tensor | None = None,
+    kind: NormKind = NormKind.RMS,
     add: Tensor | None = None,
     total: Tensor | None = None,
     residual: Tensor | None = None,
     rows: Rows = Rows.TOKENS,
 ) -> Operation:
-    """out = residual + rms_norm(x) * weight; with add, total = x + add is normalized instead.
+    """out = residual + norm(x) * weight + bias; with add, total = x + add is normalized instead.
 
-    Shapes: x, add, total, residual, out [rows, D], weight [D]. total may be x.
+    Shapes: x, add, total, residual, out [rows, D], weight and bias [D]. total may be x.
     """
     width = x.shape[-1]
     for each in (x, out, add, total, residual):
         if each is not None:
             require_matrix(each, width, len(x))
-    require_vector(weight, width)
     require((add is None) == (total is None), "add and total come together")
+    require(kind is not NormKind.NONE, "a norm divides by something")
     if residual is not None:
         require_apart(residual, out)
     arguments = structs.NormStruct(
         *(rows, len(x), x.data_ptr(), address(add), address(total)),
-        *(weight.data_ptr(), out.data_ptr(), width, epsilon, address(residual)),
+        norming(Norm(weight, epsilon, bias, kind), width),
+        *(out.data_ptr(), width, address(residual)),
     )
-    return Operation(Code.NORM, arguments, (x, add, total, weight, out, residual))
+    return Operation(Code.NORM, arguments, (x, add, total, weight, bias, out, residual))
 
 
 def linear(
@@ -90,14 +95,11 @@ def linear(
     require_apart(x, out)
     if residual is not None:
         require_matrix(residual, out.shape[1], len(x))
-    if norm is not None:
-        require_vector(norm.weight, width)
     arguments = structs.Linear(
         rows=rows,
         capacity=len(x),
         x=x.data_ptr(),
-        norm_weight=address(norm.weight if norm else None),
-        epsilon=norm.epsilon if norm else 0.0,
+        norm=norming(norm, width),
         num_segments=len(segments),
         residual=address(residual),
         out=out.data_ptr(),
@@ -108,7 +110,7 @@ def linear(
             require_vector(bias, segment.num_rows)
         arguments.segments[index] = segment.struct()
         arguments.biases[index] = address(bias)
-    kept = (x, out, residual, norm.weight if norm else None, *biases)
+    kept = (x, out, residual, *tensors_of(norm), *biases)
     return Operation(Code.LINEAR, arguments, (*kept, *(each.data for each in segments)))
 
 
@@ -128,23 +130,19 @@ def gated(
     """
     shapes = {(each.num_rows, each.num_columns) for each in (gate, up)}
     require(len(shapes) == 1, "gate and up have one shape")
-    require(
-        gate.kind.is_integer == up.kind.is_integer, "gate and up are both integers, or neither"
-    )
+    require(gate.kind.is_integer == up.kind.is_integer, "gate and up are both integers, or neither")
     require_matrix(x, gate.num_columns)
     require_matrix(out, gate.num_rows, len(x))
     require_apart(x, out)
     for each in biases or ():
         require_vector(each, gate.num_rows)
-    if norm is not None:
-        require_vector(norm.weight, gate.num_columns)
     gate_bias, up_bias = biases or (None, None)
     arguments = structs.Gated(
-        *(Rows.TOKENS, len(x), x.data_ptr(), address(norm.weight if norm else None)),
-        *(norm.epsilon if norm else 0.0, gate.struct(), up.struct()),
+        *(Rows.TOKENS, len(x), x.data_ptr(), norming(norm, gate.num_columns)),
+        *(gate.struct(), up.struct()),
         *(address(gate_bias), address(up_bias), out.data_ptr(), activation),
     )
-    kept = (x, out, norm.weight if norm else None, gate_bias, up_bias, gate.data, up.data)
+    kept = (x, out, *tensors_of(norm), gate_bias, up_bias, gate.data, up.data)
     return Operation(Code.GATED, arguments, kept)
 
 
@@ -154,19 +152,42 @@ def gate(
     *,
     out: Tensor,
     activation: Activation = Activation.SILU,
+    cap: float | None = None,
+    multiplier: float = 1.0,
+    residual: Tensor | None = None,
+    rows: Rows = Rows.TOKENS,
 ) -> Operation:
-    """out = activation(gate) * up, or the activation alone.
+    """out = residual + multiplier * activation(gate) * up, any but gate left out.
 
-    Shapes: [T, F] each; rows of gate and up may lie apart.
+    Rows of gate and up may lie apart, and so may heads. A gate of one column stands for all F.
+
+    cap: of Activation.CAPPED.
+    Shapes: gate and up [rows, F] or [rows, H, F], gate also [rows, H, 1]; residual and out
+    [rows, H * F] or as gate.
     """
-    rows, width = gate.shape
+    capacity, num_heads, width = _heads(gate if up is None else up).shape
+    gate_heads = _heads(gate)
+    is_scalar = gate_heads.shape[2] == 1 and width > 1
     require(activation is not Activation.CLAMPED, "the clamped gate belongs to experts")
-    require_matrix(out, width, rows)
-    for each in (gate, up):
-        if each is not None:
-            require_spaced(each, (rows, width))
+    require((activation is Activation.CAPPED) == (cap is not None), "a cap belongs to CAPPED")
+    require_matrix(out.flatten(1), num_heads * width, capacity)
+    if residual is not None:
+        require_matrix(residual.flatten(1), num_heads * width, capacity)
+    require_heads(gate_heads, (capacity, num_heads, 1 if is_scalar else width))
+    up_heads = gate_heads if up is None else _heads(up)
+    if up is not None:
+        require_heads(up_heads, (capacity, num_heads, width))
     arguments = structs.Gate(
-        *(Rows.TOKENS, rows, gate.data_ptr(), address(up)),
-        *(gate.stride(0), width if up is None else up.stride(0), out.data_ptr(), width, activation),
+        *(rows, capacity, gate.data_ptr(), address(up)),
+        *(gate_heads.stride(0), up_heads.stride(0), gate_heads.stride(1), up_heads.stride(1)),
+        *(num_heads, width, int(is_scalar), activation, cap or 0.0, multiplier),
+        *(address(residual), out.data_ptr()),
     )
-    return Operation(Code.GATE, arguments, (gate, up, out))
+    return Operation(Code.GATE, arguments, (gate, up, residual, out))
+
+
+def _heads(x: Tensor) -> Tensor:
+    """Rows as rows of one head where they have none. Shapes: [rows, F] -> [rows, 1, F]."""
+    if x.dim() == 3:
+        return x
+    return x.as_strided((len(x), 1, x.shape[1]), (x.stride(0), max(x.shape[1], 1), x.stride(1)))

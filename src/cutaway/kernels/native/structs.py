@@ -8,7 +8,7 @@ from enum import IntEnum
 VERSION = 7  # CW_VERSION: raised whenever a struct or a field's meaning changes
 MAX_SEGMENTS = 4
 MAX_GROUPS = 4
-MOST_HEAD_SIZE = 256
+MOST_HEAD_SIZE = 512
 
 _Pointer = ctypes.c_void_p
 _Int = ctypes.c_int64
@@ -48,6 +48,17 @@ class Activation(IntEnum):
     GELU = 2
     RELU = 3
     CLAMPED = 4  # of experts alone
+    SIGMOID = 5  # of a gate alone, as those below
+    IDENTITY = 6
+    CAPPED = 7  # cap * tanh(x / cap)
+
+
+class NormKind(IntEnum):
+    """What rows are divided by: nothing, their root mean square, or their deviation."""
+
+    NONE = 0
+    RMS = 1
+    LAYER = 2
 
 
 class RoutingRule(IntEnum):
@@ -116,6 +127,10 @@ class StepStruct(ctypes.Structure):
 _ROWS = [("rows", _Int), ("capacity", _Int)]
 
 
+class Norming(ctypes.Structure):
+    _fields_ = [("weight", _Pointer), ("bias", _Pointer), ("epsilon", _Float), ("kind", _Int)]
+
+
 class Gather(ctypes.Structure):
     _fields_ = [*_ROWS, ("table", Weight), ("out", _Pointer), ("multiplier", _Float)]
 
@@ -136,10 +151,9 @@ class NormStruct(ctypes.Structure):
         ("x", _Pointer),
         ("add", _Pointer),
         ("sum", _Pointer),
-        ("weight", _Pointer),
+        ("norm", Norming),
         ("out", _Pointer),
         ("width", _Int),
-        ("epsilon", _Float),
         ("residual", _Pointer),
     ]
 
@@ -148,8 +162,7 @@ class Linear(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm_weight", _Pointer),
-        ("epsilon", _Float),
+        ("norm", Norming),
         ("num_segments", _Int),
         ("segments", Weight * MAX_SEGMENTS),
         ("biases", _Pointer * MAX_SEGMENTS),
@@ -162,8 +175,7 @@ class Gated(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm_weight", _Pointer),
-        ("epsilon", _Float),
+        ("norm", Norming),
         ("gate", Weight),
         ("up", Weight),
         ("gate_bias", _Pointer),
@@ -180,9 +192,16 @@ class Gate(ctypes.Structure):
         ("up", _Pointer),
         ("gate_stride", _Int),
         ("up_stride", _Int),
-        ("out", _Pointer),
+        ("gate_head_stride", _Int),
+        ("up_head_stride", _Int),
+        ("num_heads", _Int),
         ("width", _Int),
+        ("is_scalar", _Int),
         ("activation", _Int),
+        ("cap", _Float),
+        ("multiplier", _Float),
+        ("residual", _Pointer),
+        ("out", _Pointer),
     ]
 
 
@@ -201,12 +220,12 @@ class Rotate(ctypes.Structure):
         *_ROWS,
         ("x", _Pointer),
         ("x_stride", _Int),
+        ("x_head_stride", _Int),
         ("out", _Pointer),
         ("out_stride", _Int),
         ("num_heads", _Int),
         ("head_size", _Int),
-        ("norm_weight", _Pointer),
-        ("epsilon", _Float),
+        ("norm", Norming),
         ("rotation", RotationStruct),
     ]
 
@@ -227,7 +246,13 @@ class PagesStruct(ctypes.Structure):
 
 
 class ScoringStruct(ctypes.Structure):
-    _fields_ = [("softmax_scale", _Float), ("cap", _Float), ("window", _Int)]
+    _fields_ = [
+        ("softmax_scale", _Float),
+        ("cap", _Float),
+        ("window", _Int),
+        ("num_first", _Int),
+        ("sinks", _Pointer),
+    ]
 
 
 class Store(ctypes.Structure):
@@ -259,9 +284,9 @@ class Attention(ctypes.Structure):
         ("qkv", _Pointer),
         ("num_heads", _Int),
         ("scoring", ScoringStruct),
-        ("query_norm", _Pointer),
-        ("key_norm", _Pointer),
-        ("epsilon", _Float),
+        ("query_norm", Norming),
+        ("key_norm", Norming),
+        ("value_norm", Norming),
         ("rotation", RotationStruct),
         ("pages", PagesStruct),
         ("out", _Pointer),
@@ -326,8 +351,7 @@ class ExpertsStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm_weight", _Pointer),
-        ("epsilon", _Float),
+        ("norm", Norming),
         ("ids", _Pointer),
         ("weights", _Pointer),
         ("num_chosen", _Int),

@@ -219,10 +219,9 @@ class PackedWeight:
         groups = panels.view(len(panels), self.num_columns // GROUP_COLUMNS, -1)
         size = PANEL_ROWS * (GROUP_COLUMNS if self.kind.has_bytes else GROUP_COLUMNS // 2)
         first = groups.shape[2] - size
-        return (
-            groups[:, :, :first].unflatten(2, (-1, PANEL_ROWS, 2)),
-            groups[:, :, first:].unflatten(2, (-1, PANEL_ROWS, 4)),
-        )
+        scales, quants = groups[:, :, :first], groups[:, :, first:]
+        shape = (*groups.shape[:2], -1, PANEL_ROWS)
+        return scales.view(*shape, 2), quants.view(*shape, 4)
 
     def struct(self) -> structs.Weight:
         """The form that native operations take; it points into this weight's memory."""
