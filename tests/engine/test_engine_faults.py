@@ -6,11 +6,8 @@ CUTAWAY_FAULTS sets how many; `python bench/faults.py` plants 2,000, --memory ev
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -24,20 +21,9 @@ from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
 from cutaway.replay.answers import verify_answer
 from cutaway.trace.ledger import find_recorded
+from planting import load_planting
 
 NUM_FAULTS = int(os.environ.get("CUTAWAY_FAULTS", "180"))
-
-
-def load_planting() -> ModuleType:
-    path = Path(__file__).parents[2] / "bench" / "faults.py"
-    spec = importlib.util.spec_from_file_location("planted_faults", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 planting = load_planting()
 
 
