@@ -46,7 +46,7 @@ def _git(*words: str) -> str:
 
 
 def machine() -> str:
-    """Processor and cores that this process may use."""
+    """Processor and cores that this process may use, and whose Python it is where not CPython."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -55,7 +55,8 @@ def machine() -> str:
                 name = line.partition(":")[2].strip()
                 break
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    python = platform.python_implementation()
+    return f"{name}, {cores} cores" + (f", {python}" if python != "CPython" else "")
 
 
 def read() -> list[Record]:

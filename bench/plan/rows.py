@@ -38,6 +38,7 @@ def script(what: str, figure: int, *words: str, each: int = 0) -> Run:
 
 
 GGUF, SAFETENSORS = "host/test_host_gguf.py", "weights/test_weights_safetensors.py"
+LYING = "engine/test_engine_lying_models.py"
 MUTANTS = "mutants_load_or_raise_the_documented_errors[1]"
 TEMPLATES, DRAWN = "text/test_text_fuzz.py", "sampling/test_sampling_drawn.py"
 HOSTILE, FUZZ = "text/test_text_hostile.py", "server/test_server_fuzz.py"
@@ -79,6 +80,18 @@ ROWS = (
             10_000,
             *of(SAFETENSORS, f"g03_{MUTANTS}"),
             each=2000,
+        ),
+        tests(
+            "configurations that lie, through the whole load",
+            10_000,
+            *of(LYING, "changed_configurations_load_or_say_what_is_wrong"),
+            each=1000,
+        ),
+        tests(
+            "GGUF headers that lie, through the whole load",
+            10_000,
+            *of(LYING, "changed_gguf_headers_load_or_say_what_is_wrong"),
+            each=1000,
         ),
         script("guided runs, GGUF header", 5_000_000, GUIDED, "gguf", each=500_000),
         script("guided runs, safetensors header", 5_000_000, GUIDED, "safetensors", each=500_000),
@@ -162,7 +175,7 @@ ROWS = (
             "scenarios of 1,000 steps and more",
             100_000,
             *("simulate_scheduler.py", "--steps", "1000", "--workers", "1"),
-            each=500,
+            each=2500,
         ),
     ),
     row(
@@ -178,9 +191,18 @@ ROWS = (
             counts=PLANTED,
         ),
         replace(
-            script("every page and every tensor of a workload", 0, "faults.py", "--memory"),
+            script("every page and every tensor of a workload", 1000, "faults.py", "--memory"),
             counts=MEMORY,
             once=True,
+        ),
+        tests(
+            "faults planted at the k-th call of the server's own places",
+            200,
+            *of(
+                "server/test_server_planted.py",
+                "a_fault_in_the_servers_own_work_ends_one_answer_alone",
+            ),
+            each=100,
         ),
     ),
     row(

@@ -1,13 +1,12 @@
 """Models whose configuration lies: the whole load ends in a model or in an error that names it.
 
-CUTAWAY_LOAD=full changes 2,000 configurations and 2,000 GGUF headers; else a share of each.
+bench/reliability.py changes 10,000 configurations and 10,000 GGUF headers: row 1 of its plan.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import resource
 import shutil
@@ -27,10 +26,11 @@ from cutaway.core.errors import ModelError, ModelFormatError, UnsupportedModelEr
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
 from cutaway.models.reading import shape_of
+from trials import ran, seed, trials
 
 pytest.importorskip("transformers")
 
-NUM_MUTANTS = 2_000 if os.environ.get("CUTAWAY_LOAD") == "full" else 400
+NUM_MUTANTS = trials(400)
 CONFIGS = ("llama-flags", "qwen2-flags", "qwen3-moe", "gemma3-flags", "gemma4-all", "gpt2")
 CONFIGS += ("gpt-oss", "mixtral", "deepseek-v3", "qwen3-next", "qwen3.5")
 SPARE_BYTES = 2**30  # that a load of a model of a few kilobytes may take
@@ -108,7 +108,7 @@ def changed(values: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 
 def test_changed_configurations_load_or_say_what_is_wrong(folders: dict[str, Path]) -> None:
-    chance, seen = random.Random(3), Counter[str]()
+    chance, seen = random.Random(seed(3)), Counter[str]()
     originals = {
         case: json.loads((at / "config.json").read_bytes()) for case, at in folders.items()
     }
@@ -123,6 +123,7 @@ def test_changed_configurations_load_or_say_what_is_wrong(folders: dict[str, Pat
     for case, values in originals.items():
         (folders[case] / "config.json").write_text(json.dumps(values), encoding="utf-8")
     assert seen["loads"] >= NUM_MUTANTS // 10 and seen["refused"] >= NUM_MUTANTS // 4, seen
+    ran(NUM_MUTANTS, total_loaded=seen["loads"])
 
 
 def whole_gguf(word: str = "llama") -> bytes:
@@ -161,7 +162,7 @@ def whole_gguf(word: str = "llama") -> bytes:
 
 
 def test_changed_gguf_headers_load_or_say_what_is_wrong(tmp_path: Path) -> None:
-    chance, seen, whole = random.Random(5), Counter[str](), whole_gguf()
+    chance, seen, whole = random.Random(seed(5)), Counter[str](), whole_gguf()
     end = whole.index(b"blk.1.ffn_down.weight") + 60
     names = [b"llama.block_count", b"llama.context_length", b"llama.embedding_length"]
     names += [b"llama.feed_forward_length", b"llama.attention.head_count", b"llama.vocab_size"]
@@ -188,6 +189,7 @@ def test_changed_gguf_headers_load_or_say_what_is_wrong(tmp_path: Path) -> None:
             changes = [(at, raw[at]) for at in range(end) if raw[at] != whole[at]]
             raise AssertionError(f"mutant {number}: {changes}") from error
     assert seen["loads"] >= NUM_MUTANTS // 20 and seen["refused"] >= NUM_MUTANTS // 4, seen
+    ran(NUM_MUTANTS, total_loaded=seen["loads"])
 
 
 @pytest.mark.parametrize("count", [MAX_LAYERS + 1, 20_000, 10**6, 2**63])
