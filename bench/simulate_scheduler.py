@@ -415,6 +415,9 @@ class Simulation:
         waiting = Counter(s.owner for s in before.waiting)
         self.passed = {owner: count for owner, count in self.passed.items() if waiting[owner]}
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
+        if has_preempted and self.allocation_failed:
+            # All began afresh: who was let in again stands nowhere.
+            self.passed = {owner: Counter[str]() for owner in self.passed}
         newcomers = before.newcomers(self.scheduler)
         loads = self.shares.loads(s for s in self.scheduler.running if s not in newcomers)
         for sequence in newcomers:
@@ -439,6 +442,8 @@ class Simulation:
         num_heavy = sum(n for s, n in taken.items() if before.loads[s.owner] == most > 0)
         if num_prompt:
             require(num_heavy <= max(16, num_prompt // 4), "who has most took most of a step")
+        if self.scheduler.num_preemptions > before.num_preemptions:
+            return  # the pages of who gave way came too late for some
         for sequence in prompts - {s for s in prompts if s.tables is None}:
             room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
             require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")

@@ -254,6 +254,30 @@ def test_invalidated_content_is_not_found_and_its_pages_are_named() -> None:
     assert cache.stats.used == 0
 
 
+def test_invalidate_names_equal_pages_that_nobody_holds_and_no_other() -> None:
+    cache = make_cache()
+    (allocator,) = cache.allocators
+    ids = list(range(17))
+    twins = [cache.admit(ids, cache.keys(ROOT)) for _ in range(2)]
+    first, second = (twin[0] for twin in twins if twin is not None)
+    for tables in (first, second):
+        assert cache.reserve(tables, 17)
+        cache.commit(tables, ids, 17)
+    found = first.groups[0].pages[:2]
+    assert all(page in allocator.index for page in found), "equal pages of the second are not found"
+    own = list(second.groups[0].held)
+    cache.release(first)
+    third, num_hit = run(cache, ids[:8] + [99] * 9)
+    assert num_hit == 8 and allocator.references(found[0]) == 1
+    (spoilt,) = cache.invalidate(second, ids)
+    # Its own, and the one that lay cached; what another reads is left to it.
+    assert sorted(spoilt) == sorted([*own, found[1]])
+    assert warm(cache, ids) == 0
+    cache.release(second)
+    cache.release(third)
+    assert cache.stats.used == 0
+
+
 def test_invalidate_names_pages_that_had_left_the_window() -> None:
     cache = make_cache(Window(width=4))
     tables, _ = run(cache, list(range(40)))

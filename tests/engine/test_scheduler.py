@@ -447,6 +447,22 @@ def test_nobody_gives_way_where_its_pages_only_fill_its_owners_share() -> None:
     assert run(scheduler) > 0 and newcomer.num_output_tokens == 1
 
 
+def test_a_newcomer_takes_nothing_from_anybody_where_slots_and_pages_are_free() -> None:
+    scheduler = make_scheduler(pages=60, max_sequences=8)
+    prefix = [1] * 16
+    run(scheduler, make_sequence([*prefix, 2], 1, name="b", owner="bob"))
+    for number in range(4):
+        scheduler.add(make_sequence(5, 9, name=f"a{number}", owner="alice"))
+    step(scheduler)
+    bob = make_sequence([*prefix, 3], 1, name="b2", owner="bob")
+    scheduler.add(bob)
+    step(scheduler)
+    assert bob.num_output_tokens == 1 and bob.num_cached_tokens == 16
+    assert scheduler.num_running == 4 and scheduler.num_preemptions == 0
+    run(scheduler)
+    assert scheduler.cache.stats.used == 0, "what was found for him was held once"
+
+
 def test_two_owners_end_up_with_as_many_slots_and_do_not_drive_each_other_out() -> None:
     scheduler, _ = flooded(pages=400, max_sequences=8, max_tokens=128)
     for number in range(30):
