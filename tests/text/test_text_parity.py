@@ -61,6 +61,22 @@ def reference(
     return rendered[0]
 
 
+def references(
+    style: Style, messages: list[dict[str, Any]], **asked: Any
+) -> tuple[str | None, ...]:
+    """What transformers renders of a history where no content is left out, is none, or is empty.
+
+    What it refuses in one of these and renders in another is rendered.
+    """
+    bare = [message for message in messages if message.get("content") is None]
+    given = reference(style, messages, **asked)
+    if not bare:
+        return (given,)
+    filled = [{**m, "content": "" if m.get("content") is None else m["content"]} for m in messages]
+    rendered = [each for each in (given, reference(style, filled, **asked)) if each is not None]
+    return tuple(rendered) or (None,)
+
+
 def ours(
     template: ChatTemplate,
     messages: list[dict[str, Any]],
@@ -94,9 +110,9 @@ def test_i03_renderings_equal_those_of_transformers(name: str) -> None:
                         "extras": extras,
                         "add_generation_prompt": generation,
                     }
-                    expected = reference(style, messages, **asked)
-                    assert ours(compiled(name), messages, **asked) == expected, (talk, extras)
-                    rendered += expected is not None
+                    expected = references(style, messages, **asked)
+                    assert ours(compiled(name), messages, **asked) in expected, (talk, extras)
+                    rendered += expected[0] is not None
     assert rendered >= 6, "a template that refuses nearly everything compares nothing"
 
 
@@ -130,9 +146,9 @@ def test_i03_published_templates_render_as_in_transformers(name: str) -> None:
     for talk, messages in TALKS.items():
         for tools in (None, TOOLS):
             asked: dict[str, Any] = {"tools": tools, "extras": {}}
-            expected = reference(style, messages, **asked)
-            assert ours(template, messages, **asked) == expected, talk
-            rendered += expected is not None
+            expected = references(style, messages, **asked)
+            assert ours(template, messages, **asked) in expected, talk
+            rendered += expected[0] is not None
     assert rendered >= 10
 
 

@@ -25,6 +25,7 @@ from cutaway.replay.verify import row_of, rows_of
 from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.messages import Message
+from cutaway.text.reach import render_whole
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.query import Query
 from cutaway.views.replay_values import Proof, ReplayValues, Wanted
@@ -213,7 +214,7 @@ def _subject(
         row=_Rows(engine, answer).of,
         branch=partial(_branch, engine, answer),
         messages=messages,
-        prompt=model.template.render(messages) if messages else None,
+        prompt=render_whole(model.template, messages) if messages else None,
     )
 
 

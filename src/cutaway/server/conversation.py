@@ -31,6 +31,7 @@ from cutaway.stream.formats import (
 from cutaway.stream.tool_grammar import Tool, call_grammar
 from cutaway.text.messages import Message
 from cutaway.text.prompt import Prompt, encode
+from cutaway.text.reach import render_open, render_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class ChatInput:
     schema_field: where a tool has the schema of its arguments.
     extras:      further variables of the template.
     is_parallel: whether one answer may have several calls.
+    is_open:     whether the model goes on with the last message instead of a new one.
+    has_opening: whether the prompt ends with the opening of the model's own message.
     """
 
     messages: Sequence[Message]
@@ -51,6 +54,8 @@ class ChatInput:
     schema_field: str = "function.parameters"
     extras: Mapping[str, object] = field(default_factory=dict[str, object])
     is_parallel: bool = True
+    is_open: bool = False
+    has_opening: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +171,12 @@ def prepare_chat(chat_input: ChatInput, context: Context) -> PreparedChat:
     tool_format = choose_format(source)
     prompt = _prompt(chat_input, context, tool_format)
     grammar = _forced(chat_input, context, tool_format) or form
+    if grammar is not None and chat_input.is_open:
+        raise RequestError(
+            f"{chat_input.messages[-1].place} is to be continued and the answer held to a form; a "
+            "form holds an answer from its first token. Leave one out.",
+            param=chat_input.messages[-1].place,
+        )
     reasoning = choose_reasoning(source) if grammar is None else None
     markers: set[str] = set() if tools is None else set(tool_format.markers_among(control))
     if reasoning is not None:
@@ -216,11 +227,21 @@ def start_answer(prepared: PreparedChat, token_ids: Sequence[int], *, param: str
 
 def _prompt(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Prompt:
     messages, tools = chat_input.messages, chat_input.tools
+    in_words = partial(told, tools=tools, tool_format=tool_format)
     has_words = not knows_tools(context.template_source)
-    return context.template.render(
-        told(messages, tools, tool_format) if has_words else messages,
-        tools=None if tools is None or has_words else tools.offered,
+    messages = in_words(messages) if has_words else messages
+    offered = None if tools is None or has_words else tools.offered
+    if chat_input.is_open:
+        return render_open(
+            context.template, messages, tools=offered, extras=chat_input.extras, in_words=in_words
+        )
+    return render_whole(
+        context.template,
+        messages,
+        tools=offered,
         extras=chat_input.extras,
+        add_generation_prompt=chat_input.has_opening,
+        in_words=in_words,
     )
 
 

@@ -19,6 +19,7 @@ from cutaway.engine.opening import Opening
 from cutaway.service.notebook import block, chips, facts_table
 from cutaway.text.messages import from_dicts
 from cutaway.text.prompt import encode
+from cutaway.text.reach import render_whole
 from cutaway.tokens.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -183,7 +184,9 @@ class LLM:
         template_options: further variables that the template reads, for instance enable_thinking.
         """
         model = self.engine.model
-        prompt = model.template.render(from_dicts(messages), tools=tools, extras=template_options)
+        prompt = render_whole(
+            model.template, from_dicts(messages), tools=tools, extras=template_options
+        )
         plain = model.tokenizer.encode
         return encode(
             prompt,

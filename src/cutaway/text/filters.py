@@ -307,7 +307,7 @@ FILTERS: Mapping[str, Callback] = {
 }
 
 _SAME = (
-    "defined undefined none boolean false true integer float string mapping number sequence "
+    "defined undefined boolean false true integer float string mapping number sequence "
     "iterable callable sameas"
 ).split()  # they look at a value's kind and nothing else
 _COMPARISONS = {
@@ -320,8 +320,14 @@ _COMPARISONS = {
     "in": "in",
 }
 
+
+def _is_none(value: object) -> bool:
+    return value is None or isinstance(value, written.Absent)
+
+
 TESTS: Mapping[str, Callback] = {
     **{name: JINJA_TESTS[name] for name in _SAME},
+    "none": _is_none,
     **{name: _compares(comparison) for name, comparison in _COMPARISONS.items()},
     "lower": _cases(str.islower),
     "upper": _cases(str.isupper),

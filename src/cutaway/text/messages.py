@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from cutaway.core.errors import RequestError
@@ -51,23 +51,42 @@ Part = Text | ToolCall | ToolResult
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. Several texts are one text without anything between them."""
+    """One turn. Several texts are one text without anything between them.
+
+    place: where it stands in its request, for faults.
+    """
 
     role: str
     content: tuple[Part, ...]
     name: str | None = None
     reasoning: str | None = None  # what a reasoning model thought before it answered
+    place: str = field(default="", compare=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """What is said in words, part by part."""
+        return [part.text for part in self.content if isinstance(part, Text)]
 
     @property
     def text(self) -> str | None:
         """All texts in a row; None where there is none, which differs from an empty one."""
-        texts = [part.text for part in self.content if isinstance(part, Text)]
-        return "".join(texts) if texts else None
+        return "".join(self.texts) if self.texts else None
 
 
 # The same thing under the names that clients use; the first one that is set counts.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", *REASONING_FIELDS}
+_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", *REASONING_FIELDS}
+# What clients note of a message for themselves or for a cache: it changes no prompt.
+_NOTES = {"id", "status", "phase", "annotations", "cache_control", "metadata", "created_at"}
+# Other APIs' and servers' words for a text, with where it stands.
+_TEXT_PARTS = {kind: "text" for kind in ("text", "input_text", "output_text")}
+_TEXT_PARTS["refusal"] = "refusal"
+# What this model cannot read. The newest question must not rest on it; what came before is told
+# in words, or a conversation with one picture could never go on.
+_UNREAD = frozenset(
+    "image image_url input_image audio input_audio audio_url video video_url file input_file "
+    "document".split()
+)
 
 
 def from_dicts(messages: object) -> tuple[Message, ...]:
@@ -80,7 +99,43 @@ def from_dicts(messages: object) -> tuple[Message, ...]:
     """
     if not is_row(messages) or not messages:
         raise _fault("messages", messages, "it must be a list of at least one message")
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages))
+    last = newest(messages)
+    read: list[Message] = []
+    for index, item in enumerate(messages):
+        param = f"messages[{index}]"
+        read.append(_message(item, param, is_newest=index >= last))
+        if is_table(item) and item.get("prefix"):
+            _check_prefix(item, param, is_last=index == len(messages) - 1)
+    return tuple(read)
+
+
+def newest(messages: Sequence[object]) -> int:
+    """Where the newest message of the user stands; what is left out of it is refused."""
+    users = [index for index, item in enumerate(messages) if _role_of(item) == "user"]
+    return users[-1] if users else 0
+
+
+def _role_of(item: object) -> object:
+    return item.get("role") if is_table(item) else None
+
+
+def _check_prefix(item: Mapping[object, object], param: str, *, is_last: bool) -> None:
+    """As Mistral and DeepSeek have it: the model goes on with the assistant's last message."""
+    place = f"{param}.prefix"
+    if item["prefix"] is not True:
+        raise _fault(place, item["prefix"], "it must be true or false")
+    if not is_last or item.get("role") != "assistant":
+        raise _fault(place, True, "only the assistant's last message can be continued")
+
+
+def unread(kind: object, param: str, *, is_newest: bool) -> str:
+    """Words in place of what this model cannot read.
+
+    Raises: RequestError naming param, in the newest message of the user, or for no known kind.
+    """
+    if is_newest or kind not in _UNREAD:
+        raise _fault(param, kind, 'this model reads parts of type "text" only')
+    return f"[{kind}: not shown, since this model reads text alone]"
 
 
 def to_dicts(messages: Sequence[Message]) -> list[dict[str, Json]]:
@@ -129,10 +184,10 @@ def plain(value: object, param: str, *, depth: int = MAX_DEPTH) -> Json:
     raise _fault(param, value, "only JSON's types are allowed")
 
 
-def _message(item: object, param: str) -> Message:
+def _message(item: object, param: str, *, is_newest: bool) -> Message:
     fields = _mapping(item, param)
     for name in fields:
-        if name not in _FIELDS:
+        if name not in _FIELDS and name not in _NOTES and name != "prefix":
             place = inside(param, name)
             known = ", ".join(sorted(_FIELDS))
             raise RequestError(f"{place} is not a known field; known are {known}.", param=place)
@@ -140,17 +195,22 @@ def _message(item: object, param: str) -> Message:
     reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
     message = Message(
         role=role,
-        content=_content(fields, role, param),
+        content=_content(fields, role, param, is_newest=is_newest and role == "user"),
         name=_string(fields["name"], f"{param}.name") if "name" in fields else None,
         reasoning=_string(reasoning[0][1], f"{param}.{reasoning[0][0]}") if reasoning else None,
+        place=param,
     )
     if not message.content and message.reasoning is None:
         raise _fault(f"{param}.content", None, "it must be a string or a list of text parts")
     return message
 
 
-def _content(fields: Mapping[str, object], role: str, param: str) -> tuple[Part, ...]:
-    texts = _texts(fields["content"], f"{param}.content") if "content" in fields else ()
+def _content(
+    fields: Mapping[str, object], role: str, param: str, *, is_newest: bool
+) -> tuple[Part, ...]:
+    has_content = "content" in fields and not (fields["content"] == [] and "tool_calls" in fields)
+    content = fields["content"] if has_content else fields.get("refusal")
+    texts = () if content is None else _texts(content, f"{param}.content", is_newest=is_newest)
     if role == "tool":
         call_id = fields.get("tool_call_id")
         name = fields.get("name")
@@ -163,20 +223,24 @@ def _content(fields: Mapping[str, object], role: str, param: str) -> tuple[Part,
     return (*texts, *_tool_calls(fields.get("tool_calls", ()), f"{param}.tool_calls"))
 
 
-def _texts(content: object, param: str) -> tuple[Text, ...]:
+def _texts(content: object, param: str, *, is_newest: bool) -> tuple[Text, ...]:
     if isinstance(content, str):
         return (Text(_string(content, param)),)
     if not is_row(content) or not content:
         raise _fault(param, content, "it must be a string or a list of text parts")
-    return tuple(_text_part(part, f"{param}[{index}]") for index, part in enumerate(content))
+    return tuple(
+        _text_part(part, f"{param}[{index}]", is_newest=is_newest)
+        for index, part in enumerate(content)
+    )
 
 
-def _text_part(part: object, param: str) -> Text:
+def _text_part(part: object, param: str, *, is_newest: bool) -> Text:
     fields = _mapping(part, param)
     kind = fields.get("type")
-    if kind != "text":
-        raise _fault(f"{param}.type", kind, 'this model reads parts of type "text" only')
-    return Text(_string(fields.get("text"), f"{param}.text"))
+    name = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    if name is None:
+        return Text(unread(kind, f"{param}.type", is_newest=is_newest))
+    return Text(_string(fields.get(name), f"{param}.{name}"))
 
 
 def _tool_calls(calls: object, param: str) -> tuple[ToolCall, ...]:
@@ -193,16 +257,23 @@ def _tool_call(call: object, param: str) -> ToolCall:
     call_id = fields.get("id")
     return ToolCall(
         name=_string(function.get("name"), f"{param}.function.name"),
-        arguments=_arguments(function.get("arguments", {}), f"{param}.function.arguments"),
+        arguments=arguments_of(function.get("arguments"), f"{param}.function.arguments"),
         call_id=None if call_id is None else _string(call_id, f"{param}.id"),
     )
 
 
-def _arguments(arguments: object, param: str) -> Json:
-    """Templates want an object. Clients send its JSON; a model may have written something else."""
+def arguments_of(arguments: object, param: str) -> Json:
+    """Arguments of a call. Templates want an object, and clients send its JSON.
+
+    Nothing, blanks and null are no arguments. A model may have written something else: its words.
+
+    Raises: RequestError naming param.
+    """
     if not isinstance(arguments, str):
-        return plain(arguments, param)
+        return {} if arguments is None else plain(arguments, param)
     text = _string(arguments, param)
+    if not text.strip() or text.strip() == "null":
+        return {}
     try:
         parsed: object = json.loads(text, parse_constant=_refuse_constant)
     except ValueError:

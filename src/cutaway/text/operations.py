@@ -42,6 +42,9 @@ def compare(meter: Meter, left: object, *rest: object) -> bool:
 def compare_two(meter: Meter, name: str, left: object, right: object) -> bool:
     """One comparison of the table."""
     meter.charge(_steps(meter, left, right, is_search=name in _SEARCHES))
+    if name in ("eq", "ne") and (left is None or right is None):
+        is_none = all(each is None or isinstance(each, written.Absent) for each in (left, right))
+        return is_none is (name == "eq")
     return bool(COMPARISONS[name](left, right))
 
 

@@ -45,6 +45,19 @@ class Prompt:
         """The whole text, as a rendering gives it."""
         return "".join(segment.text for segment in self.segments)
 
+    def before(self, end: int) -> Prompt:
+        """What stands before a character; a control string that it cuts becomes plain text."""
+        kept: list[Segment] = []
+        left = end
+        for segment in self.segments:
+            whole = len(segment.text) <= left
+            if left > 0:
+                text = segment.text[:left]
+                kept.append(Segment(text, is_control=segment.is_control and whole))
+            left -= len(segment.text)
+        spans = ((start, min(stop, end)) for start, stop in self.template_spans if start < end)
+        return Prompt(tuple(kept), tuple(spans))
+
 
 def cut_rendered(text: str, control_strings: frozenset[str]) -> Prompt:
     """Cut marked text: a control string counts if the template wrote all of its characters."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
+from typing import Any
 
 import jinja2
 from jinja2 import Template, TemplateSyntaxError
@@ -22,6 +23,7 @@ from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
 from cutaway.text.prompt import Prompt, cut_rendered
 from cutaway.text.sandbox import RefusalError, Sandbox
 from cutaway.text.written import (
+    ABSENT,
     concat,
     generated_runs,
     message_extents,
@@ -87,6 +89,8 @@ class ChatTemplate:
         self._sink = sink
         self._template, read = _compile(_checked(source), Sandbox(now=now))
         self.variables = read - _OWN_VARIABLES - names.keys()
+        # What it leaves out of histories of each shape, as text/reach.py found.
+        self.known_shapes: dict[object, tuple[int, str] | None] = {}
 
     def render(
         self,
@@ -95,15 +99,19 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
         extras: Mapping[str, object] | None = None,
+        in_parts: bool = False,
     ) -> Prompt:
         """The prompt for a conversation.
 
         extras are further variables, for instance enable_thinking; the template must read them.
+        in_parts gives texts as lists of parts, as templates of models that see may want them.
 
         Raises: TemplateError with the template's own words when it refuses the messages, or with
         what is wrong with it; RequestError when tools or extras are not plain data or not read.
         """
         variables = self._variables(to_dicts(messages), tools, extras or {})
+        if in_parts:
+            variables["messages"] = [*map(_in_parts, variables["messages"])]
         variables["add_generation_prompt"] = add_generation_prompt
         prompt = cut_rendered(_run(self._template, variables), self._control_strings)
         if self._sink is not None:
@@ -142,13 +150,13 @@ class ChatTemplate:
         messages: Sequence[dict[str, Json]],
         tools: Sequence[Mapping[str, object]] | None,
         extras: Mapping[str, object],
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         # The rest of what is None stays defined, as transformers has it.
         return {
             "documents": None,
             **self._special_tokens,
             **self._checked_extras(extras),
-            "messages": [_with_role(fields) for fields in messages],
+            "messages": [_for_template(fields) for fields in messages],
             "tools": None if tools is None else plain(tools, "tools"),
         }
 
@@ -260,9 +268,23 @@ def _of_message(fields: dict[str, Json], index: int) -> dict[str, Json]:
     return {k: v if k in plain_fields else marked(v) for k, v in fields.items()}
 
 
-def _with_role(fields: dict[str, Json]) -> dict[str, object]:
+def _for_template(fields: dict[str, Json]) -> dict[str, object]:
+    """A message with its role as the template's own word, and with content even where it has none.
+
+    Beside calls an empty text is none: clients send either, and templates look for one of them.
+    """
     role = fields["role"]
-    return {**fields, "role": written(role) if isinstance(role, str) and role in ROLES else role}
+    content = fields.get("content", ABSENT)
+    return {
+        **fields,
+        "role": written(role) if isinstance(role, str) and role in ROLES else role,
+        "content": ABSENT if content == "" and "tool_calls" in fields else content,
+    }
+
+
+def _in_parts(fields: dict[str, object]) -> dict[str, object]:
+    content = fields["content"]
+    return {**fields, "content": [{"type": "text", "text": content}] if content else []}
 
 
 def _line(template: Template, traceback: TracebackType | None) -> int | None:

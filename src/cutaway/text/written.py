@@ -38,6 +38,18 @@ class Written(str):
         return self
 
 
+class Absent(Written):
+    """An empty text that also counts as none: what a message has that says nothing.
+
+    Some templates add to the content of every message, others ask whether it is none.
+    """
+
+    __slots__ = ()
+
+
+ABSENT = Absent("", "")
+
+
 def written(text: str) -> Written:
     """Text that the template wrote."""
     return Written(text, TEMPLATE * len(text))

@@ -14,6 +14,7 @@ from cutaway.core.limits import shown
 from cutaway.engine.model import LoadedModel
 from cutaway.text.messages import Message, Text
 from cutaway.text.prompt import encode
+from cutaway.text.reach import render_whole
 
 
 def change_words(source: Source, change: Change, base: Side) -> Pair:
@@ -87,6 +88,6 @@ def asked_of(source: Source, model: LoadedModel) -> tuple[int, ...]:
 
 def _encoded(model: LoadedModel, messages: Sequence[Message]) -> list[int]:
     plain = model.tokenizer.encode
-    prompt = model.template.render(tuple(messages))
+    prompt = render_whole(model.template, tuple(messages))
     inner = partial(plain, is_start=False)
     return encode(prompt, plain, model.tokenizer.control_tokens, encode_inner=inner)

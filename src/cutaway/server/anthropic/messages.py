@@ -34,6 +34,7 @@ from cutaway.server.routes import described, json_answer
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.stream.formats import choose_reasoning
 from cutaway.text.kinds import is_row
+from cutaway.text.messages import Message
 
 # The newer one only takes fields away, temperature among them; here they stay, as extras.
 VERSIONS = ("2023-06-01", "2026-10-21")
@@ -189,15 +190,22 @@ def _chat_input(body: CountBody, context: Context) -> ChatInput:
     extras = _thinking(body.thinking, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
+    messages = messages_of(body.system, body.messages)
     return ChatInput(
-        messages=messages_of(body.system, body.messages),
+        messages=messages,
         tools=tools,
         form=_form(body.output_config),
         form_field="output_config.format",
         schema_field="input_schema",
         extras=extras,
         is_parallel=is_parallel,
+        is_open=_is_begun(messages[-1]),
     )
+
+
+def _is_begun(last: Message) -> bool:
+    """Whether the answer's first words are given: the conversation ends with the assistant's."""
+    return last.role == "assistant" and bool(last.text) and len(last.texts) == len(last.content)
 
 
 def _thinking(value: object, context: Context) -> dict[str, object]:

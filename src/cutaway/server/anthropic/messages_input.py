@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from cutaway.core.errors import RequestError
@@ -24,10 +25,14 @@ def messages_of(system: object, messages: object) -> tuple[Message, ...]:
     if not is_row(messages) or not messages:
         raise _fault("messages", messages, "it must be a list of at least one message")
     names: dict[str, str] = {}  # of the tools, by the id of their call
-    read = [_message(each, f"messages[{index}]", names) for index, each in enumerate(messages)]
+    places = [f"messages[{index}]" for index in range(len(messages))]
+    read = [
+        replace(_message(each, place, names), place=place)
+        for each, place in zip(messages, places, strict=True)
+    ]
     if system is not None:
         texts = tuple(Text(text) for text in _texts(system, "system"))
-        read.insert(0, Message(role="system", content=texts))
+        read.insert(0, Message(role="system", content=texts, place="system"))
     return tuple(read)
 
 

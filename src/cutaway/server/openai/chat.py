@@ -52,6 +52,7 @@ from cutaway.server.openai.parts import (
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tokens import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
+from cutaway.text.kinds import is_row, is_table
 from cutaway.text.messages import from_dicts
 
 _MESSAGES = array(
@@ -78,6 +79,8 @@ class ChatBody(SamplingBody):
     tools: Annotated[object, given(optional(TOOLS))] = None
     tool_choice: Annotated[object, given(optional(TOOL_CHOICES))] = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[object, given(optional({"type": "object"}))] = None
     cutaway: ChatOptIn | None = None
     functions: Annotated[object, Refused(_USE_TOOLS)] = None
@@ -195,7 +198,22 @@ def _chat_input(body: ChatBody) -> ChatInput:
         form_field=grammar_field(body) or "response_format",
         extras={} if extras is None else object_of(extras, "chat_template_kwargs"),
         is_parallel=body.parallel_tool_calls is not False,
+        is_open=_is_open(body),
+        has_opening=body.add_generation_prompt is not False,
     )
+
+
+def _is_open(body: ChatBody) -> bool:
+    """Whether the model goes on with the last message: vLLM's field asks for it, or Mistral's."""
+    is_asked = bool(body.continue_final_message)
+    if is_asked and body.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt are both true; a message that is "
+            "continued has no new opening. Send one of them.",
+            param="continue_final_message",
+        )
+    last = body.messages[-1] if is_row(body.messages) and body.messages else None
+    return is_asked or (is_table(last) and last.get("prefix") is True)
 
 
 def _max_tokens(body: ChatBody) -> int | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import cast
 
 from cutaway.core.errors import RequestError
@@ -11,8 +11,8 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.limits import inside, shown
 from cutaway.server.constraints import FORMATS, schema_grammar
 from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
-from cutaway.text.kinds import is_row, is_table
-from cutaway.text.messages import Json, Message, Part, Text, ToolCall, ToolResult, plain
+from cutaway.text.kinds import is_row
+from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, arguments_of
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text")
@@ -26,15 +26,15 @@ def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
     messages: list[Message] = []
     if instructions is not None:
         text = _string(instructions, "instructions")
-        messages.append(Message(role="system", content=(Text(text),)))
+        messages.append(Message(role="system", content=(Text(text),), place="instructions"))
     if isinstance(given, str):
-        return (*messages, Message(role="user", content=(Text(given),)))
+        return (*messages, Message(role="user", content=(Text(given),), place="input"))
     if not is_row(given) or not given:
         raise _fault("input", given, "it must be a string or a list of at least one item")
     names: dict[str, str] = {}  # of the tools, by the id of their call
     for index, item in enumerate(given):
         param = f"input[{index}]"
-        message = _item(object_of(item, param), param, names)
+        message = replace(_item(object_of(item, param), param, names), place=param)
         last = messages[-1] if messages else None
         if last is not None and _is_one_turn(last, message):
             messages[-1] = _joined(last, message)
@@ -101,7 +101,8 @@ def _item(fields: Mapping[str, object], param: str, names: dict[str, str]) -> Me
         case "function_call":
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
-            arguments = _arguments(fields.get("arguments"), f"{param}.arguments")
+            at = f"{param}.arguments"
+            arguments = arguments_of(_string(fields.get("arguments"), at), at)
             return Message(role="assistant", content=(ToolCall(name, arguments, call_id),))
         case "function_call_output":
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
@@ -141,16 +142,6 @@ def _text(value: object, param: str, *kinds: str) -> str:
     return "".join(texts)
 
 
-def _arguments(value: object, param: str) -> Json:
-    """Templates want an object; a model may have written something else."""
-    text = _string(value, param)
-    try:
-        parsed: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return plain(parsed, param) if is_table(parsed) else text
-
-
 def _is_one_turn(last: Message, message: Message) -> bool:
     """Whether what follows belongs to the assistant's message before it."""
     if last.role != "assistant" or message.role != "assistant" or message.reasoning is not None:
@@ -161,7 +152,7 @@ def _is_one_turn(last: Message, message: Message) -> bool:
 
 def _joined(last: Message, message: Message) -> Message:
     content: tuple[Part, ...] = (*last.content, *message.content)
-    return Message(role=last.role, content=content, reasoning=last.reasoning)
+    return replace(last, content=content)
 
 
 def _string(value: object, param: str) -> str:
