@@ -15,6 +15,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import Drafter
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
@@ -50,9 +51,10 @@ def engine(
     drafter: Drafter | None = None,
     **settings: Any,
 ) -> Engine:
-    """An engine with small pages, so that borders are crossed often."""
+    """An engine with small pages, so that borders are crossed often; all guesses are taken."""
     config = EngineConfig(**{"page_size": 8, "prefill_chunk": 512, **settings})
-    return Engine(model, config, num_pages=num_pages, drafter=drafter)
+    drafting = None if drafter is None else Drafting(drafter)
+    return Engine(model, config, num_pages=num_pages, drafting=drafting)
 
 
 @dataclass

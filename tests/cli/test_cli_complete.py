@@ -13,7 +13,7 @@ from program import Cutaway, spawn
 
 TIMINGS = {
     *("load", "tokenize", "queue", "prefill", "decode", "detokenize", "first_token"),
-    "tokens_per_second",
+    *("tokens_per_second", "drafted", "accepted"),
 }
 
 

@@ -21,6 +21,7 @@ from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.sampling.grammar import CompiledGrammar
+from drafters import EachAlone
 from engines import END, Answer, engine, loaded, run, workload
 
 sys.path.append(str(Path(__file__).parents[1] / "sampling"))
@@ -137,13 +138,13 @@ def test_drafts_change_nothing_under_a_grammar(model: LoadedModel, seed: int) ->
     close(drafting)
 
 
-class _Wild:
+class _Wild(EachAlone):
     """Proposes whatever comes to mind: words of the grammars, ends, and noise."""
 
     def __init__(self) -> None:
         self._chance = random.Random(4)
 
-    def propose(self, token_ids: Any) -> list[int]:
+    def guess(self, token_ids: Any) -> list[int]:
         words = [[*b"abab"], [*b'{"y": 1, "x": 5}'], [*b'["aa", "ab"]'], [END, *b"a"], [*b"\n\n"]]
         word = self._chance.choice(words)
         start = self._chance.randrange(len(word))

@@ -12,6 +12,7 @@ import tiny
 from cutaway import LLM
 from cutaway.core.request import Request
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from engines import Answer, run, workload
@@ -84,7 +85,7 @@ def test_native_answers_are_the_same_bits_in_any_company(
 
 def test_native_drafted_equals_plain_to_the_bit(folder: Path, kv_dtype: str, alone: dict) -> None:
     target = opened(folder, kv_dtype=kv_dtype)
-    target._drafter = NGramDrafter(shortest=1)
+    target._drafting = Drafting(NGramDrafter(shortest=1))
     assert scores(run(target, scored(1))) == alone
 
 

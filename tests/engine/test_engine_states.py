@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 import architectures
 from cutaway.blocks.attention.delta import ByHead, DeltaLayer
 from cutaway.cache.pool import Pool
-from cutaway.core.errors import ConfigError
+from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, group_layers
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.shapes import DeltaShape
@@ -202,11 +203,17 @@ def test_a_step_that_raised_leaves_no_trace_in_states(
     assert target.scheduler.num_preemptions == 3 and target.cache_stats.used == 0
 
 
-def test_nothing_is_drafted_for_a_model_with_states(model: LoadedModel) -> None:
+def test_guesses_are_refused_for_a_model_with_states(model: LoadedModel) -> None:
+    """A state cannot be taken back; what was asked for is not dropped in silence."""
+    with pytest.raises(ConfigError, match="draft is 'ngram', but state0 keeps a state"):
+        engine(model, draft="ngram", drafter=NGramDrafter())
+    target = engine(model)
     repeated = asked(0, [5, 6, 7, 8] * 6)
-    target = engine(model, drafter=NGramDrafter())
-    assert answers(target, [repeated]) == answers(engine(model), [repeated])
-    assert target.num_drafted == 0
+    wanted = replace(repeated, params=replace(repeated.params, draft="ngram"))
+    with pytest.raises(RequestError, match="draft is 'ngram', but state0 keeps a state"):
+        target.add(wanted)
+    off = replace(repeated, params=replace(repeated.params, draft="off"))
+    assert answers(target, [off]) == answers(engine(model), [repeated])
 
 
 @pytest.mark.slow

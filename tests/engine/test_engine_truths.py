@@ -10,6 +10,7 @@ import pytest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
+from drafters import EachAlone
 from engines import Answer, engine, loaded, run, workload
 
 SEEDS = range(3)
@@ -110,14 +111,14 @@ def crowded(seed: int) -> list[Request]:
     ]
 
 
-class RandomDrafter:
+class RandomDrafter(EachAlone):
     """Right, wrong and half-right guesses in turn, without knowing the model."""
 
     def __init__(self, answers: list[list[int]], seed: int) -> None:
         self._answers = answers
         self._chance = random.Random(seed)
 
-    def propose(self, token_ids) -> list[int]:
+    def guess(self, token_ids) -> list[int]:
         known = next((a for a in self._answers if a[: len(token_ids)] == list(token_ids)), [])
         drafts = known[len(token_ids) : len(token_ids) + self._chance.randint(0, 5)]
         if drafts and self._chance.random() < 0.5:

@@ -16,6 +16,7 @@ from cutaway import LLM
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.dense import DenseWeight
@@ -120,7 +121,7 @@ def test_native_answers_come_again_alone_and_in_other_chunks(folder: Path) -> No
 @pytest.mark.parametrize("dtype", EVERYWHERE)
 def test_drafted_answers_come_again(folder: Path, dtype: str) -> None:
     engine = opened(folder, dtype)
-    engine._drafter = NGramDrafter(shortest=1)
+    engine._drafting = Drafting(NGramDrafter(shortest=1))
     answers = served(engine, seed=1)
     assert engine.num_accepted > 0
     steps = [records(engine).step(number) for answer in answers for number in answer.steps]

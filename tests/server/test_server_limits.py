@@ -84,6 +84,7 @@ BAD: dict[str, list[Any]] = {
     "tokens": [1, "1", {}, [-1], ["1"], [True], [320], [2**70], None],
     "modalities": ["text", ["audio"], []],
     "store": [True, 1, 0, "false"],
+    "draft": [1, "x", [], {}, True, "NGRAM", ""],
     "suffix": ["x", 1],
     "best_of": [0, 2, True, 1.0, "1"],
     "function_call": ["auto", {}, 1],

@@ -139,7 +139,7 @@ def test_found_pages_name_their_writer(model: Any) -> None:
 
 
 def test_drafts_are_told_with_their_step(model: Any) -> None:
-    engine = engines.engine(model, drafter=NGramDrafter(3))
+    engine = engines.engine(model, drafter=NGramDrafter())
     served(engine, request("drafted", range(20, 26), max_tokens=150, temperature=0.0))
     events = told(engine, "drafted")
     steps = [event for event in events if event["type"] == "step"]

@@ -26,7 +26,8 @@ from cutaway.compare.variant import (
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.looks import LeverCard
-from cutaway.engine.config import DRAFTERS, DTYPES, KV_DTYPES
+from cutaway.core.request import DRAFTS
+from cutaway.engine.config import DTYPES, KV_DTYPES
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 
@@ -52,7 +53,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv_cache": ("off",),
     "streaming": ("on", "off"),
     "kv_dtype": KV_DTYPES,
-    "draft": DRAFTERS,
+    "draft": DRAFTS,
     "dtype": DTYPES,
 }
 

@@ -39,7 +39,8 @@ class Timings:
 
     queue: arrival to the first step that computes the prompt; prefill: from there to the first
     token; decode: first token to the end; detokenize: within decode, turning ids into text;
-    first_token: arrival to the first token.
+    first_token: arrival to the first token. drafted, accepted: guesses that were verified beside
+    known tokens, and that stood: tokens without a step of their own.
     """
 
     queue: float
@@ -47,6 +48,8 @@ class Timings:
     decode: float
     detokenize: float
     first_token: float
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(slots=True)

@@ -12,12 +12,16 @@ from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 
+DRAFTS = ("off", "ngram")  # where guesses of next tokens may come from
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the answer is chosen from the logits and when it ends.
+
+    draft: off, or which guesses are verified beside the answer's tokens; None takes the engine's
+        own. It changes how long an answer takes, and no token of it.
 
     Order in which they act: grammar, bias, penalties, temperature, min_p, top_k, top_p.
     Units:  penalties and bias are in logits; top_p and min_p are ratios from 0 to 1.
@@ -44,6 +48,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    draft: str | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -55,6 +60,11 @@ class SamplingParams:
         if self.grammar is not None and not isinstance(self.grammar, Grammar):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
                 f"grammar is {limits.shown(self.grammar)}; it must be a Grammar.", param="grammar"
+            )
+        if self.draft is not None and self.draft not in DRAFTS:
+            raise RequestError(
+                f"draft is {limits.shown(self.draft)}; it must be {' or '.join(DRAFTS)}.",
+                param="draft",
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(

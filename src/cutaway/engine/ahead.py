@@ -43,6 +43,7 @@ class Ahead:
     def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
         self._runner, self._scheduler = runner, scheduler
         self._begun: _Begun | None = None
+        self.is_held = False  # no step is begun early
         self.num_begun = 0
         self.num_taken = 0
 
@@ -90,7 +91,9 @@ class Ahead:
     def _may_begin(self, num_scheduled: int) -> bool:
         """Whether the next step is known to hold nobody beside those of this one."""
         scheduler = self._scheduler
-        return scheduler.num_running == num_scheduled and not scheduler.may_admit
+        return (
+            not self.is_held and scheduler.num_running == num_scheduled and not scheduler.may_admit
+        )
 
     def _start(
         self, batch: Batch, drawing: PendingDraws, answers: Mapping[Sequence, Running]

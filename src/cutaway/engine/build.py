@@ -12,7 +12,7 @@ from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.engine import memory
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafting import drafting_of
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.opened import OpenedModel, folder_of, open_gguf, open_hf
@@ -36,8 +36,8 @@ def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
     loaded = load_model(find(model) if isinstance(model, str) else model, config)
-    drafter = NGramDrafter() if config.draft == "ngram" else None
-    return Engine(loaded, config, num_pages=num_pages(loaded, config), drafter=drafter)
+    pages = num_pages(loaded, config)
+    return Engine(loaded, config, num_pages=pages, drafting=drafting_of(config))
 
 
 def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:

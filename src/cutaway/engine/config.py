@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.request import DRAFTS
 from cutaway.quantize.schemes import scheme_of
 
 DTYPES = ("float32", "auto", "float64", "bfloat16", "float16")
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
-DRAFTERS = ("off", "ngram")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class EngineConfig:
         _check_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
         if self.quant != "off":
             scheme_of(self.quant)
-        _check_one_of("draft", self.draft, DRAFTERS)
+        _check_one_of("draft", self.draft, DRAFTS)
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(

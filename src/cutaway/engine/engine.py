@@ -26,7 +26,7 @@ from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
-from cutaway.engine.drafters import Drafter
+from cutaway.engine.drafting import Drafting, check_draft, refuse_states
 from cutaway.engine.draws import draw, score_prompts, take_until_fault
 from cutaway.engine.fingerprints import fingerprints
 from cutaway.engine.follow import Follower
@@ -84,7 +84,7 @@ class Engine:
         config: EngineConfig,
         *,
         num_pages: int,
-        drafter: Drafter | None = None,
+        drafting: Drafting | None = None,
         sink: Sink | None = None,
         scores_drawn: bool = False,
     ) -> None:
@@ -129,8 +129,10 @@ class Engine:
         self.fingerprints = {} if self.ledger is None else fingerprints(model.transformer)
         can_roll_back = all(group.spec.can_roll_back for group in groups)
         self._can_roll_back = can_roll_back
-        self._drafter = drafter if can_roll_back else None
-        is_plain = sink is None and drafter is None and not scores_drawn
+        if not can_roll_back:
+            refuse_states(config, model.name)
+        self._drafting = drafting if can_roll_back else None
+        is_plain = sink is None and not scores_drawn
         runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
@@ -177,6 +179,7 @@ class Engine:
         """
         arrived = perf_counter()
         check_request(request, self.model.facts.vocab_size, self.max_length)
+        check_draft(request.params.draft, can_roll_back=self._can_roll_back, name=self.model.name)
         sequences = self._admission.open(request)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
@@ -189,6 +192,8 @@ class Engine:
             raise
         self._answers.update(answers)
         for sequence in sequences:
+            if self._drafting is not None:
+                self._drafting.begin(sequence)
             self._record(Recorder.open_answer, sequence, arrived=arrived)
         self._next_end = min(self._next_end, answers[sequences[0]].ends)
 
@@ -237,6 +242,7 @@ class Engine:
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
         for batch, drawn_for, computed, start in self._computed(self._schedule(), began):
+            ended = perf_counter()
             self._record(Recorder.note_plan, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
                 try:
@@ -249,6 +255,8 @@ class Engine:
             self._record(
                 Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
             )
+            if self._drafting is not None and self._drafting.is_asked:
+                self._drafting.learn_time(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
         return news
@@ -311,6 +319,8 @@ class Engine:
         runs_ahead = self._ahead is not None
         batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
         if self._ahead is not None:
+            # Guesses are verified from what the host knows, so it does not run ahead of them.
+            self._ahead.is_held = self._drafting is not None and self._drafting.is_asked
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch)
         computed = perf_counter()
@@ -357,8 +367,14 @@ class Engine:
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
         self._record_tokens(sequence, taken.token_ids, drawn)
-        self.num_drafted += item.num_drafts
-        self.num_accepted += max(0, len(emitted) - 1)
+        if item.num_drafts:
+            num_right = max(0, len(emitted) - 1)
+            self.num_drafted += item.num_drafts
+            self.num_accepted += num_right
+            answer.num_drafted += item.num_drafts
+            answer.num_accepted += num_right
+            if self._drafting is not None:
+                self._drafting.learn(sequence, tried=item.num_drafts, right=num_right)
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
@@ -410,6 +426,8 @@ class Engine:
         self._record(Recorder.close_answer, answer.sequence, last)
         self._news.append(last)
         del self._answers[answer.sequence]
+        if self._drafting is not None:
+            self._drafting.finish(answer.sequence)
 
     def _record(
         self,
@@ -442,13 +460,18 @@ class Engine:
         self.recorder = None
 
     def _draft(self) -> None:
-        if self._drafter is None:
+        """Give running answers their guesses. A fault of a drafter ends drafting, and no answer."""
+        drafting = self._drafting
+        if drafting is None or not drafting.is_asked:
             return
-        for sequence in self.scheduler.running:
-            if sequence.num_tokens - sequence.num_computed_tokens != 1:
-                continue
+        try:
+            drafted = list(drafting.propose(self.scheduler.running, self._answers))
+        except Exception as fault:
+            note("drafting raised; nothing is drafted any more.", fault)
+            drafting.stop()
+            return
+        for sequence, drafts in drafted:
             try:
-                drafts = self._drafter.propose(sequence.token_ids)
                 grammar = self._answers[sequence].grammar
                 sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
             except Exception as fault:

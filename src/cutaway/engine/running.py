@@ -34,6 +34,7 @@ class Running:
     arrived: when the request came, in seconds.   ends: the moment until which it may take.
     fault: the grammar cannot go on; the answer ends with this step.
     is_spoilt: numbers of its prompt are not finite; the same.
+    num_drafted, num_accepted: guesses that were verified, and that stood.
     """
 
     sequence: Sequence
@@ -48,6 +49,8 @@ class Running:
     grammar: GrammarState | None = None
     fault: GrammarError | None = None
     is_spoilt: bool = False
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     def rows(self, num_drafts: int) -> list[SamplerRow]:
         """The rows that draw the next token and the one after each draft."""
@@ -192,6 +195,8 @@ class Running:
             decode=ended - first,
             detokenize=self.detokenize,
             first_token=first - self.arrived,
+            drafted=self.num_drafted,
+            accepted=self.num_accepted,
         )
 
 

@@ -66,6 +66,14 @@ class GrammarState:
         known = list(drafts[: next(ends, len(drafts))])
         return known[: self._matcher.validate_tokens(known)] if known else []
 
+    def forced(self) -> list[int]:
+        """Tokens that are likely next because the grammar leaves one text alone; [] for a choice.
+
+        The same text may be said in other tokens, so they are guesses like any.
+        """
+        ids = self._matcher.compute_ff_tokens()
+        return self.longest_allowed(ids) if ids else []
+
     def masks(self, drafts: Sequence[int]) -> list[Mask]:
         """What may come next, and after each of the drafts, as if those before it had come.
 

@@ -1,6 +1,7 @@
 """Guesses of the next tokens, which one step then verifies together."""
 
-from cutaway.engine.drafters.drafter import Drafter
+from cutaway.engine.drafters.controller import Controller
+from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
 from cutaway.engine.drafters.ngram import NGramDrafter
 
-__all__ = ["Drafter", "NGramDrafter"]
+__all__ = ["Controller", "Draft", "Drafter", "NGramDrafter", "Wish"]

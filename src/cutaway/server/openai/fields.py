@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
-from cutaway.core.request import SamplingParams
+from cutaway.core.request import DRAFTS, SamplingParams
 from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
 from cutaway.server.context import Context
 from cutaway.server.fields import Body, Ignored, Limited, array, bias_of, given
@@ -28,6 +28,12 @@ _BIAS = {
     "description": "token ids, and what is added to their logits",
 }
 _FORMAT = {"type": "object", "properties": {"type": {"enum": list(FORMATS)}}}
+_DRAFT = {
+    "type": "string",
+    "enum": list(DRAFTS),
+    "description": "where guesses come from that are verified beside the answer's tokens; they "
+    "change its time alone",
+}
 _STRUCTURED: dict[str, Any] = {
     "type": "object",
     "properties": {name: {} for name in STRUCTURES},
@@ -79,6 +85,7 @@ class SamplingBody(Body):
     prompt_logprobs: Annotated[int | None, Limited("prompt_logprobs")] = None
     response_format: Annotated[object, given(optional(_FORMAT))] = None
     structured_outputs: Annotated[object, given(optional(_STRUCTURED))] = None
+    draft: Annotated[object, given(optional(_DRAFT))] = None
     user: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None
@@ -88,7 +95,7 @@ class SamplingBody(Body):
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
-    *("ignore_eos", "skip_special_tokens", "prompt_logprobs"),
+    *("ignore_eos", "skip_special_tokens", "prompt_logprobs", "draft"),
 )
 
 

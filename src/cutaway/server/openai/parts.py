@@ -50,7 +50,15 @@ def timings_of(answers: Sequence[ChoiceOutput], *, tokenize: float | None = None
         "queue_ms": first.timings.queue * 1000,
         **_rates("prompt", computed, first.timings.prefill),
         **_rates("predicted", said, decode),
+        **_guesses(answers),
     }
+
+
+def _guesses(answers: Sequence[ChoiceOutput]) -> dict[str, int]:
+    """How many tokens were guessed and how many stood, where any were: llama.cpp's names."""
+    drafted = sum(answer.timings.drafted for answer in answers)
+    accepted = sum(answer.timings.accepted for answer in answers)
+    return {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
 
 
 def ending_of(answer: ChoiceOutput | Delta) -> dict[str, Any]:

@@ -1,0 +1,135 @@
+"""How many guesses an answer is given: by how many were right, and their cost. Free of torch.
+
+A step over N tokens takes longer than one over fewer; the guesses that stand are tokens won. Both
+are measured while the engine runs, and drafting ends by itself where it does not pay: with many
+answers at once, or where guesses are mostly wrong.
+
+Source: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.17192, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from cutaway.engine.drafters.drafter import Draft
+
+MOST_DRAFTS = 12  # of one answer in one step
+_LEAST_GAIN = 1.03  # below this it is not worth the variance
+_KEPT, _KEPT_OF_ALL = 0.9, 0.99  # of what was counted, at each new count
+_PRIOR_WEIGHT = 2.0  # guesses that what other answers brought counts as
+_FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
+_FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
+_PROBE = 64  # steps after which a plain one, or one with guesses, is tried anew
+
+
+@dataclass
+class _Share:
+    """Guesses of one kind: how many were tried, how many were right. Older ones count less."""
+
+    tried: float = 0.0
+    right: float = 0.0
+
+    def count(self, right: int, tried: int, *, kept: float) -> None:
+        self.tried = kept * self.tried + tried
+        self.right = kept * self.right + right
+
+
+@dataclass
+class _Times:
+    """Seconds of steps with one number of answers: plain, and how many times that with guesses."""
+
+    plain: float = 0.0
+    num_plain: int = 0
+    ratios: dict[int, float] = field(default_factory=dict[int, float])  # by further tokens
+    since_plain: int = 0
+    since_drafts: int = 0
+
+
+class Controller:
+    """Chooses draft lengths for the answers of a step, and learns from how the step came out."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, _Share] = {}
+        self._own: dict[Hashable, dict[str, _Share]] = {}
+        self._times: dict[int, _Times] = {}
+
+    def lengths(self, drafts: Sequence[tuple[Hashable, Draft]], *, num_answers: int) -> list[int]:
+        """How much of each draft is taken: what makes tokens a second the most.
+
+        drafts: by the answer's key.   num_answers: that the step brings a token, drafts or none.
+        """
+        times = self._times.setdefault(num_answers, _Times())
+        most = [min(MOST_DRAFTS, len(draft.token_ids)) for _, draft in drafts]
+        if not any(most):
+            return most
+        if times.num_plain < 3 or times.since_plain >= _PROBE:
+            return [0] * len(drafts)  # what a plain step takes is not known, or no longer
+        gains: list[tuple[float, int]] = []  # expected tokens of each further guess
+        for place, (key, draft) in enumerate(drafts):
+            share = self.share(key, draft.kind)
+            gains += [(share**length, place) for length in range(1, most[place] + 1)]
+        gains.sort(key=lambda gain: -gain[0])
+        best, taken, won = _LEAST_GAIN, 0, float(num_answers)
+        for count, (gain, _) in enumerate(gains, 1):
+            won += gain
+            gained = won / num_answers / self.ratio(num_answers, count)
+            if gained > best:
+                best, taken = gained, count
+        if taken == 0 and times.since_drafts >= _PROBE:
+            taken = 1  # guesses may have become better
+        lengths = [0] * len(drafts)
+        for _, place in gains[:taken]:
+            lengths[place] += 1
+        return lengths
+
+    def share(self, key: Hashable, kind: str) -> float:
+        """The share of an answer's guesses of a kind that will be right, if those before were."""
+        every = self._all.get(kind, _Share())
+        prior = (every.right + _PRIOR_WEIGHT * _FIRST_SHARE) / (every.tried + _PRIOR_WEIGHT)
+        own = self._own.get(key, {}).get(kind, _Share())
+        return (own.right + _PRIOR_WEIGHT * prior) / (own.tried + _PRIOR_WEIGHT)
+
+    def ratio(self, num_answers: int, further: int) -> float:
+        """What a step with further tokens takes, in steps of one token for each answer."""
+        ratios = self._times.get(num_answers, _Times()).ratios
+        below = max((each for each in ratios if each <= further), default=0)
+        above = min((each for each in ratios if each >= further), default=None)
+        low = ratios.get(below, 1.0)
+        if above is None:
+            slope = (low - 1) / below if below else _FIRST_SLOPE
+            return low + (further - below) * slope
+        if above == below:
+            return low
+        return low + (ratios[above] - low) * (further - below) / (above - below)
+
+    def learn(self, key: Hashable, kind: str, *, tried: int, right: int) -> None:
+        """Take in how an answer's guesses came out: those behind a wrong one tell nothing."""
+        counted = min(tried, right + 1)
+        self._all.setdefault(kind, _Share()).count(right, counted, kept=_KEPT_OF_ALL)
+        own = self._own.setdefault(key, {}).setdefault(kind, _Share())
+        own.count(right, counted, kept=_KEPT)
+
+    def learn_time(self, num_answers: int, further: int, seconds: float) -> None:
+        """Take in what a step took that brought each answer a token, and so many guesses."""
+        times = self._times.setdefault(num_answers, _Times())
+        if not further:
+            times.num_plain += 1
+            times.since_plain, times.since_drafts = 0, times.since_drafts + 1
+            times.plain = seconds if times.num_plain == 1 else _nearer(times.plain, seconds)
+            return
+        times.since_plain, times.since_drafts = times.since_plain + 1, 0
+        if not times.plain:
+            return
+        ratio = max(1.0, seconds / times.plain)
+        before = times.ratios.get(further)
+        times.ratios[further] = ratio if before is None else _nearer(before, ratio)
+
+    def finish(self, key: Hashable) -> None:
+        """Forget an answer; what all of its kind taught stays."""
+        self._own.pop(key, None)
+
+
+def _nearer(before: float, now: float) -> float:
+    """Near the lower quartile of what was measured: what a machine held up was no step's price."""
+    return before + (0.3 if now < before else 0.1) * (now - before)

@@ -1,0 +1,219 @@
+"""Guesses from the text itself, and how many of them are worth their time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cutaway.core.errors import RequestError
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.drafters import Controller, Draft, NGramDrafter, Wish
+from cutaway.engine.drafting import Drafting
+from cutaway.engine.engine import Engine
+from cutaway.engine.model import LoadedModel
+from drafters import EachAlone
+from engines import engine, loaded, run
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return loaded()
+
+
+def propose(
+    drafter: NGramDrafter, token_ids: list[int], *, most: int = 4, key: int = 0
+) -> list[int]:
+    (draft,) = drafter.propose([Wish(key, token_ids, most)])
+    return draft.token_ids
+
+
+def search(token_ids: list[int], *, shortest: int, longest: int, most: int) -> list[int]:
+    """The same by comparing every earlier place: the longest agreement, the latest of several."""
+    known, best, found = len(token_ids), shortest - 1, -1
+    for end in range(known - 1, shortest - 1, -1):
+        agreed = 0
+        while (
+            agreed < min(longest, end)
+            and token_ids[end - 1 - agreed] == token_ids[known - 1 - agreed]
+        ):
+            agreed += 1
+        if agreed > best:
+            best, found = agreed, end
+    if found < 0:
+        return []
+    copied = token_ids[found : found + most]
+    while len(copied) < most:
+        copied.append(copied[len(copied) - (known - found)])
+    return copied
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_index_finds_what_a_search_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    # Few kinds of tokens; with few earlier places of each pair, since no more are compared.
+    text = [chance.randrange(12) for _ in range(80)]
+    drafter = NGramDrafter(shortest=2, longest=16)
+    for known in range(1, len(text) + 1):
+        now = text[:known]
+        assert propose(drafter, now, most=5) == search(now, shortest=2, longest=16, most=5)
+
+
+def test_a_text_that_repeats_itself_is_read_on_into_itself() -> None:
+    assert propose(NGramDrafter(), [1, 2, 3, 1, 2, 3], most=7) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_an_answer_that_begins_anew_is_indexed_anew() -> None:
+    drafter = NGramDrafter()
+    assert propose(drafter, [1, 2, 3, 4, 1, 2]) == [3, 4, 1, 2]
+    assert propose(drafter, [5, 6, 7, 5, 6]) == [7, 5, 6, 7]
+    drafter.finish(0)
+    assert propose(drafter, [1, 2, 9, 1, 2]) == [9, 1, 2, 9]
+
+
+def test_answers_know_nothing_of_each_other() -> None:
+    drafter = NGramDrafter()
+    propose(drafter, [1, 2, 3, 4], key=0)
+    assert propose(drafter, [1, 2], key=1) == []
+
+
+def test_no_more_is_guessed_than_can_be_taken() -> None:
+    assert propose(NGramDrafter(), [1, 2, 3, 1, 2], most=0) == []
+    assert propose(NGramDrafter(), [1, 2, 3, 1, 2], most=1) == [3]
+
+
+def lengths(controller: Controller, *drafts: Draft, num_answers: int = 1) -> list[int]:
+    return controller.lengths(list(enumerate(drafts)), num_answers=num_answers)
+
+
+def taught(*, slope: float, share: float, num_answers: int = 1) -> Controller:
+    """A controller for which a further token costs this much of a step, guesses right so often."""
+    controller, chance = Controller(), random.Random(0)
+    for further in (0, 0, 0, 0, 1, 2, 4, 8, 12) * 6:
+        controller.learn_time(num_answers, further, 0.005 * (1 + slope * further))
+    for _ in range(200):
+        right = next((i for i in range(4) if chance.random() >= share), 4)
+        controller.learn("other", "k", tried=4, right=right)
+    controller.learn_time(num_answers, 0, 0.005)
+    return controller
+
+
+GUESSES = Draft(list(range(12)), "k")
+
+
+def test_many_guesses_are_taken_where_they_are_right_and_cheap() -> None:
+    assert lengths(taught(slope=0.02, share=0.95), GUESSES)[0] >= 8
+
+
+def test_none_are_taken_where_they_are_wrong() -> None:
+    assert lengths(taught(slope=0.1, share=0.02), GUESSES) == [0]
+
+
+def test_none_are_taken_where_a_further_token_costs_as_much_as_a_step() -> None:
+    """As with many answers at once, where products compute as long as they read."""
+    assert lengths(taught(slope=1.0, share=0.95), GUESSES) == [0]
+
+
+def test_the_surer_answer_gets_more() -> None:
+    controller = taught(slope=0.1, share=0.5, num_answers=2)
+    for _ in range(30):
+        controller.learn(0, "k", tried=4, right=4)
+        controller.learn(1, "k", tried=4, right=0)
+    first, second = lengths(controller, GUESSES, GUESSES, num_answers=2)
+    assert first > 3 and second == 0
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("slope", [0.03, 0.1, 0.3])
+def test_the_length_is_near_the_best(slope: float, share: float) -> None:
+    """What it chooses gives at least 0.97 of what the best length gives by the formula."""
+
+    def speed(length: int) -> float:
+        return sum(share**each for each in range(length + 1)) / (1 + slope * length)
+
+    (length,) = lengths(taught(slope=slope, share=share), GUESSES)
+    assert speed(length) >= 0.97 * max(map(speed, range(13)))
+
+
+def test_nothing_is_taken_before_a_plain_step_was_measured_and_one_is_measured_anew() -> None:
+    controller = Controller()
+    assert lengths(controller, GUESSES) == [0]
+    controller = taught(slope=0.01, share=0.95)
+    taken = []
+    for _ in range(200):
+        (length,) = lengths(controller, GUESSES)
+        taken.append(length)
+        controller.learn_time(1, length, 0.005 * (1 + 0.01 * length))
+        if length:
+            controller.learn(0, "k", tried=length, right=length)
+    assert 2 <= taken.count(0) <= 6, "a plain step now and then, to know what one takes"
+
+
+def test_guesses_that_were_wrong_are_tried_again_seldom() -> None:
+    controller = taught(slope=0.1, share=0.02)
+    tried = 0
+    for _ in range(640):
+        (length,) = lengths(controller, GUESSES)
+        tried += length
+        controller.learn_time(1, length, 0.005 * (1 + 0.1 * length))
+        if length:
+            controller.learn(0, "k", tried=length, right=0)
+    assert 5 <= tried <= 12, "one guess in 64 steps costs less than 1 % of them"
+
+
+def asked(name: str, draft: str | None = None, **params: object) -> Request:
+    given = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True, **params}
+    prompt = tuple(b"one two three one two three one two three one two")
+    return Request(
+        request_id=name, prompt_token_ids=prompt, params=SamplingParams(**given, draft=draft)
+    )
+
+
+def drafting_engine(model: LoadedModel, *, is_default: bool) -> Engine:
+    target = engine(model)
+    target._drafting = Drafting(NGramDrafter(), is_default=is_default)
+    return target
+
+
+def test_a_request_chooses_whether_its_answer_is_guessed(model: LoadedModel) -> None:
+    plain = run(engine(model), [asked("a")])["a", 0]
+    for is_default, draft, is_drafted in (
+        (False, None, False),
+        (False, "ngram", True),
+        (True, None, True),
+        (True, "off", False),
+    ):
+        target = drafting_engine(model, is_default=is_default)
+        answer = run(target, [asked("a", draft)])["a", 0]
+        assert answer.token_ids == plain.token_ids
+        timings = answer.last.timings
+        assert timings is not None
+        assert (timings.drafted > 0) == is_drafted == (target.num_drafted > 0)
+        assert timings.accepted == target.num_accepted <= timings.drafted
+    with pytest.raises(RequestError, match="draft is 'x'; it must be off or ngram"):
+        asked("a", "x")
+
+
+def test_only_those_who_ask_are_guessed_for(model: LoadedModel) -> None:
+    target = drafting_engine(model, is_default=False)
+    told = run(target, [asked("a", "ngram"), asked("b")])
+    first, second = told["a", 0].last.timings, told["b", 0].last.timings
+    assert first is not None and second is not None
+    assert first.drafted == target.num_drafted > 0 and second.drafted == 0
+
+
+class _Breaks(EachAlone):
+    def guess(self, token_ids: object) -> list[int]:
+        raise RuntimeError("planted")
+
+
+def test_a_drafter_that_raises_ends_drafting_and_no_answer(
+    model: LoadedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = engine(model, drafter=_Breaks())
+    answer = run(target, [asked("a")])["a", 0]
+    assert answer.token_ids == run(engine(model), [asked("a")])["a", 0].token_ids
+    again = run(target, [replace(asked("b"))])["b", 0]
+    assert again.last.error is None and target.num_drafted == 0
+    assert not target._drafting.is_asked
