@@ -13,6 +13,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.model import LoadedModel
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 from cutaway.train.likelihood import likelihood
@@ -76,7 +77,7 @@ def move(model: LoadedModel) -> None:
         {"settings": {"at_once": 1}},
         {"engine": CHUNKS},
         {"engine": EngineConfig(prefix_cache=False)},
-        {"drafter": NGramDrafter()},
+        {"drafting": Drafting(NGramDrafter())},
     ],
     ids=["together", "alone", "chunked", "no prefix cache", "drafted"],
 )

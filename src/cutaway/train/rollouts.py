@@ -18,7 +18,7 @@ from torch import Tensor
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafters import Drafter
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.train.divergences import k3
@@ -80,7 +80,7 @@ class Rollouts:
         *,
         longest: int,
         engine: EngineConfig | None = None,
-        drafter: Drafter | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self._settings = settings
         config = replace(engine or EngineConfig(), ledger_bytes=0, max_sequences=settings.at_once)
@@ -89,7 +89,7 @@ class Rollouts:
             model,
             config,
             num_pages=1 + settings.at_once * each,
-            drafter=drafter,
+            drafting=drafting,
             scores_drawn=True,
         )
         self._is_first = True
