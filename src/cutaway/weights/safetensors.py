@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.quantize.scheme import Quantized
-from cutaway.weights.safetensors_index import folder_tensors
+from cutaway.weights.safetensors_index import SINGLE, folder_tensors
 
 _DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -38,15 +38,22 @@ class SafetensorsWeights:
     """Tensors of one folder.
 
     named: what the model calls a stored tensor; None for one that it does not have.
+    single: the file that holds them all, where there is one.
 
     Raises: ModelFormatError, UnsupportedModelError, ModelNotFoundError when it is made, once all
     headers were judged.
     """
 
-    def __init__(self, folder: Path, *, named: Callable[[str], str | None] = str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        named: Callable[[str], str | None] = str,
+        single: str = SINGLE,
+    ) -> None:
         self._folder = folder
         try:
-            stored = folder_tensors(folder)
+            stored = folder_tensors(folder, single=single)
         except OSError as error:
             raise _unreadable(folder, error) from error
         own = ((named(name), tensor) for name, tensor in stored.items())

@@ -24,16 +24,18 @@ INDEX = "model.safetensors.index.json"
 _MOST_SHOWN = 20
 
 
-def folder_tensors(folder: Path) -> dict[str, SafetensorsTensor]:
+def folder_tensors(folder: Path, *, single: str = SINGLE) -> dict[str, SafetensorsTensor]:
     """Every tensor of the folder, once all headers were judged.
+
+    single: the file that holds them all, where there is one.
 
     Raises: ModelFormatError, UnsupportedModelError, ModelNotFoundError, OSError.
     """
-    if (folder / SINGLE).is_file():
-        return read_header(folder / SINGLE)
+    if (folder / single).is_file():
+        return read_header(folder / single)
     index = folder / INDEX
     if not index.is_file():
-        raise ModelNotFoundError(f"{folder} has neither {SINGLE} nor {INDEX}.")
+        raise ModelNotFoundError(f"{folder} has neither {single} nor {INDEX}.")
     shard_of = _read_index(index)
     shards = {shard: read_header(folder / shard) for shard in sorted(set(shard_of.values()))}
     absent = [f"{name} ({shard})" for name, shard in shard_of.items() if name not in shards[shard]]
