@@ -128,6 +128,11 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
       : values.row
         ? `The ${values.kind} left ${share(values.row.allowed_mass)} of the probability at this step.`
         : `A ${values.kind} decided which tokens could come.`,
+  speculation: (values) =>
+    values.num_guessed
+      ? `${figure(values.num_tokens)} tokens took ${many(values.num_steps, "step")}: ${figure(values.num_accepted)} of ` +
+        `${many(values.num_guessed, "guess", "guesses")} stood. The text is the same as without guesses.`
+      : "Nothing was guessed ahead: each token took a step of its own.",
   detokenization: (values) =>
     `${many(values.num_tokens, "token")} gave ${many(values.num_bytes, "byte")}. ` +
     (values.num_held

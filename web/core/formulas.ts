@@ -141,6 +141,14 @@ const MAKERS: { [Name in keyof Payloads]?: Maker<Name> } = {
   },
   grammar: (values) =>
     values.row ? [row(letter("p\u2032"), equals, over(letter("p"), words("allowed mass")), equals, over(letter("p"), number(values.row.allowed_mass)))] : [],
+  speculation: (values) => {
+    const [tried, right] = [values.tried.list(), values.right.list()];
+    const shares = right.map((each, place) => (tried[place] ? each / tried[place] : 0)).slice(0, 3);
+    if (!values.num_guessed) return [];
+    const terms = shares.flatMap((_, place) => [sign("+"), ...shares.slice(0, place + 1).map((share) => number(share, 2))]);
+    const rest = tried.length > 3 ? [sign("+"), sign("\u2026")] : [];
+    return [row(words("tokens a step"), equals, number(1), ...terms, ...rest, equals, number(values.expected, 3))];
+  },
   detokenization: (values) => [row(over(words("bytes"), words("tokens")), equals,
     over(number(values.num_bytes), number(values.num_tokens)), equals, number(values.num_bytes / values.num_tokens))],
   pages: (values) => {

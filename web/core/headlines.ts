@@ -23,6 +23,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   probabilities: (values) => share(values.chosen.probability),
   sampling: (values) => `${figure(values.effects.at(-1)?.num_kept)} left`,
   grammar: (values) => values.kind ?? "free",
+  speculation: (values) => (values.num_guessed ? `${figure(values.num_accepted)} of ${figure(values.num_guessed)}` : "off"),
   detokenization: (values) => `${figure(values.num_bytes)} B`,
   pages: (values) => bytes(values.kept_bytes),
   timeline: (values) => seconds(values.total),

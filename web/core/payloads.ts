@@ -346,6 +346,41 @@ export interface Grammar {
   fault: string | null;
 }
 
+export interface Guess {
+  token_id: number;
+  text: string;
+  verdict: "accepted" | "refused" | "unused";
+  came: string;
+  probability: number | null;
+  chance: number | null;
+  u: number | null;
+}
+
+export interface VerifiedStep {
+  number: number;
+  token: number;
+  given: number;
+  guesses: Guess[];
+  last: string;
+}
+
+export interface Speculation {
+  num_tokens: number;
+  num_steps: number;
+  num_guessing: number;
+  num_guessed: number;
+  num_accepted: number;
+  tried: Tensor;
+  right: Tensor;
+  expected: number;
+  measured: number;
+  plain_seconds: number | null;
+  guessing_seconds: number | null;
+  speed_up: number | null;
+  steps: VerifiedStep[];
+  row: VerifiedStep | null;
+}
+
 export interface Detokenization {
   rows: {
     token: number;
@@ -454,6 +489,7 @@ export interface Payloads {
   probabilities: Probabilities;
   sampling: Sampling;
   grammar: Grammar;
+  speculation: Speculation;
   detokenization: Detokenization;
   pages: Pages;
   timeline: Timeline;

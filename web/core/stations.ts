@@ -40,6 +40,7 @@ export const STATIONS: readonly Station[] = [
   { view: "probabilities", name: "Chances", group: "logits", takes: ["token", "text"] },
   { view: "sampling", name: "Sampling", group: "sampling", takes: ["token"] },
   { view: "grammar", name: "Grammar", group: "sampling", takes: ["token"] },
+  { view: "speculation", name: "Guesses", group: "sampling", takes: ["token"] },
   { view: "detokenization", name: "To text", group: "stream", takes: ["token"] },
   { view: "pages", name: "Pages", group: "engine", takes: [] },
   { view: "timeline", name: "Timeline", group: "engine", takes: [] },

@@ -122,6 +122,13 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   grammar: (values) => [
     fault("A form that allows only what the model finds unlikely gives well-formed nonsense.", "Say in the prompt what the form will be.", values.row ? `allowed mass ${share(values.row.allowed_mass)}` : "no form was asked for"),
   ],
+  speculation: (values) => [
+    fault(
+      "A wrong guess costs time: the step that checks it is longer than a plain one.",
+      "Guess where a text repeats itself; Cutaway stops guessing where it does not pay.",
+      values.num_guessed ? `${figure(values.num_guessed - values.num_accepted)} of ${figure(values.num_guessed)} were for nothing` : null,
+    ),
+  ],
   detokenization: (values) => [
     fault("Tokens printed one by one break characters that span two, and show text that a stop string then forbids.", "Hold bytes back until they are whole; Cutaway does.", `something waited after ${values.num_held} tokens`),
   ],

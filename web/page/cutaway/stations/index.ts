@@ -20,6 +20,7 @@ import Positions from "./Positions.svelte";
 import Probabilities from "./Probabilities.svelte";
 import Residual from "./Residual.svelte";
 import Sampling from "./Sampling.svelte";
+import Speculation from "./Speculation.svelte";
 import Template from "./Template.svelte";
 import Timeline from "./Timeline.svelte";
 import Tokens from "./Tokens.svelte";
@@ -45,6 +46,7 @@ export const PICTURES = {
   probabilities: Probabilities,
   sampling: Sampling,
   grammar: Grammar,
+  speculation: Speculation,
   detokenization: Detokenization,
   pages: Pages,
   timeline: Timeline,
