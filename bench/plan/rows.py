@@ -45,7 +45,7 @@ HOSTILE, FUZZ = "text/test_text_hostile.py", "server/test_server_fuzz.py"
 LIMITS, DOOR = "server/test_server_limits.py", "server/test_server_door.py"
 LOAD, RESTART = "server/test_server_load.py", "service/test_engine_restart.py"
 GUIDED, SLOW, MUTANT = "plan/fuzz_headers.py", "plan/slow_clients.py", "plan/mutants.py"
-FLOODS = "plan/floods.py"
+FLOODS, BESIDE = "plan/floods.py", "plan/beside.py"
 # What bench/faults.py prints of its faults, and of pages and tensors that it failed.
 PLANTED, MEMORY = r"^faults\s+(\d+)$", r"^(?!.*ended)[a-z].*\s(\d+)$"
 WHOLE = "host/test_host_whole_file.py"
@@ -124,6 +124,7 @@ ROWS = (
             *of(TEMPLATES, "i03_many_generated_templates_render_as_in_transformers"),
             each=2500,
         ),
+        script("renderings without end beside a neighbour's stream", 500, BESIDE, "templates"),
     ),
     row(
         4,
@@ -155,6 +156,15 @@ ROWS = (
             "batches",
             10_000,
             *of("engine/test_engine_hostile.py", "batches_of_the_plan_leave_the_others_alone"),
+            each=500,
+        ),
+        tests(
+            "batches beside three looks of ill will each",
+            10_000,
+            *of(
+                "server/test_server_neighbours.py",
+                "looks_of_ill_will_leave_the_others_answers_bit_equal",
+            ),
             each=500,
         ),
     ),
@@ -264,6 +274,7 @@ ROWS = (
             10_000,
             *of(DRAWN, "sound_schemas_without_end_are_compiled_and_take_no_more_memory"),
         ),
+        script("grammars of ill will beside a neighbour's stream", 500, BESIDE, "grammars"),
     ),
     row(
         16,

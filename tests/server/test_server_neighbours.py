@@ -1,16 +1,24 @@
-"""One hostile request beside others: theirs are answered with the same bits as without it."""
+"""One hostile request or look beside others: theirs are answered with the same bits as without it.
+
+bench/reliability.py looks at answers beside 10,000 batches: row 6 of its plan.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx2
 import pytest
+from hostile_looks import look
 from server_app import chat, client, completion, serving
 
 from cutaway.kernels import capture
+from cutaway.service.process import ProcessService
+from trials import ran, seed, trials
 
 GOOD: list[dict[str, Any]] = [
     {**completion("first", max_tokens=12, logprobs=3)},
@@ -81,3 +89,38 @@ def test_one_hostile_request_leaves_the_others_answers_bit_equal(folder: Path) -
             assert (await http.post("/v1/chat/completions", json=chat())).status_code == 200
 
     asyncio.run(body())
+
+
+async def looked_at(http: httpx2.AsyncClient, chance: Random, trace: str) -> int:
+    """The status of a look of ill will at an answer that was given before."""
+    kind, body = look(chance)
+    path, headers = f"/cutaway/v1/traces/{trace}/{kind}", {"content-type": "application/json"}
+    answer = await http.post(path, content=body, headers=headers)
+    assert answer.status_code < 500 or answer.status_code == 503, (body[:300], answer.text[:300])
+    return answer.status_code
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="torch alone sums in another order")
+def test_looks_of_ill_will_leave_the_others_answers_bit_equal(folder: Path) -> None:
+    async def body() -> Counter[int]:
+        chance, statuses = Random(seed(6)), Counter[int]()
+        service = ProcessService(
+            f"random:{folder / 'config.json'}", dtype="auto", cache_tokens=4096, page_size=8
+        )
+        async with serving(folder, service=service) as (app, _), client(app) as http:
+            golden, _ = await answers(http, {})
+            for _ in range(trials(8)):
+                plain = completion("hello", max_tokens=12, temperature=1, seed=1, ignore_eos=True)
+                trace = (await http.post("/v1/completions", json=plain)).json()["id"]
+                looks = [looked_at(http, chance, trace) for _ in range(3)]
+                (beside, status), *others = await asyncio.gather(answers(http, {}), *looks)
+                assert status == 200 and beside == golden
+                statuses.update(others)
+            stats = await service.stats()
+            left = (stats.running, stats.waiting, stats.pages_used, stats.restarts)
+            assert left == (0, 0, 0, 0)
+        return statuses
+
+    statuses = asyncio.run(body())
+    assert statuses[200] >= trials(8) // 8, "some are shown"
+    ran(trials(8), total_shown=statuses[200], total_looks=statuses.total())
