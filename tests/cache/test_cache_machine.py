@@ -1,6 +1,8 @@
 """Random life of many sequences over one small cache, with the content of every slot checked.
 
 The content of a position is its whole prefix, so a page that is read under the wrong name shows.
+Who took a page, or found it again when nobody held it, is kept beside: what counts for an owner,
+and what it loses to others.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cutaway.cache.hit import longest_hit
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.table import unseen_pages
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, Full, Window, group_layers
 
 EXTENTS = st.sampled_from((Full(), Window(3), Window(8), Window(11, 2), Window(20, 9)))
 TOKENS = st.integers(0, 1)
+OWNERS = ("alice", "bob", "carol")
 SIZE = 8
 
 
@@ -48,21 +52,40 @@ class CacheMachine(RuleBasedStateMachine):
             prefix_cache=prefix_cache,
         )
         self.memory: list[dict[int, tuple]] = [{} for _ in groups]
+        self.extents = [group.spec.extent for group in group_layers(specs)]
+        self.owner_of: list[dict[int, str]] = [{} for _ in groups]
         self.live: list[Live] = []
 
     @rule(
         head=st.sampled_from((0, 8, 16, 33, 50)),
         tail=st.lists(TOKENS, min_size=1, max_size=9),
         root=st.sampled_from((b"a", b"b")),
+        owner=st.sampled_from(OWNERS),
+        num_owed=st.sampled_from((0, 0, 1, 3)),
+        is_alone=st.booleans(),
     )
-    def start(self, head: int, tail: list[int], root: bytes) -> None:
+    def start(
+        self, head: int, tail: list[int], root: bytes, owner: str, num_owed: int, is_alone: bool
+    ) -> None:
         token_ids = [0] * head + tail
-        admitted = self.cache.admit(token_ids, self.cache.keys(root))
+        takes_all = is_alone and not self.live
+        owed = None if takes_all else [{OWNERS[0]: num_owed} for _ in self.memory]
+        before = self.cached()
+        admitted = self.cache.admit(
+            token_ids, self.cache.keys(root), owed=owed, owner=owner, takes_all=takes_all
+        )
         if admitted is not None:
             tables, num_hit = admitted
-            assert num_hit < len(token_ids)
+            assert num_hit < len(token_ids) and tables.owner == owner
             self.live.append(Live(root, token_ids, tables))
+            self.charge(tables, before)
             self.check_visible(self.live[-1])
+            # What it was admitted for is there, beside what is owed.
+            left = self.cache.available_to(owner, owed=owed)
+            missing = self.cache.missing(tables, len(token_ids))
+            assert takes_all or all(m <= a for m, a in zip(missing, left, strict=True))
+        else:
+            self.charge_found(token_ids, root, owner, before)
 
     @precondition(lambda self: self.live)
     @rule(who=st.integers(0, 99), count=st.integers(1, 20), drafts=st.lists(TOKENS, max_size=9),
@@ -74,8 +97,11 @@ class CacheMachine(RuleBasedStateMachine):
             drafts = []
         computed = [*each.token_ids[: start + count], *drafts]
         room = self.cache.room(each.tables)
+        before, held = self.cached(), [a.owners() for a in self.cache.allocators]
         reserved = self.cache.reserve(each.tables, len(computed))
         assert reserved == (len(computed) <= room), "room says what reserve does"
+        self.check_shares(each.tables.owner, before, held)
+        self.charge(each.tables, before)
         if not reserved:
             return
         for memory, table in zip(self.memory, each.tables.groups, strict=True):
@@ -103,6 +129,61 @@ class CacheMachine(RuleBasedStateMachine):
             for page in pages:
                 for slot in range(page * SIZE, page * SIZE + SIZE):
                     memory.pop(slot, None)
+
+    @precondition(lambda self: self.live)
+    @rule(who=st.integers(0, 99))
+    def would_finish(self, who: int) -> None:
+        """What would come back is what comes back."""
+        gone = self.live.pop(who % len(self.live)).tables
+        told = [self.cache.available_to(owner, back=[gone]) for owner in OWNERS]
+        self.cache.release(gone)
+        assert told == [self.cache.available_to(owner) for owner in OWNERS]
+
+    def cached(self) -> list[set[int]]:
+        """Pages per group that nobody holds and that can be found."""
+        return [
+            {p for p in range(1, a.num_pages) if p in a.index and not a.references(p)}
+            for a in self.cache.allocators
+        ]
+
+    def charge(self, tables: PageTables, before: list[set[int]]) -> None:
+        """Note for whom pages count now that were free or cached before a sequence held them."""
+        for owner_of, table, cached in zip(self.owner_of, tables.groups, before, strict=True):
+            for page in table.held:
+                if page in cached or page not in owner_of:
+                    owner_of[page] = tables.owner
+
+    def charge_found(
+        self, token_ids: list[int], root: bytes, owner: str, before: list[set[int]]
+    ) -> None:
+        """Whoever finds pages that nobody holds has them counted, though it is not admitted."""
+        prefix = self.cache.keys(root).between(0, (len(token_ids) - 1) // SIZE, token_ids)
+        groups = [(e, a.index) for e, a in zip(self.extents, self.cache.allocators, strict=True)]
+        num_hit = longest_hit(groups, prefix, page_size=SIZE) if self.cache.prefix_cache else 0
+        for group, (extent, index) in enumerate(groups):
+            unseen = unseen_pages(extent, num_hit * SIZE, SIZE)
+            found = {index.find(k) for i, k in enumerate(prefix[:num_hit]) if i not in unseen}
+            for page in found & before[group]:
+                self.owner_of[group][page] = owner
+
+    def check_shares(self, taker: str, before: list[set[int]], held: list[dict[str, int]]) -> None:
+        """Nobody loses what it has cached within its share."""
+        allocators = zip(self.cache.allocators, self.cached(), strict=True)
+        for group, (allocator, now) in enumerate(allocators):
+            share = allocator.num_usable // len({*held[group], taker})
+            lost = Counter(self.owner_of[group][page] for page in before[group] - now)
+            for owner, count in lost.items():
+                most = max(0, held[group][owner] - share)
+                assert owner == taker or count <= most, f"{owner} lost {count} pages"
+
+    @invariant()
+    def a_page_counts_for_who_took_it(self) -> None:
+        for owner_of, allocator in zip(self.owner_of, self.cache.allocators, strict=True):
+            for page in list(owner_of):
+                if not allocator.references(page) and page not in allocator.index:
+                    del owner_of[page]
+            assert allocator.owners() == dict(Counter(owner_of.values()))
+            assert allocator.num_owners == len(allocator.owners())
 
     def check_visible(self, each: Live, computed: list[int] | None = None) -> None:
         """All that queries from the first unstored position on can see is the sequence's own."""
