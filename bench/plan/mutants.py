@@ -49,6 +49,7 @@ GROUPS = {
             *("cache/test_cache_allocator.py", "cache/test_cache_prefix.py"),
             *("cache/test_cache_table.py", "cache/test_cache_paged.py"),
             *("engine/test_waiting_queue.py", "engine/test_scheduler.py"),
+            "cache/test_cache_machine.py",
             *("engine/test_scheduler_simulation.py::test_120_seeds_keep_every_promise",),
         ),
     ),

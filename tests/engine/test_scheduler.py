@@ -463,6 +463,68 @@ def test_a_newcomer_takes_nothing_from_anybody_where_slots_and_pages_are_free() 
     assert scheduler.cache.stats.used == 0, "what was found for him was held once"
 
 
+def test_the_oldest_goes_before_who_has_less() -> None:
+    scheduler = make_scheduler(pages=400, max_sequences=8, max_tokens=20, chunk=12)
+    oldest = make_sequence(300, name="oldest", owner="bob")
+    for sequence in (oldest, make_sequence(9, 60, name="bob", owner="bob")):
+        scheduler.add(sequence)
+    step(scheduler)
+    for number in range(4):
+        scheduler.add(make_sequence(3, 60, name=f"alice{number}", owner="alice"))
+    while scheduler.num_waiting:
+        step(scheduler)
+    scheduler.add(make_sequence(100, name="carol", owner="carol"))
+    step(scheduler)
+    counts = {name: count for name, _, count in shape(step(scheduler))}
+    assert counts["oldest"] == 12 and counts.get("carol", 0) < 6, counts
+
+
+def test_a_begun_step_goes_on_without_who_has_left_it() -> None:
+    scheduler = make_scheduler()
+    stays, left, further, held = (make_sequence(5, 9, name=f"r{number}") for number in range(4))
+    for sequence in (stays, left, further, held):
+        scheduler.add(sequence)
+    step(scheduler)
+    begun = (stays, left, further, held)
+    starts = [sequence.num_computed_tokens for sequence in begun]
+    scheduler.finish(left)
+    further.token_ids.append(1)  # it has another token than the one that was begun with
+    scheduler.hold(held, is_held=True)
+    before = stays.last_step
+    (only,) = scheduler.go_on(begun, starts)
+    assert only.sequence is stays
+    assert (only.start, only.count, only.num_drafts, only.samples) == (5, 1, 0, True)
+    assert (stays.last_step, further.last_step) == (before + 1, before)
+    scheduler.go_on(begun, starts)
+    assert stays.last_step == before + 2, "each is a step of its own"
+
+
+def test_whether_somebody_may_start_is_known_ahead() -> None:
+    scheduler = make_scheduler(pages=9, max_sequences=2)
+    first, second, third = (make_sequence(24, 30, name=f"r{number}") for number in range(3))
+    assert not scheduler.may_admit, "nobody waits"
+    scheduler.add(first)
+    assert scheduler.may_admit
+    step(scheduler)
+    scheduler.add(second)
+    step(scheduler)
+    scheduler.add(third)
+    assert scheduler.num_running == 2 and not scheduler.may_admit, "there is no slot"
+    other = make_sequence(4, name="other", owner="other")
+    scheduler.add(other)
+    assert scheduler.may_admit, "who has less is given one"
+    scheduler.finish(other)
+    scheduler.finish(second)
+    big = make_sequence(60, 2, name="big")
+    scheduler.finish(third)
+    scheduler.add(big)
+    assert scheduler.may_admit, "it was not asked yet"
+    step(scheduler)
+    assert big.tables is None and not scheduler.may_admit, "it was told that pages are short"
+    scheduler.finish(first)
+    assert scheduler.may_admit
+
+
 def test_two_owners_end_up_with_as_many_slots_and_do_not_drive_each_other_out() -> None:
     scheduler, _ = flooded(pages=400, max_sequences=8, max_tokens=128)
     for number in range(30):
