@@ -229,3 +229,91 @@ def test_a_trace_stays_whole_when_the_disk_takes_no_more(tmp_path: Path) -> None
     assert ended.stdout.split() == [str(errno.EFBIG), str(path)]
     assert json.dumps(read(path).manifest["prompt"]) == '"old"'
     assert os.listdir(tmp_path) == ["a.cutaway"]
+
+
+# Run in a mount namespace of its own, whose disk of 96 KB ends with it.
+FULL = """
+import errno, os, sys
+from pathlib import Path
+
+from cutaway.cli.repl.conversation import Conversation, load, save
+from cutaway.cli.repl.memory import Memory
+from cutaway.core.errors import RequestError
+from cutaway.host.whole_file import whole_folder, write_whole
+from cutaway.trace.file import TraceFile, read, write
+
+disk = Path(sys.argv[1])
+file, trace, chat, facts = (disk / name for name in ("file", "a.cutaway", "chat.json", "facts"))
+noise = os.urandom(150_000).hex()
+
+
+def folder():
+    with whole_folder(disk / "model") as half:
+        (half / "a").write_bytes(b"whole")
+        (half / "b").write_text(noise)
+
+
+def fails(work):
+    try:
+        work()
+    except OSError as error:
+        assert ".part" not in str(error), error
+        return errno.errorcode[error.errno]
+    return "written"
+
+
+write_whole(file, b"old")
+write(trace, TraceFile({"prompt": "old"}, (), ()))
+save(Conversation().said("user", "old"), chat)
+Memory(facts).add("old")
+before = sorted(os.listdir(disk))
+works = (
+    lambda: write_whole(file, noise),
+    lambda: write(trace, TraceFile({"prompt": "new"}, ({"type": "noise", "text": noise},), ())),
+    lambda: save(Conversation().said("user", noise), chat),
+    folder,
+)
+print([fails(work) for work in works])
+os.system(f"mount -o remount,ro {disk}")
+print([fails(work) for work in works])
+os.system(f"mount -o remount,rw {disk}")
+assert sorted(os.listdir(disk)) == before, os.listdir(disk)
+assert file.read_bytes() == b"old" and read(trace).manifest["prompt"] == "old"
+assert load(chat).turns[0].content == "old"
+write_whole(file, b"new")
+assert file.read_bytes() == b"new", "room that a failure took is there again"
+kept = ["old"]
+try:
+    while len(kept) < 500:
+        Memory(facts).add(f"{len(kept)} {noise[:400]}")
+        kept.append(f"{len(kept)} {noise[:400]}")
+except RequestError as error:
+    print(error)
+assert [each.text for each in Memory(facts).facts()] == kept and len(kept) > 9
+"""
+
+
+def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text(FULL, encoding="utf-8")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = f"mount -t tmpfs -o size=96k none {disk}"
+    if not is_done(["unshare", "-rm", "sh", "-c", mounted]):
+        pytest.skip("nothing may be mounted here, not even in a namespace of one's own")
+    run = f'{mounted} && exec "$@"'
+    ended = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", run, "sh", sys.executable, tmp_path / "full.py", disk],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    full, readonly, memory = ended.stdout.splitlines()
+    assert full == str(["ENOSPC"] * 4) and readonly == str(["EROFS"] * 4)
+    assert "facts" in memory and "full" in memory
+
+
+def is_done(command: list[str]) -> bool:
+    """Whether a command is there and ends well."""
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False

@@ -47,7 +47,7 @@ def whole_file(
         return
     with _named(path):
         if before is not None and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            os.close(os.open(target, os.O_WRONLY))  # says why: the file's mode, or the disk's
         half = target.with_name(_temporary(target.name))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         descriptor = os.open(half, flags, PRIVATE if is_private else 0o666)
