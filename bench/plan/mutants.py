@@ -31,37 +31,47 @@ SECONDS = 900  # a mutant that never ends counts as killed: a test would time ou
 
 @dataclass(frozen=True)
 class Group:
-    """Modules that are changed, the tests that should notice, and what is imported before."""
+    """Modules that are changed, and for each the tests that should notice."""
 
-    modules: tuple[str, ...]
-    tests: tuple[str, ...]
-    ahead: tuple[str, ...] = ()
+    tests_of: dict[str, tuple[str, ...]]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All that are changed."""
+        return tuple(self.tests_of)
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All that should notice something."""
+        return tuple(dict.fromkeys(test for tests in self.tests_of.values() for test in tests))
 
 
 GROUPS = {
     "scheduler": Group(
-        (
-            *("cutaway.cache.allocator", "cutaway.cache.hit", "cutaway.cache.paged"),
-            *("cutaway.cache.prefix", "cutaway.cache.table", "cutaway.engine.waiting"),
-            "cutaway.engine.scheduler",
-        ),
-        (
-            *("cache/test_cache_allocator.py", "cache/test_cache_prefix.py"),
-            *("cache/test_cache_table.py", "cache/test_cache_paged.py"),
-            *("engine/test_waiting_queue.py", "engine/test_scheduler.py"),
-            "cache/test_cache_machine.py",
-            *("engine/test_scheduler_simulation.py::test_120_seeds_keep_every_promise",),
-        ),
+        dict.fromkeys(
+            (
+                *("cutaway.cache.allocator", "cutaway.cache.hit", "cutaway.cache.paged"),
+                *("cutaway.cache.prefix", "cutaway.cache.table", "cutaway.engine.waiting"),
+                "cutaway.engine.scheduler",
+            ),
+            (
+                *("cache/test_cache_allocator.py", "cache/test_cache_prefix.py"),
+                *("cache/test_cache_table.py", "cache/test_cache_paged.py"),
+                *("engine/test_waiting_queue.py", "engine/test_scheduler.py"),
+                "cache/test_cache_machine.py",
+                "engine/test_scheduler_simulation.py::test_120_seeds_keep_every_promise",
+            ),
+        )
     ),
     "validators": Group(
-        (
-            *("cutaway.core.limits", "cutaway.host.gguf_header"),
-            "cutaway.weights.safetensors_header",
-        ),
-        (
-            *("host/test_host_gguf.py", "weights/test_weights_safetensors.py"),
-            *("server/test_server_limits.py", "engine/test_engine_hostile.py"),
-        ),
+        {
+            "cutaway.core.limits": (
+                "server/test_server_limits.py",
+                "engine/test_engine_hostile.py",
+            ),
+            "cutaway.host.gguf_header": ("host/test_host_gguf.py",),
+            "cutaway.weights.safetensors_header": ("weights/test_weights_safetensors.py",),
+        }
     ),
 }
 
@@ -199,7 +209,7 @@ def survives(group: Group, module: str, index: int) -> tuple[bool, str]:
         try:
             os.setsid()
             sys.meta_path.insert(0, Planted(module, tree))
-            status = run_tests(group)
+            status = run_tests(group.tests_of[module])
         finally:
             os._exit(status)
     began = time.monotonic()
@@ -213,14 +223,14 @@ def survives(group: Group, module: str, index: int) -> tuple[bool, str]:
     return False, words
 
 
-def run_tests(group: Group) -> int:
-    """Exit status of pytest over the group's tests."""
+def run_tests(tests: tuple[str, ...]) -> int:
+    """Exit status of pytest over these."""
     import pytest
 
     words = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=0"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return int(pytest.main([*words, "-m", "not slow", *(f"tests/{t}" for t in group.tests)]))
+        return int(pytest.main([*words, "-m", "not slow", *(f"tests/{t}" for t in tests)]))
 
 
 def main() -> int:
@@ -240,7 +250,7 @@ def main() -> int:
     before = set(sys.modules)
     child = os.fork()
     if child == 0:
-        os._exit(run_tests(group))
+        os._exit(run_tests(group.tests))
     assert os.waitpid(child, 0)[1] == 0, "the tests fail without any fault"
     assert not set(group.modules) & before, "a module under test was imported ahead"
     alive: list[str] = []
