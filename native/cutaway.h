@@ -48,7 +48,8 @@ typedef enum {
   CW_Q4_AFFINE = 5,  // d * q + m, q from 0 to 15
   CW_Q8_AFFINE = 6,  // d * q + m, q from -128 to 127
   CW_Q8_HALVES = 7,  // d * q as CW_Q8, but a scale for each 16 columns
-  CW_Q4_HALVES = 8   // d * q + m as CW_Q4_AFFINE, but both for each 16 columns
+  CW_Q4_HALVES = 8,  // d * q + m as CW_Q4_AFFINE, but both for each 16 columns
+  CW_E4M3 = 9        // of pages alone: floats of 8 bits times a scale
 } cw_kind;
 
 // What cw_pack reads. Blocks are those of the GGUF format.
@@ -88,7 +89,11 @@ typedef enum {
   CW_SAMPLE = 10,
   CW_ROUTE = 11,
   CW_EXPERTS = 12,
-  CW_NUM_OPERATIONS = 13
+  CW_HEADS = 13,
+  CW_STORE_LATENT = 14,
+  CW_ATTEND_LATENT = 15,
+  CW_DELTA = 16,
+  CW_NUM_OPERATIONS = 17
 } cw_operation;
 
 typedef struct {
@@ -238,6 +243,7 @@ typedef struct {
   int64_t num_rows;
   int64_t half;  // pairs (i, i + half) of a head turn; entries from 2 * half on pass unchanged
   int64_t by_token;
+  int64_t are_neighbours;  // pairs are (2 i, 2 i + 1); what is turned lies in halves all the same
 } cw_rotation;
 
 // Heads of x normalized, then turned.
@@ -246,8 +252,9 @@ typedef struct {
   const float* x;  // [T, heads, C], tokens x_stride apart, heads x_head_stride
   int64_t x_stride;
   int64_t x_head_stride;
-  float* out;  // [T, heads, C], tokens out_stride apart; may be x
+  float* out;  // [T, heads, C], tokens out_stride apart, heads out_head_stride; may be x
   int64_t out_stride;
+  int64_t out_head_stride;
   int64_t num_heads;
   int64_t head_size;
   cw_norming norm;
@@ -256,13 +263,13 @@ typedef struct {
 
 // Keys and values of one layer. Each head of a page lies apart, keys as columns: keys
 // [num_pages, G, C, P], values [num_pages, G, P, C]. CW_Q8 is int8 times a scale for each token and
-// head, scales [num_pages, G, P].
+// head, scales [num_pages, G, P]; so is CW_E4M3, of floats.
 typedef struct {
   void* keys;
   void* values;
-  float* key_scales;    // exactly with CW_Q8
-  float* value_scales;  // exactly with CW_Q8
-  int64_t kind;         // CW_F32, CW_F16, CW_BF16 or CW_Q8
+  float* key_scales;    // exactly with CW_Q8 and CW_E4M3
+  float* value_scales;  // exactly with CW_Q8 and CW_E4M3
+  int64_t kind;         // CW_F32, CW_F16, CW_BF16, CW_Q8 or CW_E4M3
   int64_t group;
   int64_t num_pages;
   int64_t page_size;
@@ -393,6 +400,87 @@ typedef struct {
   const float* residual;     // [T, D] or null; may be out
   float* out;                // [T, D]
 } cw_experts;
+
+// out[t, h] = matrix h times x[t, h]: a linear map of its own for each head.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;  // [T, H, K], tokens x_stride apart, heads x_head_stride
+  int64_t x_stride;
+  int64_t x_head_stride;
+  cw_stack stack;  // [H, N, K]
+  float* out;      // [T, H, N], tokens out_stride apart, heads out_head_stride
+  int64_t out_stride;
+  int64_t out_head_stride;
+} cw_heads;
+
+// One row of numbers for each token, which all heads share as key and value, and a key that turns.
+// CW_Q8 and CW_E4M3 have a scale for each row, scales [num_pages, P].
+typedef struct {
+  void* latent;          // [num_pages, P, R]
+  void* rotary;          // [num_pages, P, C]
+  float* latent_scales;  // exactly with CW_Q8 and CW_E4M3
+  float* rotary_scales;  // exactly with CW_Q8 and CW_E4M3
+  int64_t kind;          // CW_F32, CW_F16, CW_BF16, CW_Q8 or CW_E4M3
+  int64_t group;
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t rank;         // R
+  int64_t rotary_size;  // C
+} cw_latent_pages;
+
+// Write rows of the step's tokens to their slots.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* latent;  // [T, R], tokens latent_stride apart
+  const float* rotary;  // [T, C], tokens rotary_stride apart
+  int64_t latent_stride;
+  int64_t rotary_stride;
+  cw_latent_pages pages;
+} cw_store_latent;
+
+// Causal attention of each sequence's last tokens over rows that all heads share.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* query;  // [T, H, R + C], tokens query_stride apart
+  int64_t query_stride;
+  int64_t num_heads;
+  cw_scoring scoring;
+  cw_latent_pages pages;
+  float* out;  // [T, H, R]
+} cw_attend_latent;
+
+// Numbers of a token by key head: heads head_stride apart, tokens stride.
+typedef struct {
+  const float* first;
+  int64_t stride;
+  int64_t head_stride;
+} cw_by_head;
+
+// A gated delta layer from its convolution on. For each key head there are shared value heads. A
+// state is what is known after a page's last token so far: a layer goes on from the page of the
+// token before, and leaves one in each page that it reaches.
+typedef struct {
+  CW_ROWS_FIELDS
+  cw_by_head query;  // [T, G, K]
+  cw_by_head key;    // [T, G, K]
+  cw_by_head value;  // [T, G, shared * V]
+  cw_by_head rate;   // [T, G, shared]: a sigmoid of it is how much a token corrects
+  cw_by_head speed;  // [T, G, shared]: with decay_log and decay_bias, how much of the state stays
+  const float* convolution;  // [channels, width]: queries', keys', values' channels
+  const float* decay_bias;   // [G * shared]
+  const float* decay_log;    // [G * shared]
+  int64_t num_heads;         // G, of keys
+  int64_t shared;
+  int64_t key_size;    // K
+  int64_t value_size;  // V
+  int64_t width;       // tokens that the convolution sees
+  float* states;       // [num_pages, G * shared, K, V]
+  float* inputs;       // [num_pages, width - 1, channels]: the last ones of the convolution
+  int64_t group;
+  int64_t num_pages;
+  int64_t page_size;
+  float* out;  // [T, G * shared, V]
+} cw_delta;
 
 CW_API int64_t cw_version(void);
 CW_API int64_t cw_sizeof(int64_t operation);

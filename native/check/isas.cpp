@@ -216,7 +216,7 @@ void compare_attention(int64_t kind) {
   int64_t size = pick(0, 1) ? 16 * pick(1, 5) : pick(1, 80);
   int64_t window = pick(0, 1) ? pick(1, 300) : 0;
   double cap = pick(0, 2) ? 0.0 : 2.0;
-  int64_t num_first = pick(0, 1) ? pick(1, 300) : 0;
+  int64_t num_first = pick(0, 1) ? pick(1, 300) : 0, pick_neighbours = pick(0, 1);
   bool has_sinks = pick(0, 1);
   std::vector<float> sinks = numbers(heads);
   int64_t half = pick(0, size / 2), queries[] = {1, pick(1, 8), pick(9, 40)}, table_width = 60;
@@ -248,7 +248,7 @@ void compare_attention(int64_t kind) {
     std::vector<float> k = keys, v = values, out(static_cast<size_t>(count * heads * size));
     std::vector<float> key_scales(static_cast<size_t>(elements / size)), value_scales = key_scales;
     if (kind != CW_F32) memset(k.data(), 0, k.size() * 4), memset(v.data(), 0, v.size() * 4);
-    bool has_scales = kind == CW_Q8;
+    bool has_scales = kind == CW_Q8 || kind == CW_E4M3;
     cw_pages pages{k.data(),
                    v.data(),
                    has_scales ? key_scales.data() : nullptr,
@@ -264,11 +264,89 @@ void compare_attention(int64_t kind) {
                    {0.3, cap, window, window ? num_first : 0, has_sinks ? sinks.data() : nullptr},
                    {norm.data(), nullptr, 1e-6, CW_RMS_NORM}, {},
                    {nullptr, nullptr, 1e-6, CW_RMS_NORM},
-                   {cos.data(), sin.data(), 500, half, 0}, pages,
+                   {cos.data(), sin.data(), 500, half, 0, pick_neighbours}, pages,
                    out.data()};
     require(!cw_run(CW_ATTENTION, &a, sizeof a, &step), "attention");
     return bytes_of(out) + bytes_of(k) + bytes_of(v) + bytes_of(key_scales) +
            bytes_of(value_scales);
+  });
+}
+
+// A step of three sequences of one, few and many tokens over pages that no two share.
+struct Sequences {
+  std::vector<int64_t> starts{0}, contexts, table, slots, positions;
+  int64_t page_size, width = 60;
+  cw_step step{};
+
+  explicit Sequences(int64_t size) : page_size(size) {
+    int64_t queries[] = {1, pick(1, 8), pick(9, 40)};
+    for (int64_t i = 0; i < num_pages(); i++) table.push_back(num_pages() - 1 - i);
+    for (int64_t s = 0; s < 3; s++) {
+      starts.push_back(starts.back() + queries[s]);
+      contexts.push_back(queries[s] + pick(0, 400));
+      for (int64_t p = contexts.back() - queries[s]; p < contexts.back(); p++) {
+        positions.push_back(p);
+        slots.push_back(table[static_cast<size_t>(s * width + p / size)] * size + p % size);
+      }
+    }
+    step.num_tokens = starts.back();
+    step.num_sequences = 3;
+    step.positions = positions.data();
+    step.query_starts = starts.data();
+    step.context_lengths = contexts.data();
+    step.groups[0] = {table.data(), width, slots.data()};
+  }
+  int64_t num_pages() const { return 3 * width; }
+  int64_t count() const { return starts.back(); }
+  Sequences(const Sequences&) = delete;
+};
+
+void compare_latent(int64_t kind) {
+  Sequences s(pick(0, 1) ? 16 : 8);
+  int64_t heads = pick(1, 20), rank = pick(1, 70), turned = pick(1, 20), count = s.count();
+  std::vector<float> query = numbers(count * heads * (rank + turned));
+  std::vector<float> latent = numbers(count * rank), rotary = numbers(count * turned);
+  size_t rows = static_cast<size_t>(s.num_pages() * s.page_size);
+  Stack maps(CW_F32, heads, 20, rank);
+  bool has_scales = kind == CW_Q8 || kind == CW_E4M3;
+  compare("latent " + std::to_string(kind), [&] {
+    std::vector<float> kept(rows * static_cast<size_t>(rank)), keys(rows * static_cast<size_t>(turned));
+    std::vector<float> scales(rows), others(rows), out(static_cast<size_t>(count * heads * rank));
+    std::vector<float> mapped(static_cast<size_t>(count * heads * 20));
+    cw_latent_pages pages{kept.data(), keys.data(), has_scales ? scales.data() : nullptr,
+                          has_scales ? others.data() : nullptr, kind, 0, s.num_pages(),
+                          s.page_size, rank, turned};
+    cw_store_latent store{CW_TOKENS, count, latent.data(), rotary.data(), rank, turned, pages};
+    cw_attend_latent attend{CW_TOKENS, count, query.data(), heads * (rank + turned), heads,
+                            {0.3, 0.0, 0, 0, nullptr}, pages, out.data()};
+    cw_heads heads_map{CW_TOKENS, count, out.data(), heads * rank, rank, maps.stack, mapped.data(),
+                       heads * 20, 20};
+    require(!cw_run(CW_STORE_LATENT, &store, sizeof store, &s.step), "store latent");
+    require(!cw_run(CW_ATTEND_LATENT, &attend, sizeof attend, &s.step), "attend latent");
+    require(!cw_run(CW_HEADS, &heads_map, sizeof heads_map, &s.step), "heads");
+    return bytes_of(kept) + bytes_of(keys) + bytes_of(scales) + bytes_of(others) + bytes_of(out) +
+           bytes_of(mapped);
+  });
+}
+
+void compare_delta() {
+  Sequences s(8);
+  int64_t heads = pick(1, 3), shared = pick(1, 3), key = pick(1, 40), value = pick(1, 40);
+  int64_t values = shared * value, channels = heads * (2 * key + values), count = s.count();
+  std::vector<float> x = numbers(count * channels), rates = numbers(count * heads * 2 * shared);
+  std::vector<float> taps = numbers(channels * 4), bias = numbers(heads * shared);
+  std::vector<float> first = numbers(s.num_pages() * heads * shared * key * value);
+  std::vector<float> inputs = numbers(s.num_pages() * 3 * channels);
+  compare("delta", [&] {
+    std::vector<float> states = first, kept = inputs, out(static_cast<size_t>(count * heads * values));
+    int64_t stride = 2 * key + values, rate_stride = heads * 2 * shared;
+    cw_delta a{CW_TOKENS, count, {x.data(), channels, stride}, {x.data() + key, channels, stride},
+               {x.data() + 2 * key, channels, stride}, {rates.data(), rate_stride, 2 * shared},
+               {rates.data() + shared, rate_stride, 2 * shared}, taps.data(), bias.data(),
+               bias.data(), heads, shared, key, value, 4, states.data(), kept.data(), 0,
+               s.num_pages(), s.page_size, out.data()};
+    require(!cw_run(CW_DELTA, &a, sizeof a, &s.step), "delta");
+    return bytes_of(out) + bytes_of(states) + bytes_of(kept);
   });
 }
 
@@ -281,7 +359,11 @@ int main(int argc, char** argv) {
     for (int64_t kind = CW_F32; kind <= CW_Q4_HALVES; kind++) compare_experts(kind);
     compare_gates();
     compare_samples();
-    for (int64_t kind = CW_F32; kind <= CW_Q8; kind++) compare_attention(kind);
+    for (int64_t kind : {CW_F32, CW_F16, CW_BF16, CW_Q8, CW_E4M3}) {
+      compare_attention(kind);
+      compare_latent(kind);
+    }
+    compare_delta();
   }
   printf("%d rounds alike on: %s\n", rounds, cw_isas());
   return 0;

@@ -5,9 +5,12 @@
 
 #include "../runtime/operations.h"
 #include "attention/attention.h"
+#include "attention/latent.h"
+#include "delta.h"
 #include "experts.h"
 #include "gate.h"
 #include "heads.h"
+#include "heads_linear.h"
 #include "linear.h"
 #include "norm.h"
 #include "pages.h"
@@ -51,6 +54,10 @@ constexpr cutaway::Isa table(const char* name) {
   isa.run[CW_SAMPLE] = run_sample;
   isa.run[CW_ROUTE] = run_route;
   isa.run[CW_EXPERTS] = run_experts;
+  isa.run[CW_HEADS] = run_heads;
+  isa.run[CW_STORE_LATENT] = run_store_latent;
+  isa.run[CW_ATTEND_LATENT] = run_attend_latent;
+  isa.run[CW_DELTA] = run_delta;
   isa.scratch[CW_LINEAR] = linear_scratch;
   isa.scratch[CW_GATED] = gated_scratch;
   isa.scratch[CW_ATTEND] = attend_scratch;
@@ -58,6 +65,9 @@ constexpr cutaway::Isa table(const char* name) {
   isa.scratch[CW_SAMPLE] = sample_scratch;
   isa.scratch[CW_ROUTE] = route_scratch;
   isa.scratch[CW_EXPERTS] = experts_scratch;
+  isa.scratch[CW_HEADS] = heads_scratch;
+  isa.scratch[CW_ATTEND_LATENT] = attend_latent_scratch;
+  isa.scratch[CW_DELTA] = delta_scratch;
   isa.unpack_row = unpack_row;
   isa.sum_words = sum_words;
   return isa;

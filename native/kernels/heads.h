@@ -43,6 +43,14 @@ struct Turning {
       __builtin_memmove(out, x, static_cast<size_t>(head_size) * sizeof(float));
       return;
     }
+    if (rotation->are_neighbours) {
+      float halves[kMostHeadSize];
+      int64_t half = rotation->half;
+      for (int64_t i = 0; i < half; i++) halves[i] = x[2 * i], halves[half + i] = x[2 * i + 1];
+      for (int64_t i = 2 * half; i < head_size; i++) halves[i] = x[i];
+      __builtin_memcpy(normed, halves, static_cast<size_t>(head_size) * sizeof(float));
+      x = normed;
+    }
     int64_t row = rotation->by_token ? token : step.positions[token];
     turn_head(x, rotation->cos + row * rotation->half, rotation->sin + row * rotation->half,
               rotation->half, head_size, out);
@@ -56,7 +64,7 @@ bool run_rotate(const void* arguments, const cw_step& step, cutaway::Worker& wor
     for (int64_t i = range.begin; i < range.end; i++) {
       int64_t token = i / a.num_heads, head = i % a.num_heads;
       turn(a.x + token * a.x_stride + head * a.x_head_stride, token, step,
-           a.out + token * a.out_stride + head * a.head_size);
+           a.out + token * a.out_stride + head * a.out_head_stride);
     }
   });
 }

@@ -17,9 +17,13 @@ struct Place {
   int64_t key;  // element at which a key's first entry lies; the others follow page_size apart
 };
 
-inline Place place_of(const cw_pages& pages, int64_t page, int64_t group, int64_t offset) {
-  int64_t first = (page * pages.num_groups + group) * pages.page_size;
+inline Place place_in(const cw_pages& pages, int64_t page, int64_t group, int64_t num_groups,
+                      int64_t offset) {
+  int64_t first = (page * num_groups + group) * pages.page_size;
   return {first + offset, first * pages.head_size + offset};
+}
+inline Place place_of(const cw_pages& pages, int64_t page, int64_t group, int64_t offset) {
+  return place_in(pages, page, group, pages.num_groups, offset);
 }
 
 struct Slot {
@@ -27,12 +31,12 @@ struct Slot {
   int64_t offset;
 };
 
-inline Slot slot_of(const cw_pages& pages, int64_t slot) {
+inline Slot slot_of(int64_t page_size, int64_t slot) {
   // Divisions of 64 bits take 90 cycles on many CPUs, those of 32 bits 26.
-  bool is_narrow = (slot | pages.page_size) >> 32 == 0;
-  int64_t page = is_narrow ? static_cast<uint32_t>(slot) / static_cast<uint32_t>(pages.page_size)
-                           : slot / pages.page_size;
-  return {page, slot - page * pages.page_size};
+  bool is_narrow = (slot | page_size) >> 32 == 0;
+  int64_t page = is_narrow ? static_cast<uint32_t>(slot) / static_cast<uint32_t>(page_size)
+                           : slot / page_size;
+  return {page, slot - page * page_size};
 }
 
 struct Half {
@@ -40,6 +44,9 @@ struct Half {
 };
 struct Brain {
   uint16_t bits;
+};
+struct Eighth {
+  uint8_t bits;
 };
 
 // A head's numbers as the cache keeps them; out has room for whole registers.
@@ -61,9 +68,8 @@ inline float to_entries(const float* x, int64_t count, Brain* out) {
   return 1.0f;
 }
 
-// Returns the scale, largest / 127. As integers, so that NaN counts as the largest; NaN or infinity
-// makes the scale so.
-inline float to_entries(const float* x, int64_t count, int8_t* out) {
+// As integers, so that NaN counts as the largest.
+inline float largest_magnitude(const float* x, int64_t count) {
   I32 magnitude = int_broadcast(0x7fffffff);
   I32 most[4] = {int_zeros(), int_zeros(), int_zeros(), int_zeros()};
   int32_t bits[4];
@@ -74,17 +80,46 @@ inline float to_entries(const float* x, int64_t count, int8_t* out) {
   int_max_four(most, bits);
   float largest;
   __builtin_memcpy(&largest, bits, sizeof largest);
-  bool is_small = largest < kSmallestScaled;
-  if (is_small || !(largest <= kLargestFinite)) {
-    for (int64_t i = 0; i < count; i++) out[i] = 0;
-    return is_small ? 0.0f : largest / 127.0f;
-  }
-  F32 inverse = broadcast(127.0f / largest);
+  return largest;
+}
+
+// Numbers times limit / largest, each register by put(place, numbers); returns the scale, largest /
+// limit. NaN or infinity makes the scale so, and all numbers 0.
+template <class Put>
+inline float to_scaled(const float* x, int64_t count, float limit, const Put& put) {
+  float largest = largest_magnitude(x, count);
+  bool is_small = largest < kSmallestScaled, is_finite = largest <= kLargestFinite;
+  F32 inverse = broadcast(is_small || !is_finite ? 0.0f : limit / largest);
   for (int64_t i = 0; i < count; i += kLanes) {
     int here = static_cast<int>(least(kLanes, count - i));
-    store_int8(out + i, to_int(mul(load_first(x + i, here), inverse)));
+    put(i, is_finite ? mul(load_first(x + i, here), inverse) : zeros());
   }
-  return largest / 127.0f;
+  return is_small ? 0.0f : largest / limit;
+}
+
+inline float to_entries(const float* x, int64_t count, int8_t* out) {
+  return to_scaled(x, count, 127.0f, [&](int64_t i, F32 v) { store_int8(out + i, to_int(v)); });
+}
+
+// The nearest number of four exponent bits and three of mantissa, ties to even; x is at most 448.
+inline uint8_t to_e4m3(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  uint32_t sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
+  if (size < 0x3c800000) {  // below 2^-6 numbers are multiples of 2^-9
+    float whole = __builtin_rintf((sign ? -x : x) * 512.0f);
+    return static_cast<uint8_t>(sign | static_cast<uint32_t>(whole));
+  }
+  size += 0x7ffff + (size >> 20 & 1);
+  return static_cast<uint8_t>(sign | ((size >> 20) - (120 << 3)));
+}
+
+inline float to_entries(const float* x, int64_t count, Eighth* out) {
+  return to_scaled(x, count, 448.0f, [&](int64_t i, F32 v) {
+    float numbers[kLanes];
+    store(numbers, v);
+    for (int j = 0; j < kLanes; j++) out[i + j].bits = to_e4m3(numbers[j]);
+  });
 }
 
 // Tokens whose keys lie side by side in one page.
@@ -98,7 +133,7 @@ constexpr int64_t kMostStretch = 16;  // tokens that are turned into columns tog
 inline Stretch stretch_at(const cw_pages& pages, const int64_t* slots, Range tokens,
                           int64_t group) {
   const int64_t* first = slots + tokens.begin;
-  Slot slot = slot_of(pages, *first);
+  Slot slot = slot_of(pages.page_size, *first);
   int64_t most_count = least(least(kMostStretch, tokens.end - tokens.begin),
                              pages.page_size - slot.offset);
   int64_t count = 1;
@@ -145,7 +180,7 @@ void write_keys(const cw_pages& pages, const int64_t* slots, Range tokens, int64
 
 template <class T>
 void write_value(const cw_pages& pages, int64_t slot, int64_t group, const float* x) {
-  Slot at = slot_of(pages, slot);
+  Slot at = slot_of(pages.page_size, slot);
   Place place = place_of(pages, at.page, group, at.offset);
   T entries[kMostHeadSize];
   float scale = to_entries(x, pages.head_size, entries);
@@ -156,14 +191,16 @@ void write_value(const cw_pages& pages, int64_t slot, int64_t group, const float
 
 // What body makes of an entry of the type in which pages keep keys and values.
 template <class Body>
-inline auto with_entries(const cw_pages& pages, const Body& body) {
-  switch (pages.kind) {
+inline auto with_entries(int64_t kind, const Body& body) {
+  switch (kind) {
     case CW_F32:
       return body(float{});
     case CW_F16:
       return body(Half{});
     case CW_BF16:
       return body(Brain{});
+    case CW_E4M3:
+      return body(Eighth{});
     default:
       return body(int8_t{});
   }
@@ -174,7 +211,7 @@ bool run_store(const void* arguments, const cw_step& step, cutaway::Worker& work
   const int64_t* slots = step.groups[a.pages.group].slots;
   int64_t size = a.pages.head_size;
   int64_t num_tokens = rows_of(a.rows, step);
-  return with_entries(a.pages, [&](auto entry) {
+  return with_entries(a.pages.kind, [&](auto entry) {
     using T = decltype(entry);
     return each(worker, ceil_div(num_tokens, kMostStretch), [&](Range blocks) {
       Range tokens{blocks.begin * kMostStretch, least(blocks.end * kMostStretch, num_tokens)};

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kMost = INT64_C(1) << 31;  // no size is larger: products fit 64 bits
 constexpr int64_t kMostHeadSize = 512;
+constexpr int64_t kMostRank = 4096;
 constexpr int64_t kMostExperts = 65536;
 constexpr int64_t kMostFraction = INT64_C(1) << 32;
 
@@ -33,20 +34,43 @@ bool check_rotation(const cw_rotation& r, int64_t head_size, int64_t capacity, L
   return true;
 }
 
-bool check_pages(const cw_pages& p, bool reads, bool writes, Limits& limits) {
-  if (!p.keys || !p.values || p.kind < CW_F32 || p.kind > CW_Q8) return false;
-  bool has_scales = p.kind == CW_Q8;
-  if (!p.key_scales == has_scales || !p.value_scales == has_scales) return false;
-  if (p.group < 0 || p.group >= CW_MAX_GROUPS) return false;
-  if (!is_size(p.num_pages) || !is_size(p.page_size) || !is_size(p.num_groups)) return false;
-  if (p.head_size < 1 || p.head_size > kMostHeadSize) return false;
-  Limits::Group& group = limits.groups[p.group];
-  if (group.page_size && group.page_size != p.page_size) return false;
-  group.page_size = p.page_size;
-  at_most(group.num_pages, p.num_pages);
+// Notes which pages of a cache group a step must keep within; false where programs disagree.
+bool limit_group(int64_t index, int64_t num_pages, int64_t page_size, bool reads, bool writes,
+                 Limits& limits) {
+  if (index < 0 || index >= CW_MAX_GROUPS || !is_size(num_pages) || !is_size(page_size))
+    return false;
+  Limits::Group& group = limits.groups[index];
+  if (group.page_size && group.page_size != page_size) return false;
+  group.page_size = page_size;
+  at_most(group.num_pages, num_pages);
   group.needs_table |= reads;
   group.needs_slots |= writes;
   return true;
+}
+
+bool fits_pages(int64_t kind) { return (kind >= CW_F32 && kind <= CW_Q8) || kind == CW_E4M3; }
+bool has_scales(int64_t kind) { return kind == CW_Q8 || kind == CW_E4M3; }
+
+bool check_pages(const cw_pages& p, bool reads, bool writes, Limits& limits) {
+  if (!p.keys || !p.values || !fits_pages(p.kind)) return false;
+  bool is_scaled = has_scales(p.kind);
+  if (!p.key_scales == is_scaled || !p.value_scales == is_scaled) return false;
+  if (!is_size(p.num_groups) || p.head_size < 1 || p.head_size > kMostHeadSize) return false;
+  return limit_group(p.group, p.num_pages, p.page_size, reads, writes, limits);
+}
+
+bool check_latent(const cw_latent_pages& p, bool reads, bool writes, Limits& limits) {
+  if (!p.latent || !p.rotary || !fits_pages(p.kind)) return false;
+  bool is_scaled = has_scales(p.kind);
+  if (!p.latent_scales == is_scaled || !p.rotary_scales == is_scaled) return false;
+  if (p.rank < 1 || p.rank > kMostRank || p.rotary_size < 1 || p.rotary_size > kMostRank)
+    return false;
+  return limit_group(p.group, p.num_pages, p.page_size, reads, writes, limits);
+}
+
+bool check_by_head(const cw_by_head& x, int64_t num_heads, int64_t width) {
+  return x.first && x.head_stride >= width && x.head_stride <= kMost / num_heads &&
+         x.stride >= (num_heads - 1) * x.head_stride + width;
 }
 
 bool check_scoring(const cw_scoring& s) {
@@ -111,9 +135,9 @@ bool check(const cw_rotate& a, Limits& limits) {
   if (a.head_size < 1 || a.head_size > kMostHeadSize) return false;
   if (!check_norming(a.norm) || a.x_head_stride < a.head_size) return false;
   if (a.num_heads > kMost / a.x_head_stride) return false;
-  int64_t width = a.num_heads * a.head_size;
   return a.x_stride >= (a.num_heads - 1) * a.x_head_stride + a.head_size &&
-         a.out_stride >= width &&
+         a.out_head_stride >= a.head_size && a.num_heads <= kMost / a.out_head_stride &&
+         a.out_stride >= (a.num_heads - 1) * a.out_head_stride + a.head_size &&
          check_rotation(a.rotation, a.head_size, a.capacity, limits);
 }
 
@@ -174,6 +198,38 @@ bool check(const cw_experts& a, Limits&) {
   return a.gate_up.num_matrices == a.down.num_matrices && a.num_chosen >= 1 &&
          a.num_chosen <= a.down.num_matrices && a.gate_up.num_columns == a.down.num_rows &&
          a.gate_up.num_rows == 2 * a.down.num_columns;
+}
+
+bool check(const cw_heads& a, Limits&) {
+  const cw_stack& s = a.stack;
+  if (a.rows != CW_TOKENS || !is_sound_stack(s) || !a.out || a.x == a.out) return false;
+  return check_by_head({a.x, a.x_stride, a.x_head_stride}, s.num_matrices, s.num_columns) &&
+         check_by_head({a.out, a.out_stride, a.out_head_stride}, s.num_matrices, s.num_rows);
+}
+
+bool check(const cw_store_latent& a, Limits& limits) {
+  return a.rows == CW_TOKENS && a.latent && a.rotary && a.latent_stride >= a.pages.rank &&
+         a.rotary_stride >= a.pages.rotary_size && check_latent(a.pages, false, true, limits);
+}
+
+bool check(const cw_attend_latent& a, Limits& limits) {
+  return a.rows == CW_TOKENS && a.query && a.out && check_latent(a.pages, true, false, limits) &&
+         check_scoring(a.scoring) && a.num_heads >= 1 && a.num_heads <= 4096 &&
+         a.query_stride >= a.num_heads * (a.pages.rank + a.pages.rotary_size);
+}
+
+bool check(const cw_delta& a, Limits& limits) {
+  if (a.rows != CW_TOKENS || !a.convolution || !a.decay_bias || !a.decay_log) return false;
+  if (!a.states || !a.inputs || !a.out) return false;
+  if (a.num_heads < 1 || a.num_heads > 4096 || a.shared < 1 || a.shared > 4096) return false;
+  if (a.key_size < 1 || a.key_size > kMostHeadSize || a.value_size < 1) return false;
+  if (a.value_size > kMostHeadSize || a.width < 2 || a.width > 64) return false;
+  return check_by_head(a.query, a.num_heads, a.key_size) &&
+         check_by_head(a.key, a.num_heads, a.key_size) &&
+         check_by_head(a.value, a.num_heads, a.shared * a.value_size) &&
+         check_by_head(a.rate, a.num_heads, a.shared) &&
+         check_by_head(a.speed, a.num_heads, a.shared) &&
+         limit_group(a.group, a.num_pages, a.page_size, true, false, limits);
 }
 
 template <class Arguments>
@@ -253,6 +309,14 @@ int64_t size_of(int64_t operation) {
       return sizeof(cw_route);
     case CW_EXPERTS:
       return sizeof(cw_experts);
+    case CW_HEADS:
+      return sizeof(cw_heads);
+    case CW_STORE_LATENT:
+      return sizeof(cw_store_latent);
+    case CW_ATTEND_LATENT:
+      return sizeof(cw_attend_latent);
+    case CW_DELTA:
+      return sizeof(cw_delta);
     default:
       return 0;
   }
@@ -286,6 +350,14 @@ cw_status check_operation(int64_t operation, const void* arguments, Limits& limi
       return checked<cw_route>(arguments, limits);
     case CW_EXPERTS:
       return checked<cw_experts>(arguments, limits);
+    case CW_HEADS:
+      return checked<cw_heads>(arguments, limits);
+    case CW_STORE_LATENT:
+      return checked<cw_store_latent>(arguments, limits);
+    case CW_ATTEND_LATENT:
+      return checked<cw_attend_latent>(arguments, limits);
+    case CW_DELTA:
+      return checked<cw_delta>(arguments, limits);
     default:
       return CW_BAD_ARGUMENT;
   }

@@ -72,10 +72,11 @@ std::string layout() {
        FIELD(cw_gate, residual), FIELD(cw_gate, out)});
   add(text, "cw_rotation", sizeof(cw_rotation),
       {FIELD(cw_rotation, cos), FIELD(cw_rotation, sin), FIELD(cw_rotation, num_rows),
-       FIELD(cw_rotation, half), FIELD(cw_rotation, by_token)});
+       FIELD(cw_rotation, half), FIELD(cw_rotation, by_token),
+       FIELD(cw_rotation, are_neighbours)});
   add(text, "cw_rotate", sizeof(cw_rotate),
       {FIELD(cw_rotate, rows), FIELD(cw_rotate, capacity), FIELD(cw_rotate, x),
-       FIELD(cw_rotate, x_stride), FIELD(cw_rotate, x_head_stride), FIELD(cw_rotate, out), FIELD(cw_rotate, out_stride),
+       FIELD(cw_rotate, x_stride), FIELD(cw_rotate, x_head_stride), FIELD(cw_rotate, out), FIELD(cw_rotate, out_stride), FIELD(cw_rotate, out_head_stride),
        FIELD(cw_rotate, num_heads), FIELD(cw_rotate, head_size),
        FIELD(cw_rotate, norm),
        FIELD(cw_rotate, rotation)});
@@ -129,6 +130,36 @@ std::string layout() {
        FIELD(cw_experts, is_interleaved), FIELD(cw_experts, activation),
        FIELD(cw_experts, alpha), FIELD(cw_experts, limit), FIELD(cw_experts, residual),
        FIELD(cw_experts, out)});
+  add(text, "cw_heads", sizeof(cw_heads),
+      {FIELD(cw_heads, rows), FIELD(cw_heads, capacity), FIELD(cw_heads, x),
+       FIELD(cw_heads, x_stride), FIELD(cw_heads, x_head_stride), FIELD(cw_heads, stack),
+       FIELD(cw_heads, out), FIELD(cw_heads, out_stride), FIELD(cw_heads, out_head_stride)});
+  add(text, "cw_latent_pages", sizeof(cw_latent_pages),
+      {FIELD(cw_latent_pages, latent), FIELD(cw_latent_pages, rotary),
+       FIELD(cw_latent_pages, latent_scales), FIELD(cw_latent_pages, rotary_scales),
+       FIELD(cw_latent_pages, kind), FIELD(cw_latent_pages, group),
+       FIELD(cw_latent_pages, num_pages), FIELD(cw_latent_pages, page_size),
+       FIELD(cw_latent_pages, rank), FIELD(cw_latent_pages, rotary_size)});
+  add(text, "cw_store_latent", sizeof(cw_store_latent),
+      {FIELD(cw_store_latent, rows), FIELD(cw_store_latent, capacity),
+       FIELD(cw_store_latent, latent), FIELD(cw_store_latent, rotary),
+       FIELD(cw_store_latent, latent_stride), FIELD(cw_store_latent, rotary_stride),
+       FIELD(cw_store_latent, pages)});
+  add(text, "cw_attend_latent", sizeof(cw_attend_latent),
+      {FIELD(cw_attend_latent, rows), FIELD(cw_attend_latent, capacity),
+       FIELD(cw_attend_latent, query), FIELD(cw_attend_latent, query_stride),
+       FIELD(cw_attend_latent, num_heads), FIELD(cw_attend_latent, scoring),
+       FIELD(cw_attend_latent, pages), FIELD(cw_attend_latent, out)});
+  add(text, "cw_by_head", sizeof(cw_by_head),
+      {FIELD(cw_by_head, first), FIELD(cw_by_head, stride), FIELD(cw_by_head, head_stride)});
+  add(text, "cw_delta", sizeof(cw_delta),
+      {FIELD(cw_delta, rows), FIELD(cw_delta, capacity), FIELD(cw_delta, query),
+       FIELD(cw_delta, key), FIELD(cw_delta, value), FIELD(cw_delta, rate),
+       FIELD(cw_delta, speed), FIELD(cw_delta, convolution), FIELD(cw_delta, decay_bias),
+       FIELD(cw_delta, decay_log), FIELD(cw_delta, num_heads), FIELD(cw_delta, shared),
+       FIELD(cw_delta, key_size), FIELD(cw_delta, value_size), FIELD(cw_delta, width),
+       FIELD(cw_delta, states), FIELD(cw_delta, inputs), FIELD(cw_delta, group),
+       FIELD(cw_delta, num_pages), FIELD(cw_delta, page_size), FIELD(cw_delta, out)});
   return text;
 }
 

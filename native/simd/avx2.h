@@ -78,6 +78,19 @@ inline F32 load_int8(const int8_t* p) {
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 
+// Bits of a number with four exponent bits and three of mantissa are those of a float, moved, times
+// a power of two; denormal ones too.
+inline __m256 of_e4m3(__m128i bytes) {
+  __m256i x = _mm256_cvtepu8_epi32(bytes);
+  __m256i size = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7f)), 20);
+  __m256i sign = _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24);
+  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(size, sign)), _mm256_set1_ps(0x1p120f));
+}
+inline F32 load_e4m3(const uint8_t* p) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {of_e4m3(bytes), of_e4m3(_mm_srli_si128(bytes, 8))};
+}
+
 inline F32 add(F32 a, F32 b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }

@@ -65,6 +65,15 @@ inline F32 load_int8(const int8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 
+// Bits of a number with four exponent bits and three of mantissa are those of a float, moved, times
+// a power of two; denormal ones too.
+inline F32 load_e4m3(const uint8_t* p) {
+  __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  __m512i size = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x7f)), 20);
+  __m512i sign = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x80)), 24);
+  return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(size, sign)), _mm512_set1_ps(0x1p120f));
+}
+
 inline F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
 inline F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
 inline F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }

@@ -88,6 +88,21 @@ inline F32 load_int8(const int8_t* p) {
            vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
 }
 
+// Bits of a number with four exponent bits and three of mantissa are those of a float, moved, times
+// a power of two; denormal ones too.
+inline float32x4_t of_e4m3(uint16x4_t narrow) {
+  uint32x4_t x = vmovl_u16(narrow);
+  uint32x4_t size = vshlq_n_u32(vandq_u32(x, vdupq_n_u32(0x7f)), 20);
+  uint32x4_t sign = vshlq_n_u32(vandq_u32(x, vdupq_n_u32(0x80)), 24);
+  return vmulq_f32(vreinterpretq_f32_u32(vorrq_u32(size, sign)), vdupq_n_f32(0x1p120f));
+}
+inline F32 load_e4m3(const uint8_t* p) {
+  uint8x16_t bytes = vld1q_u8(p);
+  uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_u8(vget_high_u8(bytes));
+  return {{of_e4m3(vget_low_u16(low)), of_e4m3(vget_high_u16(low)), of_e4m3(vget_low_u16(high)),
+           of_e4m3(vget_high_u16(high))}};
+}
+
 inline F32 add(F32 a, F32 b) {
   return each<F32>([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
 }

@@ -66,6 +66,19 @@ inline F32 load_int8(const int8_t* p) {
   return x;
 }
 
+// Bits of a number with four exponent bits and three of mantissa are those of a float, moved, times
+// a power of two; denormal ones too.
+inline F32 load_e4m3(const uint8_t* p) {
+  F32 x;
+  for (int i = 0; i < kLanes; i++) {
+    uint32_t bits = static_cast<uint32_t>(p[i] & 0x7f) << 20 | static_cast<uint32_t>(p[i] & 0x80) << 24;
+    float moved;
+    __builtin_memcpy(&moved, &bits, 4);
+    x[i] = moved * 0x1p120f;
+  }
+  return x;
+}
+
 inline F32 add(F32 a, F32 b) { return a + b; }
 inline F32 sub(F32 a, F32 b) { return a - b; }
 inline F32 mul(F32 a, F32 b) { return a * b; }

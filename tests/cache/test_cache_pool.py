@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cutaway.cache.pool import Pool
-from cutaway.core.layout import CacheField, CacheSpec, group_layers
+from cutaway.core.layout import CacheField, CacheSpec, group_layers, latent_cache_spec
 
 SPEC = CacheSpec((CacheField("key", (3, 64), is_columns=True), CacheField("value", (3, 64))))
 
@@ -62,6 +62,22 @@ def test_pages_for_native_kernels_have_the_same_shapes_and_another_order() -> No
     assert fields["key"].permute(0, 2, 3, 1).is_contiguous()
     assert fields["value"].permute(0, 2, 1, 3).is_contiguous()
     assert fields["key.scale"].permute(0, 2, 1).is_contiguous()
+
+
+def test_latents_and_states_lie_whole_for_native_kernels() -> None:
+    latent = latent_cache_spec(12, 4)
+    fields = (CacheField("state", (3, 8, 16), "float32"), CacheField("inputs", (3, 40), "float32"))
+    state = CacheSpec(fields, is_state=True)
+    made = Pool(
+        group_layers([latent, state]),
+        num_pages=[5, 6],
+        page_size=4,
+        dtype=torch.int8,
+        device=torch.device("cpu"),
+        is_native=True,
+    )
+    held = [field for layer in made.layers for field in layer.fields.values()]
+    assert len(held) == 6 and all(field.is_contiguous() for field in held)
 
 
 def test_a_layer_with_a_source_reads_its_pages_and_takes_none() -> None:

@@ -94,7 +94,7 @@ def rounded(x: Tensor) -> Tensor:
 
 def filled(keys: Tensor, values: Tensor, dtype: torch.dtype) -> native.Pages:
     """Pages [N, P, G, C] that hold these numbers in a dtype."""
-    if dtype != torch.int8:
+    if dtype.itemsize > 1:
         return native.Pages.of(keys.to(dtype), values.to(dtype))
     (keys, key_scales), (values, value_scales) = scaled(keys, dtype), scaled(values, dtype)
     return native.Pages.of(keys, values, key_scales=key_scales, value_scales=value_scales)

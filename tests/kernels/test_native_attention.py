@@ -18,7 +18,7 @@ from cutaway.kernels.store import store
 
 pytestmark = needs_native
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn]
 SHAPES = [(9, 3, 64), (4, 4, 16), (8, 1, 128), (6, 2, 20), (2, 1, 256), (5, 5, 1)]
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from cutaway.core.step import GroupTables, ShapePlan, Step
 from cutaway.kernels import native
 from cutaway.kernels.native import library
+from cutaway.kernels.native.pages import PAGE_DTYPES
 
 pytestmark = needs_native
 
@@ -138,7 +139,7 @@ def test_attention_stays_in_its_pages(data: st.DataObject, isa: str, threads: in
     page_size = data.draw(st.sampled_from((1, 3, 8, 16, 64)))
     queries = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
     contexts = [n + data.draw(st.integers(0, 300)) for n in queries]
-    dtype = data.draw(st.sampled_from((torch.float32, torch.float16, torch.bfloat16, torch.int8)))
+    dtype = data.draw(st.sampled_from(sorted(PAGE_DTYPES, key=str)))
     window = data.draw(st.one_of(st.none(), st.integers(1, 350)))
     scoring = native.Scoring(
         0.1,

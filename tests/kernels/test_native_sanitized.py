@@ -67,7 +67,8 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
 
     control = run("-c", CONTROL)
     assert control.returncode != 0 and "heap-buffer-overflow" in control.stderr
-    files = ("fuzz", "linear", "attention", "program", "sample", "weight")
+    names = ("fuzz", "linear", "attention", "experts", "latent", "delta", "program")
+    files = (*names, "sample", "weight")
     tests = [str(Path(__file__).parent / f"test_native_{name}.py") for name in files]
     # A fork under the address sanitizer may hang: left out.
     options = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "not forked")

@@ -71,6 +71,8 @@ def test_structs_lie_as_the_compiler_laid_them_out() -> None:
     ours = {
         **{f"cw_{code.name.lower()}": each for code, each in structs.STRUCTS.items()},
         "cw_weight": structs.Weight,
+        "cw_by_head": structs.ByHead,
+        "cw_latent_pages": structs.LatentPagesStruct,
         "cw_norming": structs.Norming,
         "cw_stack": structs.StackStruct,
         "cw_group": structs.Group,

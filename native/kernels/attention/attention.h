@@ -191,8 +191,10 @@ bool attend_pages(const Heads& h, const cw_step& step, cutaway::Worker& worker, 
                   Arena& shared) {
   int64_t count = num_parts(h, step);
   float* parts = shared.take<float>(count * part_floats(h));
-  bool goes_on = with_entries(*h.pages, [&](auto entry) {
-    return attend<decltype(entry)>(h, step, worker, local, parts);
+  bool goes_on = with_entries(h.pages->kind, [&](auto entry) {
+    using T = decltype(entry);
+    return h.latent ? attend<Latent<T>>(h, step, worker, local, parts)
+                    : attend<T>(h, step, worker, local, parts);
   });
   if (!goes_on || count == 0) return goes_on;
   return each(worker, num_merged(h, step),
@@ -213,7 +215,9 @@ inline Heads heads_of(const cw_attend& a) {
           s.num_first,
           s.sinks,
           &a.pages,
-          a.out};
+          a.out,
+          a.pages.head_size,
+          nullptr};
 }
 
 bool run_attend(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
@@ -234,7 +238,9 @@ inline Heads heads_of(const cw_attention& a, float* turned) {
           s.num_first,
           s.sinks,
           &a.pages,
-          a.out};
+          a.out,
+          a.pages.head_size,
+          nullptr};
 }
 
 // Queries are turned, keys turned and stored, values stored; then, in the next phase, read back.
@@ -278,7 +284,7 @@ bool run_attention(const void* arguments, const cw_step& step, cutaway::Worker& 
     }
   };
   bool goes_on = each(worker, num_blocks * num_heads, [&](Range range) {
-    with_entries(a.pages, [&](auto entry) { lay_down(entry, range); });
+    with_entries(a.pages.kind, [&](auto entry) { lay_down(entry, range); });
   });
   return goes_on && attend_pages(heads_of(a, turned), step, worker, local, shared);
 }

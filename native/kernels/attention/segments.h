@@ -20,6 +20,8 @@ struct Heads {
   const float* sinks;  // [H] or null
   const cw_pages* pages;
   float* out;
+  int64_t key_size;               // of a query head
+  const cw_latent_pages* latent;  // rows that all heads share, or null: then pages has sizes alone
 
   int64_t shared() const { return num_heads / pages->num_groups; }
   int64_t padded() const { return ceil_div(pages->head_size, kLanes) * kLanes; }
@@ -49,8 +51,8 @@ struct AttentionMemory {
 
   AttentionMemory(Arena& arena, const Heads& h) {
     int64_t rows = h.most_rows();
-    query = arena.take<float>(rows * h.pages->head_size);
-    strip = arena.take<float>(kStrip * h.padded());
+    query = arena.take<float>(rows * h.key_size);
+    strip = arena.take<float>(kStrip * most(h.padded(), h.key_size));
     scores = arena.take<float>(rows * kSegment);
     values = arena.take<float>(rows * h.padded());
     merged = arena.take<float>(rows * h.padded());
@@ -194,7 +196,7 @@ inline void find_factors(const Heads& h, Range keys, const AttentionMemory& m) {
 
 // Scores of all rows for keys laid out in the strip.
 inline void score_strip(const Heads& h, Range keys, Range rows, const AttentionMemory& m) {
-  int64_t size = h.pages->head_size;
+  int64_t size = h.key_size;
   ScoreTile<float, false> tile{};
   tile.head_size = size;
   for (int64_t r = rows.begin; r < rows.end; r += kRowTile) {
@@ -271,29 +273,49 @@ inline bool reads_pages(const cw_pages& pages, int64_t num_rows) {
   return kReadsPages && num_rows <= kRowTile && has_even_pages(pages) && pages.head_size % kLanes == 0;
 }
 
+template <class T>
+inline void lay_keys(const Heads& h, const Place* places, Range keys, int64_t end, float* strip) {
+  if constexpr (is_latent<T>)
+    lay_latent_keys<typename T::Entry>(*h.latent, places, keys, strip);
+  else
+    lay_keys<T>(*h.pages, places, keys, end, strip);
+}
+
+template <class T>
+inline void lay_values(const Heads& h, const Place* places, Range keys, int64_t end,
+                       int64_t padded, float* strip) {
+  if constexpr (is_latent<T>)
+    lay_latent_values<typename T::Entry>(*h.latent, places, keys, padded, strip);
+  else
+    lay_values<T>(*h.pages, places, keys, end, padded, strip);
+}
+
 // Peak, sum and values of one piece for some rows.
 template <class T>
 void reduce_segment(const Heads& h, const QueryUnit& unit, const Piece& piece,
                     const AttentionMemory& m, Range rows) {
   const cw_pages& pages = *h.pages;
-  const T* values = static_cast<const T*>(pages.values);
   int64_t size = pages.head_size, padded = h.padded();
   for (int64_t r = rows.begin, p = unit.position(r); r < rows.end; p++) {
     Range seen = seen_from(h, p, piece);
     for (int64_t i = 0; i < unit.shared; i++, r++) m.first[r] = seen.begin, m.seen[r] = seen.end;
   }
   Range keys{m.first[rows.begin] / kLanes * kLanes, m.seen[rows.end - 1]};
-  find_places(pages, unit.sequence, unit.group, piece.segment, keys, m.places);
+  find_places(pages, unit.sequence, h.latent ? 0 : unit.group, h.latent ? 1 : pages.num_groups,
+              piece.segment, keys, m.places);
   find_factors(h, keys, m);
-  bool is_direct = reads_pages(pages, rows.end - rows.begin);
-  if (is_direct) {
-    if constexpr (kReadsPages) score_pages<T>(h, keys, rows, m);
-    for (int64_t i = keys.begin; i < least(keys.end, keys.begin + kStrip); i++)
+  constexpr bool kMayRead = kReadsPages && !is_latent<T>;
+  bool is_direct = kMayRead && reads_pages(pages, rows.end - rows.begin);
+  if constexpr (kMayRead) {
+    const T* values = static_cast<const T*>(pages.values);
+    if (is_direct) score_pages<T>(h, keys, rows, m);
+    if (is_direct) for (int64_t i = keys.begin; i < least(keys.end, keys.begin + kStrip); i++)
       prefetch_span(values + m.places[i].row * size, size);
-  } else {
+  }
+  if (!is_direct) {
     for (int64_t key = keys.begin; key < keys.end; key += kStrip) {
       Range strip{key, least(keys.end, key + kStrip)};
-      lay_keys<T>(pages, m.places, strip, keys.end, m.strip);
+      lay_keys<T>(h, m.places, strip, keys.end, m.strip);
       score_strip(h, strip, rows, m);
     }
   }
@@ -307,7 +329,8 @@ void reduce_segment(const Heads& h, const QueryUnit& unit, const Piece& piece,
   }
   for (int64_t i = rows.begin * padded; i < rows.end * padded; i += kLanes)
     store(m.values + i, zeros());
-  if constexpr (kReadsPages) {
+  if constexpr (kMayRead) {
+    const T* values = static_cast<const T*>(pages.values);
     if (is_direct) {
       int64_t num_next = keys.end - keys.begin - kStrip;
       ValueTile<T, true> tile{nullptr, 0,        values,  m.places + keys.begin,
@@ -318,7 +341,7 @@ void reduce_segment(const Heads& h, const QueryUnit& unit, const Piece& piece,
   ValueTile<float, false> tile{nullptr, 0, m.strip, nullptr, padded, 0, nullptr, padded};
   for (int64_t key = keys.begin; key < keys.end; key += kStrip) {
     Range strip{key, least(keys.end, key + kStrip)};
-    lay_values<T>(pages, m.places, strip, keys.end, padded, m.strip);
+    lay_values<T>(h, m.places, strip, keys.end, padded, m.strip);
     add_values(tile, strip, rows, padded, m);
   }
 }
@@ -370,7 +393,7 @@ inline void finish_row(const Heads& h, const QueryUnit& unit, int64_t row, const
 }
 
 inline void gather_queries(const Heads& h, const QueryUnit& unit, float* query) {
-  int64_t size = h.pages->head_size;
+  int64_t size = h.key_size;
   for (int64_t t = 0; t < unit.num_tokens; t++)
     __builtin_memcpy(query + t * unit.shared * size,
                      h.query + (unit.sequence.first_token + unit.token + t) * h.query_stride +

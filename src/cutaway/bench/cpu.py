@@ -64,9 +64,11 @@ MODELS: dict[str, Callable[[], Path]] = {
     "q4_0": lambda: files.converted("Q4_0"),
     "q8_0": lambda: files.converted("Q8_0"),
     "1b": files.random_1b,
+    "experts": files.random_experts,
     "gemma": lambda: files.gemma3(),
 }
-DEFAULT_MODELS = tuple(name for name in MODELS if name != "gemma")  # its terms are to be accepted
+# The terms of one are to be accepted; of the other the file alone takes a while.
+DEFAULT_MODELS = tuple(name for name in MODELS if name not in ("gemma", "experts"))
 
 _L, _O, _T = LLAMA.name, OPENVINO.name, TRANSFORMERS.name
 CASES = (
@@ -80,6 +82,8 @@ CASES = (
     Case("decode, SmolLM2 Q8_0", "q8_0", {_L: None}),
     Case("decode, 1B shape Q4_0", "1b", {_L: 1.3}, limit=0.8),
     Case("prefill 128, 1B shape Q4_0", "1b", {_L: 1.8}, "prefill", 128),
+    Case("decode, 8 experts of 1B Q4_0", "experts", {_L: 2.0}, limit=0.75),
+    Case("prefill 128, 8 experts of 1B Q4_0", "experts", {_L: None}, "prefill", 128),
     Case("decode, Gemma 3 270M", "gemma", {_L: 1.3}),
     Case("decode at 1,024, Gemma 3 270M", "gemma", {_L: 1.3}, context=1024),
     Case("prefill 512, Gemma 3 270M", "gemma", {_L: 1.3}, "prefill", 512),
@@ -241,10 +245,18 @@ def _ask(peer: Peer, case: Case, steps: int) -> float:
 
 
 def _bytes_read(path: Path, case: Case) -> int:
-    """What one step must read: all weights once, and each sequence's keys and values in float16."""
+    """What one step must read: weights once, and each sequence's keys and values in float16.
+
+    Of experts no more than the sequences can choose.
+    """
     file = gguf.read(path)
-    weights = sum(tensor.num_bytes for tensor in file.tensors.values())
     word = file.text("general.architecture")
+    experts = file.integer(f"{word}.expert_count", 0)
+    most = min(experts, case.sequences * file.integer(f"{word}.expert_used_count", 0))
+    weights = 0
+    for name, tensor in file.tensors.items():
+        is_shared = "_exps." not in name
+        weights += tensor.num_bytes if is_shared else tensor.num_bytes * most // experts
     layers = file.integer(f"{word}.block_count")
     groups = file.integer(f"{word}.attention.head_count_kv")
     heads = file.integer(f"{word}.attention.head_count")

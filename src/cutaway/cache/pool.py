@@ -17,7 +17,8 @@ from cutaway.core.step import LayerCache
 class Pool:
     """Allocated once; pages are handed out by the host side of the cache.
 
-    is_native: each head of a page lies apart in memory, as native kernels read it.
+    is_native: each head of a page lies apart in memory, as native kernels read it; what has no
+        heads lies as its shape says.
 
     Shapes: each field of each layer [N, P, ...] with N pages of its group; of a state [N, ...].
     """
@@ -36,8 +37,9 @@ class Pool:
         for group, count in zip(groups, num_pages, strict=True):
             for layer in group.layers:
                 places = (count,) if group.spec.is_state else (count, page_size)
+                by_head = is_native and any(field.is_columns for field in group.spec.fields)
                 fields = {
-                    field.name: _pages(field, places, device, is_native)
+                    field.name: _pages(field, places, device, by_head)
                     for field in group.spec.stored(str(dtype).removeprefix("torch."))
                 }
                 caches[layer] = LayerCache(fields, group.index, page_size)
@@ -60,10 +62,10 @@ class Pool:
 
 
 def _pages(
-    field: StoredField, places: tuple[int, ...], device: torch.device, is_native: bool
+    field: StoredField, places: tuple[int, ...], device: torch.device, by_head: bool
 ) -> Tensor:
     shape = (*places, *field.shape)
-    if not is_native:
+    if not by_head:
         return _zeros(shape, field, device)
     order = _native_order(field)
     back = [order.index(i) for i in range(len(order))]

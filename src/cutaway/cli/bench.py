@@ -38,7 +38,10 @@ def cpu(
         str, typer.Option(metavar="PATH", help="an interpreter that has the peers")
     ] = sys.executable,
     models: Annotated[
-        str, typer.Option(metavar="NAMES", help="of q4_1, q4_0, q8_0, 1b, gemma; commas between")
+        str,
+        typer.Option(
+            metavar="NAMES", help="of q4_1, q4_0, q8_0, 1b, experts, gemma; commas between"
+        ),
     ] = "q4_1,q4_0,q8_0,1b",
     only: Annotated[str, typer.Option(metavar="TEXT", help="cases whose name has it")] = "",
     json: AsJson = False,

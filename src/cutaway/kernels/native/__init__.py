@@ -4,7 +4,9 @@ Built by native/build.py; where it is not built, is_available() is False and tor
 """
 
 from cutaway.kernels.native.attention import Rotation, Scoring, attend, attention, rotate, store
+from cutaway.kernels.native.delta import DeltaInputs, DeltaWeights, StatePages, delta
 from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
+from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import Norm, Operation
 from cutaway.kernels.native.operations import gate, gated, gather, linear, norm, take
@@ -27,10 +29,13 @@ __all__ = [
     "Activation",
     "Choice",
     "Clamp",
+    "DeltaInputs",
+    "DeltaWeights",
     "Drawn",
     "GroupChoice",
     "Groups",
     "Kind",
+    "LatentPages",
     "NativeStep",
     "Norm",
     "NormKind",
@@ -43,13 +48,17 @@ __all__ = [
     "RoutingRule",
     "Sampling",
     "Scoring",
+    "StatePages",
     "WeightStack",
     "attend",
+    "attend_latent",
     "attention",
+    "delta",
     "experts",
     "gate",
     "gated",
     "gather",
+    "heads_linear",
     "is_available",
     "linear",
     "norm",
@@ -58,5 +67,6 @@ __all__ = [
     "route",
     "run",
     "store",
+    "store_latent",
     "take",
 ]

@@ -25,11 +25,15 @@ from cutaway.kernels.native.structs import Code, Rows
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """Cosines and sines [rows, C'/2]: one row per position, or per token of the step."""
+    """Cosines and sines [rows, C'/2]: one row per position, or per token of the step.
+
+    are_neighbours: pairs are (2i, 2i + 1); turned, the first entries of all pairs come out first.
+    """
 
     cos: Tensor
     sin: Tensor
     is_by_token: bool = False
+    are_neighbours: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +59,10 @@ def rotate(
     """Heads of x, normalized and turned by position if asked. Shapes: x, out [T, heads, C]."""
     rows, num_heads, head_size = x.shape
     require_heads(x, (rows, num_heads, head_size))
-    require_spaced(out, (rows, num_heads, head_size))
+    require_heads(out, (rows, num_heads, head_size))
     arguments = structs.Rotate(
         *(Rows.TOKENS, rows, x.data_ptr(), x.stride(0), x.stride(1)),
-        *(out.data_ptr(), out.stride(0), num_heads, head_size),
+        *(out.data_ptr(), out.stride(0), out.stride(1), num_heads, head_size),
         *(norming(norm, head_size), _rotation(rotation, head_size)),
     )
     return Operation(Code.ROTATE, arguments, (x, out, *tensors_of(norm), *_tables(rotation)))
@@ -86,7 +90,7 @@ def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: Scoring) -> Ope
     _require_pages(num_heads, head_size, pages)
     arguments = structs.Attend(
         *(Rows.TOKENS, rows, query.data_ptr(), query.stride(0), num_heads),
-        *(_scoring(scoring, num_heads), pages.struct(), out.data_ptr()),
+        *(scoring_struct(scoring, num_heads), pages.struct(), out.data_ptr()),
     )
     return Operation(Code.ATTEND, arguments, (query, out, scoring.sinks, *pages.tensors))
 
@@ -113,7 +117,7 @@ def attention(
     _require_pages(num_heads, head_size, pages)
     norms = (query_norm, key_norm, value_norm)
     arguments = structs.Attention(
-        *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, _scoring(scoring, num_heads)),
+        *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, scoring_struct(scoring, num_heads)),
         *(norming(norm, head_size) for norm in norms),
         *(_rotation(rotation, head_size), pages.struct(), out.data_ptr()),
     )
@@ -123,14 +127,14 @@ def attention(
 
 def _rotation(rotation: Rotation | None, head_size: int) -> structs.RotationStruct:
     if rotation is None:
-        return structs.RotationStruct(0, 0, 1, 0, 0)
+        return structs.RotationStruct(0, 0, 1, 0, 0, 0)
     rows, half = rotation.cos.shape
     require_matrix(rotation.cos, half)
     require_matrix(rotation.sin, half, rows)
     require(2 * half <= head_size, "no more pairs turn than a head has")
     return structs.RotationStruct(
         *(rotation.cos.data_ptr(), rotation.sin.data_ptr()),
-        *(rows, half, int(rotation.is_by_token)),
+        *(rows, half, int(rotation.is_by_token), int(rotation.are_neighbours)),
     )
 
 
@@ -138,7 +142,8 @@ def _tables(rotation: Rotation | None) -> tuple[Tensor, ...]:
     return () if rotation is None else (rotation.cos, rotation.sin)
 
 
-def _scoring(scoring: Scoring, num_heads: int) -> structs.ScoringStruct:
+def scoring_struct(scoring: Scoring, num_heads: int) -> structs.ScoringStruct:
+    """The form that native operations take, for so many query heads."""
     if scoring.sinks is not None:
         require_vector(scoring.sinks, num_heads)
     return structs.ScoringStruct(

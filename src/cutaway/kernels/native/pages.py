@@ -15,20 +15,22 @@ from torch import Tensor
 from cutaway.kernels.native import structs
 from cutaway.kernels.native.weight import Kind
 
-_KINDS: Final = {
+PAGE_KINDS: Final = {
     torch.float32: Kind.F32,
     torch.float16: Kind.F16,
     torch.bfloat16: Kind.BF16,
     torch.int8: Kind.Q8,
+    torch.float8_e4m3fn: 9,  # CW_E4M3
 }
-PAGE_DTYPES: Final = frozenset(_KINDS)  # in which pages may keep keys and values
+_SCALED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
+PAGE_DTYPES: Final = frozenset(PAGE_KINDS)  # in which pages may keep keys and values
 
 
 @dataclass(frozen=True, eq=False)
 class Pages:
     """Keys and values [N, P, G, C] of one dtype, and their cache group.
 
-    int8 comes with scales [N, P, G] in float32.
+    int8 and float8 come with scales [N, P, G] in float32.
     """
 
     keys: Tensor
@@ -60,19 +62,19 @@ class Pages:
         """Checked pointers and sizes."""
         keys, values, shape = self.keys, self.values, self.keys.shape
         is_one = keys.shape == values.shape and keys.dtype == values.dtype
-        is_sound = keys.dim() == 4 and is_one and keys.dtype in _KINDS
-        _require(is_sound, "pages are two of [N, P, G, C] in float32, float16, bfloat16 or int8")
+        is_sound = keys.dim() == 4 and is_one and keys.dtype in PAGE_KINDS
+        _require(is_sound, "pages are two of [N, P, G, C] in one of the dtypes of PAGE_DTYPES")
         has_order = _lies(keys, KEY_ORDER) and _lies(values, VALUE_ORDER)
         _require(has_order, "pages lie as native kernels read them")
         _require(0 <= self.group < structs.MAX_GROUPS, "a step has up to four cache groups")
         for scales in (self.key_scales, self.value_scales):
-            _require((scales is None) == (keys.dtype != torch.int8), "int8 comes with scales")
+            _require((scales is None) == (keys.dtype not in _SCALED), "eight bits come with scales")
             if scales is not None:
                 is_sound = scales.shape == shape[:3] and scales.dtype == torch.float32
                 _require(is_sound and _lies(scales, (0, 2, 1)), "scales are float32 [N, P, G]")
         return structs.PagesStruct(
             *(0 if each is None else each.data_ptr() for each in self.tensors),
-            *(_KINDS[keys.dtype], self.group, *shape),
+            *(PAGE_KINDS[keys.dtype], self.group, *shape),
         )
 
 

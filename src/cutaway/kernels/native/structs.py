@@ -31,6 +31,10 @@ class Code(IntEnum):
     SAMPLE = 10
     ROUTE = 11
     EXPERTS = 12
+    HEADS = 13
+    STORE_LATENT = 14
+    ATTEND_LATENT = 15
+    DELTA = 16
 
 
 class Rows(IntEnum):
@@ -212,6 +216,7 @@ class RotationStruct(ctypes.Structure):
         ("num_rows", _Int),
         ("half", _Int),
         ("by_token", _Int),
+        ("are_neighbours", _Int),
     ]
 
 
@@ -223,6 +228,7 @@ class Rotate(ctypes.Structure):
         ("x_head_stride", _Int),
         ("out", _Pointer),
         ("out_stride", _Int),
+        ("out_head_stride", _Int),
         ("num_heads", _Int),
         ("head_size", _Int),
         ("norm", Norming),
@@ -368,6 +374,82 @@ class ExpertsStruct(ctypes.Structure):
     ]
 
 
+class HeadsStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("x_stride", _Int),
+        ("x_head_stride", _Int),
+        ("stack", StackStruct),
+        ("out", _Pointer),
+        ("out_stride", _Int),
+        ("out_head_stride", _Int),
+    ]
+
+
+class LatentPagesStruct(ctypes.Structure):
+    _fields_ = [
+        ("latent", _Pointer),
+        ("rotary", _Pointer),
+        ("latent_scales", _Pointer),
+        ("rotary_scales", _Pointer),
+        ("kind", _Int),
+        ("group", _Int),
+        ("num_pages", _Int),
+        ("page_size", _Int),
+        ("rank", _Int),
+        ("rotary_size", _Int),
+    ]
+
+
+class StoreLatent(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("latent", _Pointer),
+        ("rotary", _Pointer),
+        ("latent_stride", _Int),
+        ("rotary_stride", _Int),
+        ("pages", LatentPagesStruct),
+    ]
+
+
+class AttendLatent(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("query", _Pointer),
+        ("query_stride", _Int),
+        ("num_heads", _Int),
+        ("scoring", ScoringStruct),
+        ("pages", LatentPagesStruct),
+        ("out", _Pointer),
+    ]
+
+
+class ByHead(ctypes.Structure):
+    _fields_ = [("first", _Pointer), ("stride", _Int), ("head_stride", _Int)]
+
+
+class Delta(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        *((name, ByHead) for name in ("query", "key", "value", "rate", "speed")),
+        ("convolution", _Pointer),
+        ("decay_bias", _Pointer),
+        ("decay_log", _Pointer),
+        ("num_heads", _Int),
+        ("shared", _Int),
+        ("key_size", _Int),
+        ("value_size", _Int),
+        ("width", _Int),
+        ("states", _Pointer),
+        ("inputs", _Pointer),
+        ("group", _Int),
+        ("num_pages", _Int),
+        ("page_size", _Int),
+        ("out", _Pointer),
+    ]
+
+
 STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.GATHER: Gather,
     Code.TAKE: Take,
@@ -382,4 +464,8 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.SAMPLE: Sample,
     Code.ROUTE: RouteStruct,
     Code.EXPERTS: ExpertsStruct,
+    Code.HEADS: HeadsStruct,
+    Code.STORE_LATENT: StoreLatent,
+    Code.ATTEND_LATENT: AttendLatent,
+    Code.DELTA: Delta,
 }
