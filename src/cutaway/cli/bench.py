@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli import bench_context, bench_paper, bench_serve, exits
+from cutaway.cli import bench_context, bench_paper, bench_serve, bench_speculate, exits
 from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
@@ -82,7 +82,10 @@ def cpu(
     return exits.OK
 
 
-for _command in (bench_serve.serve, bench_paper.paper, bench_context.context):
+for _command in (
+    *(bench_serve.serve, bench_paper.paper, bench_context.context),
+    bench_speculate.speculate,
+):
     app.command()(_command)
 
 
