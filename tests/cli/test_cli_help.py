@@ -31,7 +31,7 @@ def test_all_commands_are_there() -> None:
     assert {path for path in COMMANDS if len(path) == 1} == {
         *(("chat",), ("complete",), ("view",), ("why",), ("compare",), ("run",), ("serve",)),
         *(("tokenize",), ("detokenize",), ("models",), ("config",), ("bench",), ("doctor",)),
-        ("trace",),
+        *(("trace",), ("train",)),
     }
     assert {path[1] for path in COMMANDS if path[:1] == ("models",) and path[1:]} == {
         *("ls", "info", "estimate", "pull", "verify", "rm", "quantize"),

@@ -14,7 +14,7 @@ COMMANDS: Final = (
     *("chat", "complete", "view", "why", "compare", "run", "serve"),
     *("tokenize", "detokenize", "doctor"),
 )
-GROUPS: Final = ("models", "config", "trace", "bench")
+GROUPS: Final = ("models", "config", "trace", "train", "bench")
 
 
 def application(wanted: str | None = None) -> typer.Typer:

@@ -108,6 +108,7 @@ class Step:
     groups: tuple[GroupTables, ...] = ()
     caches: tuple[LayerCache, ...] = ()
     sink: Sink | None = field(default=None, compare=False)
+    trains: bool = False  # attention in torch's fused forms, equal to the plain one to rounding
     # Without caches: keys and values by layer, for later layers that have none of their own.
     left: dict[int, tuple[Tensor, Tensor]] = field(
         default_factory=dict[int, tuple[Tensor, Tensor]], compare=False, repr=False
@@ -179,10 +180,12 @@ class Step:
         device: torch.device | str = "cpu",
         sink: Sink | None = None,
         logit_rows: Tensor | None = None,
+        trains: bool = False,
     ) -> Step:
         """A step over whole sequences that stores nothing.
 
         logit_rows: the tokens whose logits are wanted [R]; None for all of them.
+        trains: whether attention takes the quick differentiable form.
         """
         lengths = [len(ids) for ids in sequences]
         total = sum(lengths)
@@ -199,4 +202,5 @@ class Step:
             logit_rows=torch.arange(total, device=device) if logit_rows is None else logit_rows,
             plan=ShapePlan(tuple(lengths), tuple(lengths)),
             sink=sink,
+            trains=trains,
         )

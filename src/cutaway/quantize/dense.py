@@ -12,8 +12,12 @@ from cutaway.kernels.linear import linear
 class DenseWeight(nn.Module):
     """Matrix of floating-point numbers.
 
+    product_dtype: what products are computed in, where it is not what is kept.
+
     Shapes: weight [N, K].
     """
+
+    product_dtype: torch.dtype | None = None
 
     def __init__(self, num_rows: int, num_columns: int) -> None:
         super().__init__()
@@ -29,6 +33,8 @@ class DenseWeight(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
+        if self.product_dtype is not None:
+            return linear(x.to(self.product_dtype), self.weight.to(self.product_dtype))
         return linear(x, self.weight)
 
     def rows(self, token_ids: Tensor) -> Tensor:

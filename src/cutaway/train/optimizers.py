@@ -150,6 +150,5 @@ class Optimizers:
                 for parameter in group["params"]:
                     kept = by_parameter[self._names[id(parameter)]]
                     each.state[parameter] = {
-                        key: value.clone() if key == "step" else value.to(parameter.device)
-                        for key, value in kept.items()
+                        key: value.to(parameter.device, copy=True) for key, value in kept.items()
                     }

@@ -49,7 +49,7 @@ class MicroBatch:
 
     sequences: tuple[Scored, ...]
 
-    @cached_property
+    @property
     def count(self) -> int:
         """Scored tokens of all sequences, R."""
         return sum(each.count for each in self.sequences)
@@ -63,7 +63,7 @@ class MicroBatch:
         """The forward's argument; it wants the rows that predict scored tokens, and no others."""
         rows = torch.tensor(self._rows, dtype=torch.int64, device=device)
         sequences = [each.token_ids for each in self.sequences]
-        return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows)
+        return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""

@@ -19,6 +19,7 @@ from cutaway.kernels.attention import (
     attention,
     naive_paged_attention,
     paged_attention,
+    trainable_attention,
 )
 from cutaway.kernels.capture import Tape
 from cutaway.kernels.dispatch import attends_by_length
@@ -78,6 +79,7 @@ class GroupedAttention(nn.Module):
         self.frequencies = frequencies
         self.extent = extent
         self.over_pages = paged_attention
+        self.over_own = trainable_attention
         self.softmax_scale = head_size**-0.5 if softmax_scale is None else softmax_scale
         self.cap = cap
         self.query_norm, self.key_norm = head_norms or (None, None)
@@ -299,7 +301,8 @@ class GroupedAttention(nn.Module):
             own = step.left[self.source]
         elif self.is_source:
             step.left[layer] = own
-        return attention(
+        over_own = self.over_own if step.trains else attention
+        return over_own(
             query,
             *own,
             plan=step.plan,

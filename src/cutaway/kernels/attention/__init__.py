@@ -12,6 +12,7 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import plain
 from cutaway.kernels.attention.naive import naive_paged_attention
 from cutaway.kernels.attention.plain import SEGMENT, Scoring, attention, paged_latent_attention
+from cutaway.kernels.attention.trainable import trainable_attention
 from cutaway.kernels.dispatch import MOST_HEAD_SIZE, uses_triton
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "naive_paged_attention",
     "paged_attention",
     "paged_latent_attention",
+    "trainable_attention",
 ]
 
 

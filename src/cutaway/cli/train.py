@@ -1,0 +1,149 @@
+"""`cutaway train`: learn a vocabulary, pretrain a model, tune it on conversations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cutaway.cli.terminal import is_seen, note, print_data
+
+if TYPE_CHECKING:
+    from cutaway.tokens.tokenizer import Tokenizer
+    from cutaway.train.packing import Scored
+    from cutaway.train.stage import Progress, Stage
+
+app = typer.Typer(
+    name="train",
+    help="Make models: a vocabulary, a base model, an assistant.",
+)
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="settings of the stage")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="settings in place of the file's"),
+]
+Show = Annotated[
+    int, typer.Option(min=0, help="print so many examples as they are learned, and end")
+]
+
+
+@app.callback()
+def train() -> None:
+    """Make models: a vocabulary, a base model, an assistant."""
+
+
+@app.command()
+def bpe(config: Config, overrides: Overrides = None) -> None:
+    """Learn a byte-level BPE vocabulary from text, and write it as a tokenizer's folder."""
+    from cutaway.train.config import read_settings
+    from cutaway.train.vocabulary import VocabularySettings, learn
+
+    settings = read_settings(VocabularySettings, config, overrides or ())
+    with _bar("merges") as advance:
+        count = learn(settings, lambda done, total: advance(done, total, ""))
+    print_data(f"{settings.out}: {count} tokens")
+
+
+@app.command()
+def pretrain(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
+    """Train a model to go on with text; a run that was stopped goes on where it was.
+
+    The folder has a record of every update, checkpoints, and at the end the model.
+    """
+    from cutaway.train import pretrain as stage
+    from cutaway.train.config import read_settings
+    from cutaway.train.model_folder import tokenizer_of_model
+
+    settings = read_settings(stage.PretrainSettings, config, overrides or ())
+    prepared = stage.prepare(settings)
+    if show:
+        tokenizer = tokenizer_of_model(prepared.model)
+        _show(stage.rows(prepared, show), tokenizer)
+        return
+    _run(prepared)
+
+
+@app.command()
+def sft(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
+    """Tune a model on conversations; only what the assistant has to write is learned.
+
+    --show prints ids, text and mask side by side, so that both can be looked at first.
+    """
+    from cutaway.train import sft as stage
+    from cutaway.train.config import read_settings
+    from cutaway.train.model_folder import tokenizer_of_model
+
+    settings = read_settings(stage.SftSettings, config, overrides or ())
+    prepared = stage.prepare(settings, note)
+    if show:
+        tokenizer = tokenizer_of_model(prepared.model)
+        _show(stage.rows(prepared, show), tokenizer)
+        return
+    _run(prepared)
+
+
+def _run(stage: Stage[Any]) -> None:
+    with _bar(stage.name) as advance:
+
+        def report(progress: Progress) -> None:
+            updated = progress.updated
+            words = f"loss {updated.loss:.4f}"
+            for name, value in progress.measured.items():
+                note(f"update {updated.update + 1}: {name} {value:.4f}")
+            advance(updated.update + 1, progress.num_updates, words)
+
+        path = stage.run(report, note)
+    print_data(f"{path}")
+
+
+def _show(sequences: Iterator[Scored], tokenizer: Tokenizer) -> None:
+    """Each token on a line: its id, whether it is scored, its text."""
+    for number, sequence in enumerate(sequences, start=1):
+        print_data(f"example {number}: {len(sequence.token_ids)} tokens, {sequence.count} scored")
+        for token_id, is_scored in zip(sequence.token_ids, sequence.is_scored, strict=True):
+            mark = "scored" if is_scored else "      "
+            print_data(f"{token_id:>8}  {mark}  {tokenizer.token_text(token_id)!r}")
+
+
+@contextmanager
+def _bar(what: str) -> Generator[Callable[[int, int, str], None]]:
+    """What to call with done, all and a few words; a bar where a person looks, else lines."""
+    if not is_seen(sys.stderr):
+        yield _lines(what)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    bar = Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    task = bar.add_task(what)
+
+    def advance(done: int, total: int, words: str) -> None:
+        bar.update(task, completed=done, total=total, description=f"{what} {words}".rstrip())
+
+    with bar:
+        yield advance
+
+
+def _lines(what: str) -> Callable[[int, int, str], None]:
+    """A line at every tenth of the way."""
+    told = 0
+
+    def advance(done: int, total: int, words: str) -> None:
+        nonlocal told
+        tenth = 10 * done // max(1, total)
+        if tenth > told or done == total:
+            told = tenth
+            note(f"{what}: {done} of {total} {words}".rstrip())
+
+    return advance

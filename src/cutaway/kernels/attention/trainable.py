@@ -1,0 +1,144 @@
+"""Attention within the sequences of a step in torch's own fused forms, for training.
+
+Equal to plain.attention to rounding, forward and backward, and no loop over sequences: varlen
+attention on a GPU in 16 bits, else sequences of like length side by side. A cap, sinks, float64 and
+windows that keep first tokens go the plain way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cutaway.core.layout import FULL, Extent, Window
+from cutaway.core.step import ShapePlan
+from cutaway.kernels.attention import plain
+
+_LEAST_FILL = 0.75  # of a group's rows that are no padding
+
+
+def trainable_attention(
+    query_THC: Tensor,
+    key_TGC: Tensor,
+    value_TGC: Tensor,
+    *,
+    plan: ShapePlan,
+    softmax_scale: float,
+    extent: Extent = FULL,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See plain.attention."""
+    keeps_first = isinstance(extent, Window) and extent.sinks > 0
+    if cap is not None or sinks is not None or keeps_first or query_THC.dtype == torch.float64:
+        return plain.attention(
+            query_THC,
+            key_TGC,
+            value_TGC,
+            plan=plan,
+            softmax_scale=softmax_scale,
+            extent=extent,
+            cap=cap,
+            sinks=sinks,
+        )
+    is_half = query_THC.dtype in (torch.bfloat16, torch.float16)
+    form = _varlen if query_THC.is_cuda and is_half else _side_by_side
+    width = extent.width if isinstance(extent, Window) else None
+    return form(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
+
+
+def _varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Sequence[int],
+    scale: float,
+    width: int | None,
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=query.device)
+    longest = max(lengths)
+    mixed = varlen_attn(
+        query,
+        key,
+        value,
+        starts,
+        starts,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1 if width is None else width - 1, 0),
+        enable_gqa=True,
+    )
+    assert isinstance(mixed, Tensor), "nothing beside it was asked for"
+    return mixed
+
+
+def _side_by_side(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Sequence[int],
+    scale: float,
+    width: int | None,
+) -> Tensor:
+    """Groups of sequences as one batch each, padded behind: a causal query never sees the padding.
+
+    Where all are of one length nothing is padded or copied.
+    """
+    shared = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+    if len(set(lengths)) == 1:
+        shape = (len(lengths), lengths[0], *query.shape[1:])
+        return _attend(
+            query.reshape(shape), key.view(shape), value.view(shape), scale, width
+        ).flatten(0, 1)
+    starts = list(accumulate(lengths, initial=0))
+    places: list[Tensor] = []
+    parts: list[Tensor] = []
+    for group in _alike(lengths):
+        longest = max(lengths[index] for index in group)
+        own = torch.tensor([starts[index] for index in group], device=query.device)[:, None]
+        counts = torch.tensor([lengths[index] for index in group], device=query.device)[:, None]
+        steps = torch.arange(longest, device=query.device)
+        rows = own + steps.minimum(counts - 1)  # padding repeats the last token
+        is_real = steps < counts
+        parts.append(_attend(query[rows], key[rows], value[rows], scale, width)[is_real])
+        places.append(rows[is_real])
+    return torch.cat(parts)[torch.cat(places).argsort()]
+
+
+def _attend(
+    query_BTHC: Tensor, key_BTHC: Tensor, value_BTHC: Tensor, scale: float, width: int | None
+) -> Tensor:
+    """Shapes: [B, T, H, C] each -> [B, T, H, C]."""
+    query, key, value = (each.transpose(1, 2) for each in (query_BTHC, key_BTHC, value_BTHC))
+    length = query.shape[2]
+    mask = None
+    if width is not None and width < length:
+        places = torch.arange(length, device=query.device)
+        back = places[:, None] - places
+        mask = (back >= 0) & (back < width)
+    mixed = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale
+    )
+    return mixed.transpose(1, 2)
+
+
+def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices of sequences by length, in groups that padding to the longest hardly grows."""
+    group: list[int] = []
+    total = 0
+    for index in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+        longest = lengths[group[0]] if group else lengths[index]
+        if group and total + lengths[index] < _LEAST_FILL * longest * (len(group) + 1):
+            yield group
+            group, total = [], 0
+        group.append(index)
+        total += lengths[index]
+    yield group

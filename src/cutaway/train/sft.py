@@ -1,0 +1,181 @@
+"""Supervised fine-tuning: a model learns to answer as the assistant of given conversations does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from cutaway.core.errors import ConfigError, RequestError, TemplateError
+from cutaway.engine.build import device_of
+from cutaway.engine.template_of import compiled_template, folder_template
+from cutaway.text.messages import to_dicts
+from cutaway.text.template import ChatTemplate
+from cutaway.tokens.files import load_folder
+from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.train.config import option
+from cutaway.train.examples import Conversation, read_conversations
+from cutaway.train.likelihood import likelihood
+from cutaway.train.losses import Loss, cross_entropy
+from cutaway.train.masks import score
+from cutaway.train.model_folder import TrainedModel, open_model
+from cutaway.train.packing import MicroBatch, Scored, UpdatePlan, micro_batches
+from cutaway.train.stage import Stage, StageSettings, check_context
+
+# For a model that has no template yet: ChatML's turns, and answers marked for whoever trains on.
+CHAT_TEMPLATE = """\
+{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\\n' -}}
+{% if message['role'] == 'assistant' -%}
+{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' -}}
+{% else -%}
+{{ message['content'] + '<|im_end|>\\n' -}}
+{% endif -%}
+{% endfor %}
+{% if add_generation_prompt -%}
+{{ '<|im_start|>assistant\\n' -}}
+{% endif %}"""
+_CLOSING = "<|im_end|>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftSettings(StageSettings):
+    """What fine-tuning is told."""
+
+    model: str = option(help="the folder of the model that is tuned")
+    data: tuple[Path, ...] = option(help=".jsonl files with messages a line", changes_run=False)
+    held_out: tuple[Path, ...] = option(
+        (), help=".jsonl files to measure the loss on", changes_run=False
+    )
+    template: Path | None = option(None, help="a chat template, in place of the model's")
+    context: int = option(512, help="tokens of a conversation; longer ones are cut", least=2)
+    tokens: int = option(4096, help="tokens of an update", least=2)
+    step_tokens: int = option(16384, help="tokens of one forward", least=2, changes_run=False)
+
+
+@dataclass(frozen=True)
+class Talks:
+    """Scored conversations. dropped: why some were left out, and how many. data: a checksum."""
+
+    sequences: tuple[Scored, ...]
+    dropped: Mapping[str, int]
+    data: str
+
+
+def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Stage[MicroBatch]:
+    """The stage that settings describe, ready to run. say: a sentence for a person.
+
+    Raises: ConfigError, ModelError and its kinds, TemplateError.
+    """
+    folder = Path(settings.model)
+    model = open_model(settings.model, device=device_of(settings.device))
+    tokenizer = load_folder(folder)
+    source = _template_source(settings, folder)
+    template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
+    model = _with_template(model, source, tokenizer)
+    talks = read_talks(settings.data, template, tokenizer, context=settings.context)
+    for reason, count in talks.dropped.items():
+        say(f"{count} conversations were left out: {reason}")
+    held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
+    check_context(settings.context, settings.tokens, model)
+    if not talks.sequences:
+        raise ConfigError("data has no conversation with a scored token; look at it with --show.")
+    lengths = [len(each.token_ids) for each in talks.sequences]
+    plan = UpdatePlan(lengths, seed=settings.seed, budget=settings.tokens)
+
+    def feed(update: int) -> list[MicroBatch]:
+        members = [talks.sequences[index] for index in plan.members(update)]
+        return micro_batches(members, settings.step_tokens)
+
+    def objective(batch: MicroBatch) -> Loss:
+        return cross_entropy(likelihood(model.transformer, batch))
+
+    @torch.no_grad()
+    def measure() -> Mapping[str, float]:
+        batches = micro_batches(held_out.sequences, settings.step_tokens)
+        losses = [objective(batch) for batch in batches if batch.count]
+        total = sum(float(loss.total) for loss in losses)
+        return {"held_out_loss": total / sum(loss.count for loss in losses)}
+
+    return Stage(
+        name="sft",
+        settings=settings,
+        model=model,
+        data=talks.data,
+        feed=feed,
+        objective=objective,
+        measure=measure if held_out.sequences else None,
+    )
+
+
+def read_talks(
+    paths: Sequence[Path], template: ChatTemplate, tokenizer: Tokenizer, *, context: int
+) -> Talks:
+    """Every conversation of some files, cut at a token; those with nothing scored are left out.
+
+    Raises: ConfigError naming a file and a line.
+    """
+    sequences: list[Scored] = []
+    dropped: dict[str, int] = {}
+    digest = hashlib.sha256(tokenizer.fingerprint.encode())
+    for path in paths:
+        for conversation in read_conversations(path):
+            digest.update(_written(conversation))
+            try:
+                scored = truncated(score(conversation, template, tokenizer), context)
+            except (TemplateError, RequestError) as error:
+                reason = f"{error}"
+            else:
+                if scored.count:
+                    sequences.append(scored)
+                    digest.update(repr(scored.token_ids).encode())
+                    continue
+                reason = f"nothing is scored within {context} tokens."
+            dropped[reason] = dropped.get(reason, 0) + 1
+    return Talks(tuple(sequences), dropped, digest.hexdigest())
+
+
+def truncated(sequence: Scored, context: int) -> Scored:
+    """The first tokens of a sequence, at most context of them."""
+    return Scored(sequence.token_ids[:context], sequence.is_scored[:context])
+
+
+def rows(stage: Stage[MicroBatch], num_sequences: int) -> Iterator[Scored]:
+    """The first conversations that the stage learns from, for whoever wants to see them."""
+    sequences = (each for batch in stage.feed(0) for each in batch.sequences)
+    return (each for _, each in zip(range(num_sequences), sequences, strict=False))
+
+
+def _written(conversation: Conversation) -> bytes:
+    return json.dumps([to_dicts(conversation.messages), conversation.tools]).encode()
+
+
+def _template_source(settings: SftSettings, folder: Path) -> str:
+    if settings.template is not None:
+        try:
+            return settings.template.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"template {settings.template} cannot be read: {error}.") from None
+    return folder_template(folder) or CHAT_TEMPLATE
+
+
+def _with_template(model: TrainedModel, source: str, tokenizer: Tokenizer) -> TrainedModel:
+    """The model with its template beside it, ending answers as the template closes them."""
+    files = {**model.small_files, "chat_template.jinja": source.encode()}
+    config = dict(model.config)
+    closing = tokenizer.control_tokens.get(_CLOSING)
+    if source == CHAT_TEMPLATE:
+        if closing is None:
+            raise ConfigError(
+                f"{_CLOSING} is no control token of the vocabulary; give a template that the "
+                "vocabulary can write."
+            )
+        config["eos_token_id"] = closing
+        named = json.loads(files.get("tokenizer_config.json", b"{}"))
+        named |= {"eos_token": _CLOSING, "add_bos_token": False}
+        files["tokenizer_config.json"] = json.dumps(named, indent=1).encode()
+    return replace(model, config=config, small_files=files)

@@ -1,0 +1,280 @@
+"""What every stage does around the loop: begin or go on, write down, measure, save, and end.
+
+A stage gives a feed, an objective and what it measures. Everything random is a function of the
+update's index, so a run that was killed at any moment goes on with the bits that it would have had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+
+from cutaway.core.errors import ConfigError
+from cutaway.core.version import __version__
+from cutaway.host.whole_file import write_whole
+from cutaway.train import checkpoint, forms
+from cutaway.train.config import option, resolved
+from cutaway.train.loop import Counted, Updated, run
+from cutaway.train.losses import Loss
+from cutaway.train.model_folder import TrainedModel
+from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
+from cutaway.train.record import Record, read_record
+from cutaway.train.schedules import COURSES, Schedule
+
+Batch = TypeVar("Batch", bound=Counted)
+
+RUN, UPDATES, MODEL = "run.json", "updates", "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSettings:
+    """What all stages are told."""
+
+    out: Path = option(help="the run's folder", changes_run=False)
+    updates: int = option(help="steps of the optimizer", least=1)
+    rate: float = option(help="the peak learning rate", least=0.0)
+    schedule: str = option("wsd", help="the rate's course", choices=tuple(COURSES))
+    warmup: int | None = option(None, help="updates until the peak", least=0)
+    optimizer: str = option("adamw", help="what moves the weights", choices=NAMES)
+    decay: float = option(0.1, help="weight decay of matrices", least=0.0)
+    max_norm: float = option(1.0, help="the gradient's norm is cut to it", least=0.0)
+    seed: int = option(0, help="of weights and order", least=0)
+    device: str = option("auto", help="auto, cpu, cuda or cuda:N", changes_run=False)
+    precision: str = option("auto", help="of products", choices=("auto", "float32", "bfloat16"))
+    compile: bool = option(False, help="compile blocks")
+    recompute: bool = option(False, help="compute blocks again for gradients, to save memory")
+    save_every: int = option(200, help="updates between checkpoints", least=1, changes_run=False)
+    keep: int = option(3, help="checkpoints to keep beside the best", least=1, changes_run=False)
+    measure_every: int = option(
+        200, help="updates between measurements", least=1, changes_run=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What is told after each update. measured: what a stage measured, if it did."""
+
+    updated: Updated
+    num_updates: int
+    seconds: float
+    measured: Mapping[str, float]
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Generic[Batch]):
+    """One stage of one run.
+
+    name: of the stage. data: a checksum of what it learns from.
+    feed: the micro-batches of an update. objective: the loss of one.
+    measure: figures of the model as it is, smaller is better in the first; None measures nothing.
+    """
+
+    name: str
+    settings: StageSettings
+    model: TrainedModel
+    data: str
+    feed: Callable[[int], Sequence[Batch]]
+    objective: Callable[[Batch], Loss]
+    measure: Callable[[], Mapping[str, float]] | None = None
+
+    def run(
+        self, report: Report = lambda progress: None, say: Callable[[str], None] = print
+    ) -> Path:
+        """Do all updates that are left, and give the folder of the model that came out.
+
+        report: told of each update.   say: a sentence for a person.
+
+        Raises: ConfigError when the folder holds another run, or one of other data; NumericsError.
+        """
+        settings = self.settings
+        self._claim()
+        optimizers = Optimizers(self.model.transformer, self._optimizer_settings)
+        first = self._go_on(optimizers, say)
+        record = Record(settings.out)
+        record.begin(first)
+        schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
+        self._form()
+        began = perf_counter()
+
+        def after(updated: Updated) -> None:
+            nonlocal began
+            done = updated.update + 1
+            is_last = done == settings.updates
+            seconds = perf_counter() - began
+            measured: Mapping[str, float] = {}
+            if self.measure is not None and (is_last or done % settings.measure_every == 0):
+                measured = self.measure()
+            record.add(_row(updated, seconds, measured))
+            if is_last or done % settings.save_every == 0:
+                self._save(done, optimizers)
+            report(
+                Progress(
+                    updated=updated,
+                    num_updates=settings.updates,
+                    seconds=seconds,
+                    measured=measured,
+                )
+            )
+            began = perf_counter()
+
+        with deterministic():
+            run(
+                self.feed,
+                self.objective,
+                optimizers,
+                schedule=schedule,
+                first=first,
+                after=after,
+            )
+        return self._finish()
+
+    @property
+    def _optimizer_settings(self) -> OptimizerSettings:
+        settings = self.settings
+        return OptimizerSettings(
+            name=settings.optimizer,
+            rate=settings.rate,
+            decay=settings.decay,
+            max_norm=settings.max_norm,
+        )
+
+    @property
+    def _updates(self) -> Path:
+        return self.settings.out / UPDATES
+
+    def _claim(self) -> None:
+        """Write down what run this is, or see that it is the one that is there."""
+        path = self.settings.out / RUN
+        mine = {
+            "stage": self.name,
+            "settings": resolved(self.settings, of_the_run=True),
+            "data": self.data,
+            "device": next(self.model.transformer.parameters()).device.type,
+        }
+        if path.is_file():
+            theirs = cast("dict[str, Any]", json.loads(path.read_bytes()))
+            _check_same(path, theirs, mine)
+            return
+        self.settings.out.mkdir(parents=True, exist_ok=True)
+        told = {**mine, "version": __version__, "torch": torch.__version__}
+        write_whole(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+    def _go_on(self, optimizers: Optimizers, say: Callable[[str], None]) -> int:
+        """The first update to be done, with weights and moments of the newest checkpoint."""
+        for folder in (self.settings.out, self._updates):
+            checkpoint.remove_unfinished(folder)
+        found, skipped = checkpoint.newest(self._updates)
+        for each in skipped:
+            say(f"skipped {each}")
+        if found is None:
+            return 0
+        self.model.load(found.path)
+        optimizers.load_state(found.optimizer_state())
+        say(f"going on at update {found.update} of {self.settings.updates}")
+        return found.update
+
+    def _form(self) -> None:
+        transformer = self.model.transformer
+        is_half = self.settings.precision == "bfloat16"
+        if self.settings.precision == "auto":
+            is_half = next(transformer.parameters()).is_cuda
+        if is_half:
+            forms.multiply_in(transformer, torch.bfloat16)
+        if self.settings.recompute:
+            forms.recompute_blocks(transformer)
+        if self.settings.compile:
+            forms.compile_blocks(transformer)
+
+    def _save(self, update: int, optimizers: Optimizers) -> None:
+        checkpoint.write(
+            self._updates,
+            update,
+            write_model=self.model.write,
+            optimizer={name: value.cpu() for name, value in optimizers.state().items()},
+            state={"stage": self.name, "data": self.data, "version": __version__},
+        )
+        checkpoint.sweep(self._updates, keep=self.settings.keep, best=self._best())
+
+    def _best(self) -> int | None:
+        """The checkpoint whose first measured figure is the lowest."""
+        rows = [row for row in read_record(self.settings.out / "record.jsonl") if row["measured"]]
+        saved = [row for row in rows if (row["update"] + 1) % self.settings.save_every == 0]
+        if not saved:
+            return None
+        return min(saved, key=lambda row: next(iter(row["measured"].values())))["update"] + 1
+
+    def _finish(self) -> Path:
+        """The model alone, as a folder of its own that chat and serve open."""
+        path = self.settings.out / MODEL
+        if not path.exists():
+            checkpoint.write_model(path, self.model.write)
+        return path
+
+
+def check_context(context: int, tokens: int, model: TrainedModel) -> None:
+    """Raise ConfigError unless a sequence fits into an update and into the model."""
+    longest = model.architecture.facts.max_length
+    if context > longest:
+        raise ConfigError(
+            f"context is {context}; it must be at most {longest}, the model's longest sequence."
+        )
+    if tokens < context:
+        raise ConfigError(f"tokens is {tokens}; it must be at least context, {context}.")
+
+
+@contextmanager
+def deterministic() -> Generator[None]:
+    """Operations whose bits repeat, for as long as the block runs."""
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _row(updated: Updated, seconds: float, measured: Mapping[str, float]) -> dict[str, object]:
+    return {
+        "update": updated.update,
+        "loss": updated.loss,
+        "count": updated.count,
+        "norm": updated.norm,
+        "rate": updated.rate,
+        "seconds": round(seconds, 4),
+        "figures": dict(updated.figures),
+        "norms": {name: float(f"{norm:.6g}") for name, norm in updated.norms.items()},
+        "measured": dict(measured),
+    }
+
+
+def _check_same(path: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    """Raise ConfigError naming the first thing in which a run differs from the one that is there.
+
+    What was written down went through JSON, so mine goes through it too.
+    """
+    mine = cast("dict[str, Any]", json.loads(json.dumps(mine)))
+    for name in ("stage", "data", "device"):
+        if theirs.get(name) != mine[name]:
+            raise _another(path, name, theirs.get(name), mine[name])
+    for name, value in mine["settings"].items():
+        if theirs["settings"].get(name) != value:
+            raise _another(path, name, theirs["settings"].get(name), value)
+
+
+def _another(path: Path, name: str, theirs: object, mine: object) -> ConfigError:
+    return ConfigError(
+        f"{path.parent} holds a run whose {name} is {theirs!r}, and this one's is {mine!r}. "
+        "Take another out, or the same value to go on."
+    )
