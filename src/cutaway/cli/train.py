@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +84,55 @@ def sft(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     if show:
         tokenizer = tokenizer_of_model(prepared.model)
         _show(stage.rows(prepared, show), tokenizer)
+        return
+    _run(prepared)
+
+
+@app.command()
+def reward(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
+    """Teach a model to score answers, from pairs of which one was preferred."""
+    _run_stage("reward", "RewardSettings", config, overrides, show=show)
+
+
+@app.command()
+def dpo(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
+    """Make preferred answers likelier, from pairs and without a reward model."""
+    _run_stage("dpo", "DpoSettings", config, overrides, show=show)
+
+
+@app.command()
+def ppo(config: Config, overrides: Overrides = None) -> None:
+    """Let a model answer, and learn from what answers are worth; a leash holds it to its start."""
+    _run_stage("ppo", "PpoSettings", config, overrides)
+
+
+@app.command()
+def grpo(config: Config, overrides: Overrides = None) -> None:
+    """The same without a critic: answers to one prompt are compared with one another."""
+    _run_stage("grpo", "GrpoSettings", config, overrides)
+
+
+@app.command()
+def distill(config: Config, overrides: Overrides = None) -> None:
+    """Teach a model the whole distribution of another that has its vocabulary."""
+    _run_stage("distill", "DistillSettings", config, overrides)
+
+
+def _run_stage(
+    module: str, settings: str, config: Path, overrides: list[str] | None, *, show: int = 0
+) -> None:
+    """Read a stage's settings and run it, or show what it learns from."""
+    from importlib import import_module
+
+    from cutaway.train.config import read_settings
+    from cutaway.train.model_folder import tokenizer_of_model
+
+    stage: Any = import_module(f"cutaway.train.{module}")
+    prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), note)
+    if show:
+        batches = prepared.feed(0)
+        sequences = (s for batch in batches for pair in batch.pairs for s in pair.sides)
+        _show(islice(sequences, 2 * show), tokenizer_of_model(prepared.model))
         return
     _run(prepared)
 

@@ -83,12 +83,25 @@ def distil(
     temperature: float = 1.0,
     top_k: int | None = None,
 ) -> Loss:
-    """How far a student's logits are from a teacher's; counts rows.
+    """How far a student's logits are from a teacher's; counts rows. See distances."""
+    rows = distances(teacher, student, divergence=divergence, temperature=temperature, top_k=top_k)
+    return Loss(rows.sum(), len(rows))
+
+
+def distances(
+    teacher: Tensor,
+    student: Tensor,
+    *,
+    divergence: Divergence = forward_kl,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> Tensor:
+    """How far each row of a student's logits is from a teacher's.
 
     temperature: of both; the square of it keeps gradients of one size.
     top_k: compare the teacher's likeliest tokens, and all others as one.
 
-    Shapes: logits [R, V] each.   Source: Hinton et al. 2015, arXiv 1503.02531.
+    Shapes: logits [R, V] each -> [R].   Source: Hinton et al. 2015, arXiv 1503.02531.
     """
     wide = torch.promote_types(student.dtype, torch.float32)
     theirs = torch.log_softmax(teacher.detach().to(wide) / temperature, dim=-1)
@@ -96,7 +109,7 @@ def distil(
     if top_k is not None and top_k < theirs.shape[-1] - 1:
         kept = theirs.topk(top_k, dim=-1).indices
         theirs, ours = _with_rest(theirs, kept), _with_rest(ours, kept)
-    return Loss(temperature**2 * divergence(theirs, ours).sum(), len(student))
+    return temperature**2 * divergence(theirs, ours)
 
 
 def acceptance(teacher: Tensor, student: Tensor) -> Tensor:

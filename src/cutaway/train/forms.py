@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import checkpoint
 
 from cutaway.blocks.attention.grouped import GroupedAttention
@@ -16,7 +17,7 @@ from cutaway.blocks.transformer import Transformer
 from cutaway.quantize.dense import DenseWeight
 
 
-def multiply_in(transformer: Transformer, dtype: torch.dtype) -> None:
+def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
     """Let every matrix multiply numbers of that type; what is kept of it stays as it is."""
     for module in transformer.modules():
         if isinstance(module, DenseWeight):

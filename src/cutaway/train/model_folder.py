@@ -27,6 +27,7 @@ from cutaway.weights.folder import CONFIG
 from cutaway.weights.load import load_weights
 from cutaway.weights.safetensors_index import SINGLE
 from cutaway.weights.safetensors_writer import write_safetensors
+from cutaway.weights.source import WeightSource
 
 _TABLE_SPREAD = 0.02  # of embeddings: the first loss is ln V to a few hundredths
 # The files of a model's folder that are copied as they are.
@@ -57,17 +58,21 @@ class TrainedModel:
         (folder / CONFIG).write_text(text, encoding="utf-8")
         write_safetensors(folder / SINGLE, stored_tensors(self.transformer, self.architecture))
 
+    def finish(self, folder: Path) -> None:
+        """Write what comes out of a run, which chat and serve open. Raises: OSError."""
+        self.write(folder)
+
     def load(self, folder: Path) -> None:
         """Take up the weights that write() wrote. The parameters stay the same tensors."""
-        source = open_hf(find(str(folder))).source
-        targets = {
-            name: target
-            for name, target in self.architecture.targets("hf").items()
-            if name in source.names()
-        }
-        parameters = dict(self.transformer.named_parameters())
-        with torch.no_grad():
-            for name, target in targets.items():
+        take_up(self.transformer, self.architecture, open_hf(find(str(folder))).source)
+
+
+def take_up(transformer: Transformer, architecture: Architecture, source: WeightSource) -> None:
+    """Copy stored weights into a model's parameters, which stay the same tensors."""
+    parameters = dict(transformer.named_parameters())
+    with torch.no_grad():
+        for name, target in architecture.targets("hf").items():
+            if name in source.names():
                 value = source.tensor(name)
                 value = value.transpose(-1, -2) if target.is_transposed else value
                 parameters[target.parameter][target.part].copy_(value + target.shift)

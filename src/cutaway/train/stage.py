@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar, cast
 
 import torch
+from torch import nn
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.version import __version__
@@ -78,6 +79,7 @@ class Stage(Generic[Batch]):
     name: of the stage. data: a checksum of what it learns from.
     feed: the micro-batches of an update. objective: the loss of one.
     measure: figures of the model as it is, smaller is better in the first; None measures nothing.
+    module: what optimizers move, where it is more than the model's transformer.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Stage(Generic[Batch]):
     feed: Callable[[int], Sequence[Batch]]
     objective: Callable[[Batch], Loss]
     measure: Callable[[], Mapping[str, float]] | None = None
+    module: nn.Module | None = None
 
     def run(
         self, report: Report = lambda progress: None, say: Callable[[str], None] = print
@@ -99,7 +102,8 @@ class Stage(Generic[Batch]):
         """
         settings = self.settings
         self._claim()
-        optimizers = Optimizers(self.model.transformer, self._optimizer_settings)
+        module = self.model.transformer if self.module is None else self.module
+        optimizers = Optimizers(module, self._optimizer_settings)
         first = self._go_on(optimizers, say)
         record = Record(settings.out)
         record.begin(first)
@@ -186,11 +190,7 @@ class Stage(Generic[Batch]):
 
     def _form(self) -> None:
         transformer = self.model.transformer
-        is_half = self.settings.precision == "bfloat16"
-        if self.settings.precision == "auto":
-            is_half = next(transformer.parameters()).is_cuda
-        if is_half:
-            forms.multiply_in(transformer, torch.bfloat16)
+        set_precision(transformer, self.settings)
         if self.settings.recompute:
             forms.recompute_blocks(transformer)
         if self.settings.compile:
@@ -218,7 +218,7 @@ class Stage(Generic[Batch]):
         """The model alone, as a folder of its own that chat and serve open."""
         path = self.settings.out / MODEL
         if not path.exists():
-            checkpoint.write_model(path, self.model.write)
+            checkpoint.write_model(path, self.model.finish)
         return path
 
 
@@ -231,6 +231,15 @@ def check_context(context: int, tokens: int, model: TrainedModel) -> None:
         )
     if tokens < context:
         raise ConfigError(f"tokens is {tokens}; it must be at least context, {context}.")
+
+
+def set_precision(transformer: nn.Module, settings: StageSettings) -> None:
+    """Let a model multiply as its settings say; a reference is asked in the same arithmetic."""
+    is_half = settings.precision == "bfloat16"
+    if settings.precision == "auto":
+        is_half = next(transformer.parameters()).is_cuda
+    if is_half:
+        forms.multiply_in(transformer, torch.bfloat16)
 
 
 @contextmanager

@@ -1,0 +1,285 @@
+"""From text to an assistant that prefers: every stage on a tiny model, and what each is worth.
+
+The task has a verifier: which of three words is the last. People who showed it were right in
+half of their answers, and gave them in two forms, short and long. So the tuned model is right in
+half; a reward model, PPO, GRPO and DPO have to raise that. A reward for length alone is there to
+be hacked, with a leash and without.
+
+    python bench/train_preferences.py --out runs/preferences >> bench/results/train_preferences.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from cutaway.train import dpo, grpo, ppo, pretrain, reward, sft
+from cutaway.train.model_folder import TrainedModel
+from cutaway.train.record import read_record
+from cutaway.train.vocabulary import VocabularySettings, learn
+
+WORDS = (
+    "red green blue black white brown grey pink gold silver oak elm ash pine birch river lake hill "
+    "field road stone sand cloud rain snow wind sun moon star night bird fish horse dog cat cow"
+).split()
+RIGHT = 0.5  # share of shown answers that are right
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 64,
+}
+
+
+def questions(seed: int, count: int) -> Iterator[tuple[list[str], str]]:
+    """Three words and a question about them."""
+    chance = Random(seed)
+    for _ in range(count):
+        words = chance.sample(WORDS, 3)
+        yield words, f"Which word is last: {' '.join(words)}?"
+
+
+def said(word: str, *, is_long: bool) -> str:
+    """An answer in one of the two forms."""
+    return f"The last word is {word}." if is_long else word
+
+
+def write_data(folder: Path) -> None:
+    """Text, conversations, pairs and tasks; what is held out shares no question with the rest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chance = Random(7)
+    shown = list(questions(1, 6000))
+    known = {question for _, question in shown}
+    fresh = [each for each in questions(2, 900) if each[1] not in known]
+    lines: dict[str, list[dict[str, Any]]] = {"text": [], "sft": [], "pairs": [], "tasks": []}
+    for words, question in shown:
+        right, is_long = chance.random() < RIGHT, chance.random() < 0.5
+        word = words[2] if right else chance.choice(words[:2])
+        answer = said(word, is_long=is_long)
+        lines["text"].append({"text": f"{question} {answer}"})
+        lines["sft"].append(
+            {
+                "messages": [
+                    {"role": "user", "content": question},
+                    {"role": "assistant", "content": answer},
+                ]
+            }
+        )
+        lines["pairs"].append(pair(words, question, chance))
+        lines["tasks"].append({"prompt": question, "answer": words[2]})
+    lines["held_out_pairs"] = [pair(words, question, chance) for words, question in fresh[:400]]
+    lines["held_out_tasks"] = [{"prompt": q, "answer": words[2]} for words, q in fresh[400:800]]
+    for name, rows in lines.items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+def pair(words: Sequence[str], question: str, chance: Random) -> dict[str, str]:
+    """A right answer preferred to a wrong one, each in a form of its own."""
+    return {
+        "prompt": question,
+        "chosen": said(words[2], is_long=chance.random() < 0.5),
+        "rejected": said(chance.choice(words[:2]), is_long=chance.random() < 0.5),
+    }
+
+
+def make_base(out: Path, data: Path) -> Path:
+    """Vocabulary, pretraining, tuning: the folder of the tuned model."""
+    learn(VocabularySettings(out=out / "bpe", data=(data / "text.jsonl",), size=330))
+    base = pretrain.prepare(
+        pretrain.PretrainSettings(
+            out=out / "pretrain",
+            data=(data / "text.jsonl",),
+            vocabulary=out / "bpe",
+            model=SHAPE,
+            context=64,
+            tokens=4096,
+            updates=400,
+            rate=3e-3,
+            save_every=400,
+        )
+    ).run(say=note)
+    return sft.prepare(
+        sft.SftSettings(
+            out=out / "sft",
+            model=str(base),
+            data=(data / "sft.jsonl",),
+            context=64,
+            tokens=4096,
+            updates=200,
+            rate=1e-3,
+            save_every=200,
+        ),
+        note,
+    ).run(say=note)
+
+
+def note(sentence: str) -> None:
+    """A sentence for whoever watches."""
+    print(sentence, file=sys.stderr)
+
+
+class Bench:
+    """The stages after tuning, each with a row of the table."""
+
+    def __init__(self, out: Path, data: Path, tuned: Path) -> None:
+        self.out, self.data, self.tuned = out, data, str(tuned)
+        self.rows: list[str] = []
+
+    def reward(self) -> Path:
+        """A reward model, judged on pairs that it has not seen."""
+        settings = reward.RewardSettings(
+            out=self.out / "reward",
+            model=self.tuned,
+            data=(self.data / "pairs.jsonl",),
+            held_out=(self.data / "held_out_pairs.jsonl",),
+            updates=500,
+            rate=1e-3,
+            save_every=500,
+            measure_every=500,
+        )
+        return self.run("reward model", reward.prepare(settings), settings.out)
+
+    def policy(self, name: str, kind: str, **changes: Any) -> Path:
+        """PPO or GRPO on the tasks."""
+        out = self.out / name.replace(" ", "_").replace(",", "")
+        told: dict[str, Any] = {
+            "out": out,
+            "model": self.tuned,
+            "data": (self.data / "tasks.jsonl",),
+            "held_out": (self.data / "held_out_tasks.jsonl",),
+            "rewards": "final",
+            "verifier": "final",
+            "prompts": 64,
+            "max_tokens": 16,
+            "save_every": 40,
+            "measure_every": 40,
+            **changes,
+        }
+        if kind == "ppo":
+            stage = ppo.prepare(ppo.PpoSettings(**told))
+        else:
+            stage = grpo.prepare(grpo.GrpoSettings(**told))
+        return self.run(name, stage, out)
+
+    def dpo(self, name: str, **changes: Any) -> Path:
+        """DPO on the pairs that the reward model learned from."""
+        out = self.out / name.replace(" ", "_")
+        settings = dpo.DpoSettings(
+            out=out,
+            model=self.tuned,
+            data=(self.data / "pairs.jsonl",),
+            held_out=(self.data / "held_out_pairs.jsonl",),
+            save_every=40,
+            measure_every=40,
+            **changes,
+        )
+        return self.run(name, dpo.prepare(settings, note), out)
+
+    def verify(self, name: str, model: Path | str) -> None:
+        """A model on held-out tasks beside the tuned one: a round of no updates."""
+        settings = ppo.PpoSettings(
+            out=self.out / "unused",
+            model=self.tuned,
+            data=(self.data / "tasks.jsonl",),
+            held_out=(self.data / "held_out_tasks.jsonl",),
+            rewards="final",
+            verifier="final",
+            max_tokens=16,
+            updates=4,
+            save_every=4,
+            measure_every=4,
+            rate=0.0,
+        )
+        stage = ppo.prepare(settings)
+        TrainedModel.load(stage.model, Path(model))
+        assert stage.measure is not None
+        self.rows.append(f"| {name}, verified | {figures(stage.measure())} | |")
+
+    def run(self, name: str, stage: Any, out: Path) -> Path:
+        """Run a stage, and note what was measured at its end."""
+        began = time.perf_counter()
+        path = stage.run(say=note)
+        seconds = time.perf_counter() - began
+        rows = read_record(out / "record.jsonl")
+        logged = {
+            key: rows[-1]["figures"][key]
+            for key in ("reward", "sampler_largest", "equal_groups", "explained_variance")
+            if key in rows[-1]["figures"]
+        }
+        self.rows.append(
+            f"| {name}, {len(rows)} updates | {figures({**rows[-1]['measured'], **logged})} "
+            f"| {seconds:.0f} |"
+        )
+        note(self.rows[-1])
+        return path
+
+
+def figures(values: dict[str, float] | Any) -> str:
+    """Figures by name, in one cell."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def main() -> None:
+    """Run all stages and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=[])
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    data = arguments.out / "data"
+    if not data.is_dir():
+        write_data(data)
+    tuned = arguments.out / "sft" / "model"
+    if not tuned.is_dir():
+        tuned = make_base(arguments.out, data)
+    bench = Bench(arguments.out, data, tuned)
+    wanted: dict[str, Callable[[], object]] = {
+        "tuned": lambda: bench.verify("tuned", tuned),
+        "reward": bench.reward,
+        "ppo": lambda: bench.policy("PPO, verifier", "ppo", rate=3e-4, updates=160),
+        "grpo": lambda: bench.policy("GRPO, verifier", "grpo", rate=3e-4, updates=80, prompts=16),
+        "ppo_model": lambda: bench.policy(
+            "PPO, reward model",
+            "ppo",
+            rate=3e-4,
+            updates=160,
+            rewards="",
+            reward_model=str(bench.out / "reward" / "model"),
+        ),
+        "hacked": lambda: bench.policy(
+            "PPO, length without leash", "ppo", rate=3e-4, updates=160, rewards="length", beta=0.0
+        ),
+        "leashed": lambda: bench.policy(
+            "PPO, length with leash", "ppo", rate=3e-4, updates=160, rewards="length", beta=0.05
+        ),
+        "dpo": lambda: bench.verify("DPO", bench.dpo("DPO", rate=1e-4, updates=400)),
+        "rpo": lambda: bench.verify(
+            "DPO with likelihood",
+            bench.dpo("DPO with likelihood", rate=3e-4, updates=400, loss="rpo"),
+        ),
+    }
+    for name, part in wanted.items():
+        if not arguments.only or name in arguments.only:
+            part()
+    print(
+        "\n".join(["| stage | figures on held-out data | seconds |", "|---|---|---|", *bench.rows])
+    )
+
+
+if __name__ == "__main__":
+    main()
