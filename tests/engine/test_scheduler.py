@@ -499,6 +499,35 @@ def test_a_begun_step_goes_on_without_who_has_left_it() -> None:
     assert stays.last_step == before + 2, "each is a step of its own"
 
 
+def test_whoever_is_held_gets_no_step_and_comes_before_all_that_wait() -> None:
+    scheduler = make_scheduler(max_sequences=1)
+    first, second = (make_sequence(20, 9, name=f"r{number}") for number in range(2))
+    scheduler.add(first)
+    step(scheduler)
+    scheduler.add(second)
+    scheduler.hold(first, is_held=False)  # it was not held: nothing is done
+    assert scheduler.running == (first,)
+    for _ in range(2):
+        scheduler.hold(first, is_held=True)  # may be said again
+    assert first.tables is None and first.num_computed_tokens == 0
+    assert first not in scheduler.waiting and scheduler.num_waiting == 2 and scheduler.has_work
+    assert shape(step(scheduler)) == [("r1", 0, 20)]
+    scheduler.hold(second, is_held=True)
+    assert not scheduler.has_work and scheduler.schedule() == []
+    third = make_sequence(20, 9, name="r2")
+    scheduler.add(third)
+    scheduler.hold(second, is_held=False)
+    assert shape(step(scheduler)) == [("r1", 16, 5)], "its full pages were found again"
+    scheduler.hold(third, is_held=True)  # it waits
+    assert third not in scheduler.waiting and not scheduler.may_admit
+    for sequence in (first, second, third):
+        scheduler.finish(sequence)
+        scheduler.hold(sequence, is_held=True)  # it has ended
+        scheduler.finish(sequence)  # may be said again
+    assert not scheduler.has_work and scheduler.num_waiting == 0
+    assert scheduler.cache.stats.used == 0
+
+
 def test_whether_somebody_may_start_is_known_ahead() -> None:
     scheduler = make_scheduler(pages=9, max_sequences=2)
     first, second, third = (make_sequence(24, 30, name=f"r{number}") for number in range(3))

@@ -323,6 +323,16 @@ def test_g02_cut_file_names_expected_and_real_size(cut: int, tmp_path: Path) -> 
     assert "m.gguf" in str(caught.value)
 
 
+def test_g02_the_tensor_that_does_not_fit_is_named_and_not_the_one_that_just_does(
+    tmp_path: Path,
+) -> None:
+    directory = [b.tensor("fits", (4,), offset=0), b.tensor("does not", (4,), offset=32)]
+    with pytest.raises(ModelFormatError) as caught:
+        read(tmp_path, b.gguf(tensors=directory, data=bytes(16)))
+    assert caught.value.field == "does not"
+    read(tmp_path, b.gguf(tensors=directory, data=bytes(48)))
+
+
 def mutants(whole: bytes, count: int, seed: int) -> Iterator[bytes]:
     """Files with one to three lies: numbers at any place, flipped, dropped or doubled bytes."""
     draw = random.Random(seed)

@@ -199,6 +199,25 @@ def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path, tmp_path:
     assert process.returncode == 0
 
 
+TELLS_TURNS = """
+import atexit, os, sys
+
+atexit.register(lambda: os.write(2, f"turns of {sys.getswitchinterval():g} s\\n".encode()))
+"""
+
+
+def test_the_loop_waits_for_a_busy_thread_for_half_a_millisecond(
+    folder: Path, tmp_path: Path
+) -> None:
+    """What that does to a neighbour's tokens is measured: bench/plan/beside.py."""
+    (tmp_path / "sitecustomize.py").write_text(TELLS_TURNS, encoding="utf-8")
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
+    with served(folder, environ=path) as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=300)
+    assert "turns of 0.0005 s" in err
+
+
 def test_a_second_signal_ends_at_once_and_streams_say_so(long_folder: Path) -> None:
     """With one signal this answer would have come to its end, as the test above shows."""
     body = chat(stream=True, max_tokens=1900, ignore_eos=True, n=2)

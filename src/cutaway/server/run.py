@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -23,6 +24,9 @@ from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.connection import protocol, settings
 from cutaway.server.entry.descriptors import Listener
 
+# What the loop waits for a thread that renders or encodes, each time it has news: with Python's own
+# 5 ms a neighbour's next token came after 24 ms (p99), with this after 13 to 18.
+_TURN_SECONDS = 0.0005
 CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
 
 
@@ -62,6 +66,7 @@ async def serve(
     up later.
     """
     config = context.config
+    sys.setswitchinterval(_TURN_SECONDS)
     asyncio.get_running_loop().set_exception_handler(log.loop_fault)
     app = build_app(context, keys=keys)
     connections = protocol(header_seconds=config.header_seconds)
