@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -366,3 +367,13 @@ def test_fields_that_are_missing_are_named(asked: Callable[..., Any], path: str)
 
     for name, answer in zip(needed, asked(ask), strict=True):
         assert answer.status_code == 400 and param_of(answer) == name
+
+
+def test_the_ranges_of_the_page_are_those_of_the_table() -> None:
+    """The page is written from the table: a range that changed by mistake differs from it."""
+    page = Path(__file__).parents[2] / "docs" / "serve.md"
+    row = r"^\| `(\w+)` \|.*\| (an? (?:integer|number) [^;|]*?)(?:;.*)? \|$"
+    told = dict(re.findall(row, page.read_text(encoding="utf-8"), re.MULTILINE))
+    ranges = {name: words for name, words in told.items() if name in LIMITS}
+    assert len(ranges) >= 14, ranges
+    assert ranges == {name: LIMITS[name].describe() for name in ranges}
