@@ -130,6 +130,34 @@ def test_a_row_is_multiplied_as_by_the_plain_form(
     assert error(triton_linear.linear(x, weight), exact) < 2 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("rows, columns", [(7, 48), (130, 1024), (9000, 520)])
+def test_a_few_tokens_are_multiplied_as_by_the_plain_form_and_alike_in_any_number(
+    rows: int, columns: int, dtype: torch.dtype
+) -> None:
+    x, weight = drawn(16, columns, dtype=dtype), drawn(rows, columns, seed=1, dtype=dtype)
+    exact = plain_linear.linear(x.double(), weight.double())
+    ours = triton_linear.linear(x, weight)
+    assert error(ours, exact) < 2 * ROUNDING[dtype]
+    for count in (2, 5):
+        assert torch.equal(triton_linear.linear(x[:count], weight), ours[:count])
+
+
+@pytest.mark.parametrize("kinds", [("rounded", None), (None, "offset"), ("wide", "rounded")])
+def test_queries_and_keys_may_have_norms_of_their_own(kinds: tuple[str | None, ...]) -> None:
+    heads, angle = drawn(3, 19, 16), drawn(3, 8, seed=1)
+    slots = torch.tensor([9, 2, 17], device=DEVICE)
+    norms = [None if kind is None else HeadNorm(drawn(16, seed=2), 1e-6, kind) for kind in kinds]
+    results = []
+    for form in (plain_heads, triton_heads):
+        pages = [torch.zeros(4, 8, 3, 16, device=DEVICE) for _ in range(2)]
+        named = {"query_norm": norms[0], "key_norm": norms[1]}
+        query = form.turn_and_store(heads, angle.cos(), angle.sin(), *pages, slots, **named)
+        results.append((query, *pages))
+    for plain, ours in zip(*results, strict=True):
+        assert error(ours, plain) < 2e-6
+
+
 CASES = {
     "decode": [(1, 1), (1, 17), (1, 70)],
     "drafts": [(3, 3), (3, 64), (3, 90)],
@@ -234,6 +262,18 @@ def test_attention_reads_numbers_of_eight_bits_and_their_scales(
     tensors = [query, packed[0][0], packed[1][0]]
     ours = triton_attention.paged_attention(*tensors, **where, scoring=scoring, **scales)
     assert error(ours, attend_plainly(tensors, where, scoring, **scales)) < 2e-6
+
+
+@pytest.mark.parametrize("most", [{"_MANY_PROGRAMS": 1}, {"_FEW_PROGRAMS": 6}], ids=str)
+def test_keys_are_shared_out_in_every_way(most: dict[str, int], monkeypatch) -> None:
+    """As if sequences were so many that each takes more keys at once, or fewer warps."""
+    tensors, where = laid_out("decode", heads=4, groups=2, size=16, dtype=SHORT[-1])
+    scoring = scoring_of("full", 4)
+    exact = attend_plainly(tensors, where, scoring)
+    for name, value in most.items():
+        monkeypatch.setattr(triton_attention, name, value)
+    ours = triton_attention.paged_attention(*tensors, **where, scoring=scoring)
+    assert error(ours, exact) < 4 * ROUNDING[SHORT[-1]]
 
 
 def test_a_sequence_is_summed_alike_in_tables_of_any_width_that_split_it_alike() -> None:

@@ -41,7 +41,7 @@ class EngineConfig:
     max_tokens_per_step: int = 2048
     prefill_chunk: int = 512  # tokens of one prompt in a step: bounds how long decodes wait
     graphs: bool = True  # capture decode steps on a GPU
-    ledger_bytes: int = 64 * 2**20  # some 200,000 tokens; 0 records nothing
+    ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
     draft: str = "off"  # a guess costs time where it is wrong, so drafting is asked for
 

@@ -23,7 +23,6 @@ from cutaway.trace.records import (
     Part,
     Parts,
     StepRecord,
-    TokenRecord,
 )
 
 
@@ -103,8 +102,9 @@ class Recorder:
         record = self._open[sequence].record
         for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
             _, u, (logit, logsumexp, _, rank, top), checksum = each
-            token = (token_id, number, row, u, logit, logsumexp, checksum, rank, top)
-            self.ledger.add_token(record, TokenRecord._make(token))
+            self.ledger.add_token(
+                record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top)
+            )
         self.seconds += perf_counter() - began
 
     def end_step(self, number: int, *, kernel: str, began: float, computed: float) -> None:

@@ -11,7 +11,7 @@ from cutaway.engine.engine import Engine
 from cutaway.host.turns import breathe
 from cutaway.replay.answers import replay_answer
 from cutaway.replay.replay import SinkOf
-from cutaway.trace.records import AnswerRecord, TokenRecord
+from cutaway.trace.records import AnswerRecord, TokenRecord, TokenRecords
 
 
 def force_tokens(
@@ -53,7 +53,7 @@ def forced_record(
     like: AnswerRecord, *, prompt: Sequence[int], output: Sequence[int]
 ) -> AnswerRecord:
     """A record of tokens that were never drawn: what they were drawn from is not in it."""
-    tokens = [TokenRecord(each, -1, 0, None, 0.0, 0.0, 0) for each in output]
+    tokens = TokenRecords(TokenRecord(each, -1, 0, None, 0.0, 0.0, 0) for each in output)
     return replace(
         like,
         request=replace(like.request, prompt_token_ids=tuple(prompt)),

@@ -9,13 +9,13 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.limits import shown
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
-from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenRecord
+from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenFields
 
-DEFAULT_BYTES = 64 * 2**20  # some 200,000 tokens
+DEFAULT_BYTES = 64 * 2**20  # some 700,000 tokens
 
 # What Python's objects take, measured with sys.getsizeof over records of SmolLM2's answers; a part
 # has 20 bytes in its step, and 16 where its answer names the step.
-_STEP_BYTES, _PART_BYTES, _TOKEN_BYTES, _ANSWER_BYTES = 900, 36, 340, 2000
+_STEP_BYTES, _PART_BYTES, _TOKEN_BYTES, _ANSWER_BYTES = 900, 36, 60, 3000
 _TOP_BYTES = 116  # of one alternative to a token: a pair, a number, an id
 
 
@@ -117,10 +117,10 @@ class Ledger:
         if self.num_bytes > self.max_bytes:
             self._make_room()
 
-    def add_token(self, answer: AnswerRecord, token: TokenRecord) -> None:
-        """Add the next token of an answer that has not ended."""
-        answer.tokens.append(token)
-        self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token.top)
+    def add_token(self, answer: AnswerRecord, token: TokenFields) -> None:
+        """Add the next token of an answer that has not ended: a record, or its fields in order."""
+        answer.tokens.append(*token)
+        self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token[8])
 
     def close(
         self,
@@ -176,7 +176,7 @@ class Ledger:
         self.num_dropped += 1
         self.num_bytes -= _ANSWER_BYTES + 8 * answer.num_prompt_tokens
         self.num_bytes -= _TOKEN_BYTES * len(answer.tokens)
-        self.num_bytes -= _TOP_BYTES * sum(len(token.top) for token in answer.tokens)
+        self.num_bytes -= _TOP_BYTES * answer.tokens.num_alternatives
 
     def _drop_steps(self, *, before: int) -> None:
         while self._steps and self._first_step < before:

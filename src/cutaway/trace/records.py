@@ -7,7 +7,7 @@ torch.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast, overload
 
@@ -123,6 +123,89 @@ class TokenRecord(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
+TokenFields = tuple[
+    *(int, int, int, int | None, float, float, int, int | None, tuple[tuple[int, float], ...])
+]
+
+
+class TokenRecords(Sequence[TokenRecord]):
+    """An answer's tokens, kept as columns and made when they are asked for.
+
+    52 bytes each, and nothing that Python's cycle collector walks: with an object for each token
+    it stopped a GPU for a tenth of a second, again and again.
+    """
+
+    __slots__ = ("_checksums", "_draws", "_logits", "_ranked", "_rows", "_steps", "_totals", "ids")
+
+    def __init__(self, tokens: Iterable[TokenRecord] = ()) -> None:
+        self.ids, self._steps, self._draws = array("q"), array("q"), array("q")
+        self._rows, self._checksums = array("i"), array("Q")
+        self._logits, self._totals = array("d"), array("d")
+        self._ranked: dict[int, tuple[int | None, tuple[tuple[int, float], ...]]] = {}
+        for token in tokens:
+            self.append(*token)
+
+    def append(
+        self,
+        token_id: int,
+        step: int,
+        row: int,
+        u: int | None,
+        logit: float,
+        logsumexp: float,
+        checksum: int,
+        rank: int | None = None,
+        top: tuple[tuple[int, float], ...] = (),
+    ) -> None:
+        """Add the next token, by the fields of its record."""
+        if rank is not None or top:
+            self._ranked[len(self.ids)] = (rank, top)
+        self.ids.append(token_id)
+        self._steps.append(step)
+        self._rows.append(row)
+        self._draws.append(-1 if u is None else u)
+        self._logits.append(logit)
+        self._totals.append(logsumexp)
+        self._checksums.append(checksum)
+
+    @property
+    def num_alternatives(self) -> int:
+        """Alternatives that are kept, of all tokens."""
+        return sum(len(top) for _, top in self._ranked.values())
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TokenRecord, ...]: ...
+    def __getitem__(self, index: int | slice) -> TokenRecord | tuple[TokenRecord, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._token, range(*index.indices(len(self)))))
+        return self._token(range(len(self))[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(
+            cast("Sequence[TokenRecord]", other)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _token(self, index: int) -> TokenRecord:
+        u, ranked = self._draws[index], self._ranked.get(index, (None, ()))
+        return TokenRecord(
+            self.ids[index],
+            self._steps[index],
+            self._rows[index],
+            None if u < 0 else u,
+            self._logits[index],
+            self._totals[index],
+            self._checksums[index],
+            *ranked,
+        )
+
+
 class Origin(NamedTuple):
     """Who wrote a page: an answer, and in which of its admissions."""
 
@@ -160,7 +243,7 @@ class AnswerRecord:
     cache_root: bytes
     arrived: float = 0.0
     admissions: list[Admission] = field(default_factory=list[Admission])
-    tokens: list[TokenRecord] = field(default_factory=list[TokenRecord])
+    tokens: TokenRecords = field(default_factory=TokenRecords)
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     timings: Timings | None = None
@@ -169,7 +252,7 @@ class AnswerRecord:
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Prompt and answer."""
-        return (*self.request.prompt_token_ids, *(token.token_id for token in self.tokens))
+        return (*self.request.prompt_token_ids, *self.tokens.ids)
 
     @property
     def num_prompt_tokens(self) -> int:

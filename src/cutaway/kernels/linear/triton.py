@@ -14,11 +14,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+_TOKENS = 16  # room for as many
+_ROWS, _COLUMNS = 64, 128  # of a weight that a program takes at once, where tokens are several
+_ENOUGH_PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
+_SPLITS = 4
+_MOST_BLOCKS = 1024  # that are split
+_arrived: dict[torch.device, Tensor] = {}  # splits of each block that are done; 0 between launches
+
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """See plain.linear, for one row and no bias. Shapes: x [..., K], weight [N, K] -> [..., N]."""
+    """See plain.linear, for up to 16 tokens and no bias.
+
+    Tokens are summed alike whatever their number, from two on.
+
+    Shapes: x [..., K], weight [N, K] -> [..., N].
+    """
     num_rows, width = weight.shape
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
+    num_tokens = x.numel() // width
+    if num_tokens > 1:
+        _multiply_some(x.contiguous(), weight, out, num_tokens)
+        return out
     rows, columns, warps = _tile(width)
     _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), weight, out, num_rows),
@@ -29,6 +45,28 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
         num_stages=2,
     )
     return out
+
+
+def _multiply_some(x: Tensor, weight: Tensor, out: Tensor, num_tokens: int) -> None:
+    num_rows, width = weight.shape
+    blocks = triton.cdiv(num_rows, _ROWS)
+    splits = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
+    partial = arrived = out
+    if splits > 1:
+        partial = torch.empty(splits, num_tokens, num_rows, dtype=torch.float32, device=x.device)
+        if x.device not in _arrived:
+            _arrived[x.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=x.device)
+        arrived = _arrived[x.device]
+    _multiply_tokens[(blocks, splits)](
+        *(x, weight, out, partial, arrived, num_tokens, num_rows),
+        WIDTH=width,
+        SPLITS=splits,
+        TOKENS=_TOKENS,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+        num_warps=4,
+        num_stages=5,
+    )
 
 
 def _tile(width: int) -> tuple[int, int, int]:
@@ -67,3 +105,61 @@ def _multiply_row(
         total += weight.to(tl.float32) * x[None, :]
     out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row, out, mask=is_row)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _multiply_tokens(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    partial_ptr,
+    arrived_ptr,
+    num_tokens,
+    num_rows,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Some rows of the weight times all tokens, over one share of the columns.
+
+    Whichever program of a block is the last to be done adds the shares, in their order.
+    """
+    block = tl.program_id(0)
+    split = tl.program_id(1)
+    row = block * ROWS + tl.arange(0, ROWS)
+    token = tl.arange(0, TOKENS)
+    is_row = row < num_rows
+    is_token = token < num_tokens
+    SHARE: tl.constexpr = ((WIDTH + SPLITS * COLUMNS - 1) // (SPLITS * COLUMNS)) * COLUMNS
+    total = tl.zeros([ROWS, TOKENS], tl.float32)
+    weight_ptr += row.to(tl.int64)[:, None] * WIDTH
+    x_ptr += token[None, :] * WIDTH
+    for first in range(0, SHARE, COLUMNS):
+        column = split * SHARE + first + tl.arange(0, COLUMNS)
+        inside = column < WIDTH
+        weight = tl.load(
+            weight_ptr + column[None, :],
+            mask=is_row[:, None] & inside[None, :],
+            other=0.0,
+            eviction_policy="evict_first",
+        )
+        x = tl.load(x_ptr + column[:, None], mask=inside[:, None] & is_token[None, :], other=0.0)
+        total = tl.dot(weight, x, acc=total, input_precision="ieee")
+    place = token[None, :] * num_rows + row[:, None]
+    inside = is_row[:, None] & is_token[None, :]
+    if SPLITS == 1:
+        tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        size = num_tokens * num_rows
+        tl.store(partial_ptr + split * size + place, total, mask=inside)
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived_ptr + block, 1, sem="acq_rel")
+        if before == SPLITS - 1:
+            total = tl.zeros([ROWS, TOKENS], tl.float32)
+            for each in range(SPLITS):
+                part = partial_ptr + each * size + place
+                total += tl.load(part, mask=inside, other=0.0, volatile=True)
+            tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
+            tl.store(arrived_ptr + block, 0)
