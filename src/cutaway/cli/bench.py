@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli import bench_context, bench_paper, bench_serve, bench_speculate, exits
-from cutaway.cli import bench_context, bench_paper, bench_serve, bench_speed, exits
+from cutaway.cli import (
+    bench_context,
+    bench_paper,
+    bench_serve,
+    bench_speculate,
+    bench_speed,
+    exits,
+)
 from cutaway.cli.options import AsJson
 from cutaway.cli.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
@@ -84,10 +90,8 @@ def cpu(
 
 
 for _command in (
-    *(bench_serve.serve, bench_paper.paper, bench_context.context),
-    bench_speculate.speculate,
     *(bench_speed.latency, bench_speed.throughput, bench_serve.serve),
-    *(bench_paper.paper, bench_context.context),
+    *(bench_paper.paper, bench_context.context, bench_speculate.speculate),
 ):
     app.command()(_command)
 
