@@ -1,0 +1,222 @@
+"""Whether guesses ever change an answer: random workloads, and whole distributions.
+
+    PYTHONPATH=src:tests python bench/drafted.py [--workloads 500] [--sequences 200000] [--seed 1]
+
+Workloads: requests of every kind (greedy and drawn, cuts, penalties, stops, length caps, choices,
+grammars, several answers), in company, with few pages so that some are preempted; answered without
+guesses and with each drafter, and compared token for token. Distributions: the first three tokens
+of unseeded answers, of which four may come each, beside the exact probabilities of all 64;
+chi-square, with the seed given here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+
+from cutaway.core.grammar import Grammar
+from cutaway.core.request import Request, SamplingParams
+from cutaway.core.step import Step
+from cutaway.engine.drafters import Controller, Drafter, NGramDrafter
+from cutaway.engine.drafting import Drafting
+from cutaway.engine.engine import Engine
+from cutaway.engine.model import LoadedModel
+from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.effects import shares
+from drafters import EachAlone
+from engines import engine, loaded, run, workload
+
+GRAMMARS = (
+    Grammar.choice(["yes", "no", "nob"]),
+    Grammar.regex("(ab|cd){3,9}"),
+    Grammar.json_schema({"type": "array", "items": {"enum": ["aa", "ab"]}, "maxItems": 6}),
+)
+PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
+KEPT, NUM_JUDGED = 4, 3
+
+
+class Wild(EachAlone):
+    """Guesses what stood there before, or anything."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def guess(self, token_ids: Sequence[int]) -> list[int]:
+        chance = self._chance
+        said = [chance.choice(token_ids) for _ in range(chance.randint(0, 6))]
+        return [chance.choice((each, chance.randrange(256))) for each in said]
+
+
+class Likely(EachAlone):
+    """Guesses the model's own likeliest tokens, so that many stand, whatever is drawn."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def guess(self, token_ids: Sequence[int]) -> list[int]:
+        said = tuple(token_ids)
+        for _ in range(2):
+            if said not in self._known:
+                self._known[said] = int(last_row(self._model, said).argmax())
+            said = (*said, self._known[said])
+        return list(said[len(token_ids) :])
+
+
+class Told(EachAlone):
+    """Knows the answers, and is wrong now and then."""
+
+    def __init__(self, answers: Sequence[Sequence[int]], seed: int) -> None:
+        self._answers, self._chance = answers, random.Random(seed)
+
+    def guess(self, token_ids: Sequence[int]) -> list[int]:
+        known = list(token_ids)
+        found = next((a for a in self._answers if list(a[: len(known)]) == known), [])
+        guesses = list(found[len(known) : len(known) + self._chance.randint(0, 6)])
+        if guesses and self._chance.random() < 0.5:
+            guesses[self._chance.randrange(len(guesses))] = self._chance.randrange(256)
+        return guesses
+
+
+DRAFTERS: dict[str, Callable[[int], tuple[Drafter, Controller | None]]] = {
+    "ngram": lambda _: (NGramDrafter(shortest=1), None),
+    "ngram with controller": lambda _: (NGramDrafter(shortest=1), Controller()),
+    "wild": lambda seed: (Wild(seed), None),
+}
+
+
+def main() -> None:
+    """Run both, and say how many differed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", type=int, default=500)
+    parser.add_argument("--sequences", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    model = loaded()
+    if asked.workloads:
+        compare(model, asked.workloads, asked.seed)
+    if not asked.sequences:
+        return
+    made = {name: make(asked.seed) for name, make in DRAFTERS.items()}
+    made["likeliest"] = Likely(model), None
+    for name, (drafter, controller) in made.items():
+        drafting = Drafting(drafter, controller=controller)
+        judge(model, name, drafting, asked.sequences, asked.seed)
+
+
+def compare(model: LoadedModel, count: int, seed: int) -> None:
+    """The same workloads without guesses and with each drafter."""
+    began = perf_counter()
+    told = Counter[str]()
+    for number in range(seed, seed + count):
+        requests, settings = drawn_workload(number)
+        plain = engine(model, **settings)
+        expected = {key: each.essence for key, each in run(plain, requests).items()}
+        prompts = {request.request_id: request.prompt_token_ids for request in requests}
+        answers = [[*prompts[key[0]], *said[0]] for key, said in expected.items()]
+        told["answers"] += len(expected)
+        told["preempted"] += plain.scheduler.num_preemptions
+        close(plain)
+        told_drafter: Drafter = Told(answers, number)
+        made = {name: make(number) for name, make in DRAFTERS.items()}
+        made["told"] = told_drafter, None
+        for name, (drafter, controller) in made.items():
+            target = engine(model, **settings)
+            target._drafting = Drafting(drafter, controller=controller)
+            found = {key: each.essence for key, each in run(target, requests).items()}
+            told[f"{name}: guesses"] += target.num_drafted
+            told[f"{name}: stood"] += target.num_accepted
+            told[f"{name}: answers that differ"] += sum(
+                found[key] != expected[key] for key in expected
+            )
+            told[f"{name}: pages left"] += target.cache_stats.used
+            close(target)
+    print(f"{count} workloads from seed {seed}, {perf_counter() - began:.0f} s")
+    for name, number in sorted(told.items()):
+        print(f"  {name}: {number:,}")
+
+
+def drawn_workload(seed: int) -> tuple[list[Request], dict[str, int]]:
+    """Requests, every third with a grammar, and an engine's settings; often too few pages."""
+    chance = random.Random(seed)
+    requests = workload(seed, count=5)
+    for place in range(0, len(requests), 3):
+        params = replace(requests[place].params, grammar=chance.choice(GRAMMARS), stop=())
+        requests[place] = replace(requests[place], params=params)
+    return requests, {
+        "num_pages": chance.choice([14, 20, 200]),
+        "prefill_chunk": chance.choice([4, 16, 512]),
+    }
+
+
+def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: int) -> None:
+    """Chi-square of the first tokens of many unseeded answers; the first has no guesses."""
+    params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
+    exact = probabilities(model, params)
+    target = engine(model, num_pages=600, ledger_bytes=0)
+    target._drafting = drafting
+    chance = random.Random(seed)
+    seen = Counter[tuple[int, ...]]()
+    for start in range(0, count, 64):
+        requests = [
+            Request(
+                request_id=f"a{start + each}",
+                prompt_token_ids=PROMPT,
+                params=replace(params, seed=chance.getrandbits(63)),
+            )
+            for each in range(min(64, count - start))
+        ]
+        answers = run(target, requests).values()
+        seen.update(tuple(answer.token_ids[:NUM_JUDGED]) for answer in answers)
+    assert set(seen) <= set(exact), "a token came that may not"
+    chi = sum((seen[pair] - count * p) ** 2 / (count * p) for pair, p in exact.items())
+    print(
+        f"{name}: {count:,} unseeded answers, {target.num_drafted:,} guesses, "
+        f"{target.num_accepted:,} stood; chi-square {chi:.1f} at {len(exact) - 1} degrees, "
+        f"p {survival(chi, len(exact) - 1):.3f}"
+    )
+
+
+def probabilities(model: LoadedModel, params: SamplingParams) -> dict[tuple[int, ...], float]:
+    """Of all beginnings that may come, from the model's own rows."""
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(NUM_JUDGED):
+        longer: dict[tuple[int, ...], float] = {}
+        for said, share in found.items():
+            logits = last_row(model, (*PROMPT, *said))
+            row = shares(logits, SamplerRow(params=params, seed=0, position=0))
+            for token in row.nonzero()[:, 0].tolist():
+                longer[*said, token] = share * float(row[token])
+        found = longer
+    assert math.isclose(sum(found.values()), 1)
+    return found
+
+
+def last_row(model: LoadedModel, token_ids: Sequence[int]) -> torch.Tensor:
+    """Logits behind some tokens. Shapes: [V]."""
+    with torch.inference_mode():
+        return model.transformer(Step.without_cache([token_ids]))[-1]
+
+
+def survival(chi: float, degrees: int) -> float:
+    """The chance of a chi-square at least so large."""
+    half = torch.tensor([degrees / 2, chi / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def close(target: Engine) -> None:
+    """End the threads that compiled grammars."""
+    compiler = target._admission._compiler
+    if compiler is not None:
+        compiler.close()
+
+
+if __name__ == "__main__":
+    main()
