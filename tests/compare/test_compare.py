@@ -271,8 +271,9 @@ def test_n1_naive_attention_gives_the_same_to_rounding() -> None:
 def test_naive_attention_is_no_native_kernel(tmp_path: Path) -> None:
     name = folder_of(tmp_path / "one", **SIZES)
     engine = LLM(name, cache_tokens=512).engine
-    assert engine.model.transformer.can_record
-    assert not with_naive_attention(engine.model).transformer.can_record
+    steps = Engine(with_naive_attention(engine.model), engine.config, num_pages=40).runner._native
+    assert not engine.runner._native.torch_calls
+    assert "naive_paged_attention" in steps.torch_calls
     answer = answered(engine, PROMPT)
     found = compare(engine, answer, change_of("attention=naive"), name=name, num_runs=1)
     # Keys are kept in float16, where the last bit of a float32 may decide over one of theirs.

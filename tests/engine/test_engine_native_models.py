@@ -13,6 +13,7 @@ from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture, native
+from cutaway.kernels.native import program
 from cutaway.weights.find import find
 from engines import engine, run
 
@@ -71,16 +72,17 @@ def test_native_is_near_the_reference(folder: Path, kv_dtype: str, most: float) 
         assert all(a.logprob == pytest.approx(b.logprob, abs=most) for a, b in pairs)
 
 
-def test_more_cache_groups_than_a_native_step_holds_run_in_torch(
+def test_layers_past_the_cache_groups_of_a_native_step_attend_in_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     architectures.save(architectures.reference("gemma3"), tmp_path)
     config = EngineConfig(dtype="auto", device="cpu")
     before = load_model(find(str(tmp_path)), config)
     assert len({each.extent for each in before.transformer.cache_specs}) == 2
-    monkeypatch.setattr(native, "MAX_GROUPS", 2)
-    assert before.transformer.has_native_form
+    expected = run(engine(before), requests())
     monkeypatch.setattr(native, "MAX_GROUPS", 1)
+    monkeypatch.setattr(program, "MAX_GROUPS", 1)
     target = engine(load_model(find(str(tmp_path)), config))
-    assert target.runner._native is None
-    assert all(len(answer.token_ids) == 24 for answer in run(target, requests()).values())
+    assert set(target.runner._native.torch_calls) == {"store", "paged_attention"}
+    for key, answer in run(target, requests()).items():
+        assert answer.token_ids == expected[key].token_ids

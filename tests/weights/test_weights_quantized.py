@@ -118,7 +118,7 @@ def test_torch_keeps_matrices_in_their_bits(
 @pytest.mark.skipif(not native.is_available(), reason="needs the native kernels")
 def test_native_packs_them(folders: tuple[Path, Path]) -> None:
     packed = load(folders[0], "auto")
-    assert packed.transformer.can_record
+    assert packed.transformer.is_packed
     weight = dict(packed.transformer.named_modules())["blocks.0.mlp.down.segments.0"]
     assert isinstance(weight, Packed) and weight.num_bytes < 64 * 96 * 1.2
     _, logprobs = answer(packed)

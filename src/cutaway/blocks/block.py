@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.layer_inputs import LayerInput
-from cutaway.blocks.parts import (
-    AddingNorm,
-    Attention,
-    Cosines,
-    FeedForward,
-    Norm,
-    RecordedAttention,
-    RecordedFeedForward,
-    RecordedNorm,
-    can_record,
-)
-from cutaway.core.step import LayerCache, Step
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
+from cutaway.blocks.parts import AddingNorm, Attention, Cosines, FeedForward, Norm
+from cutaway.core.step import Step
 
 
 class Block(nn.Module):
@@ -61,14 +47,14 @@ class Block(nn.Module):
         step: Step,
         layer: int,
         *,
-        told: Tensor | None = None,
+        layer_input: Tensor | None = None,
         next_norm: Norm | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The stream after this layer, and what the next layer's first norm makes of it.
 
-        normed:    hidden after attention_norm, which whoever made hidden took at once.
-        told:      what layer_input reads [T, P], where the block has one.
-        next_norm: None after the last layer; the stream itself then comes twice.
+        normed:      hidden after attention_norm, which whoever made hidden took at once.
+        layer_input: what its LayerInput reads [T, P], where the block has one.
+        next_norm:   None after the last layer; the stream itself then comes twice.
         """
         update = self.attention(normed, rotation, step, layer)
         if self.attention_after_norm is not None:
@@ -85,65 +71,13 @@ class Block(nn.Module):
             return add_and_norm(hidden, update, next_norm)
         hidden = hidden + update
         if self.layer_input is not None:
-            assert told is not None, "a block with a layer input is told one"
-            update = self.layer_input(hidden, told)
+            assert layer_input is not None, "a block with a layer input is given one"
+            update = self.layer_input(hidden, layer_input)
             hidden = hidden + step.tap("blocks.input.update", update, layer)
         if self.gain is not None:
             hidden = hidden * self.gain
         hidden = step.tap("blocks.hidden", hidden, layer)
         return hidden, hidden if next_norm is None else next_norm(hidden)
-
-    @property
-    def can_record(self) -> bool:
-        """Whether the layer can be said in native operations."""
-        norms = [self.attention_norm, self.mlp_norm, *self._after_norms]
-        has_norms = all(isinstance(norm, RecordedNorm) for norm in norms)
-        is_plain = self.gain is None and self.layer_input is None
-        return has_norms and is_plain and can_record(self.attention) and can_record(self.mlp)
-
-    def record(
-        self,
-        tape: Tape,
-        hidden: Tensor,
-        rotation: native.Rotation,
-        cache: LayerCache,
-        layer: int,
-    ) -> Tensor:
-        """The same layer in native operations; returns the buffer that holds its output."""
-        width = hidden.shape[1]
-        middle = tape.tokens("attention.hidden", width, layer)
-        out = tape.tokens("mlp.hidden", width, layer)
-        update = tape.tokens("block.update", width, layer) if self._after_norms else None
-        cast(RecordedAttention, self.attention).record(
-            tape,
-            hidden,
-            middle if update is None else update,
-            norm=cast(RecordedNorm, self.attention_norm).before,
-            residual=hidden if update is None else None,
-            rotation=rotation,
-            cache=cache,
-            layer=layer,
-        )
-        _record_after(tape, self.attention_after_norm, update, hidden, middle)
-        cast(RecordedFeedForward, self.mlp).record(
-            tape,
-            middle,
-            out if update is None else update,
-            norm=cast(RecordedNorm, self.mlp_norm).before,
-            residual=middle if update is None else None,
-            layer=layer,
-        )
-        _record_after(tape, self.mlp_after_norm, update, middle, out)
-        # Updates are added where they are computed: they are what the stream has more than before.
-        _show_difference(tape, "blocks.attention.update", layer, before=hidden, after=middle)
-        _show_difference(tape, "blocks.mlp.update", layer, before=middle, after=out)
-        tape.show("blocks.hidden", layer, lambda step: out[: step.num_tokens])
-        return out
-
-    @property
-    def _after_norms(self) -> tuple[Norm, ...]:
-        pair = (self.attention_after_norm, self.mlp_after_norm)
-        return tuple(norm for norm in pair if norm is not None)
 
 
 def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
@@ -152,18 +86,3 @@ def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Te
         return norm.add(hidden, update)
     hidden = hidden + update
     return hidden, norm(hidden)
-
-
-def _show_difference(tape: Tape, name: str, layer: int, *, before: Tensor, after: Tensor) -> None:
-    tape.show(name, layer, lambda step: after[: step.num_tokens] - before[: step.num_tokens])
-
-
-def _record_after(
-    tape: Tape, norm: Norm | None, update: Tensor | None, residual: Tensor, out: Tensor
-) -> None:
-    """out = residual + norm(update), where a block is a sandwich."""
-    if norm is None or update is None:
-        return
-    before = cast(RecordedNorm, norm).before
-    operation = native.norm(update, before.weight, before.epsilon, residual=residual, out=out)
-    tape.add(operation)

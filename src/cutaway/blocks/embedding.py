@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.core.step import Step
 from cutaway.host.turns import breathe
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
 from cutaway.kernels.elementwise import power, row_sum
+from cutaway.kernels.linear import take_rows
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 
@@ -47,7 +46,7 @@ class Embedding(nn.Module):
 
     def forward(self, step: Step) -> Tensor:
         """The rows of the step's tokens, with positions where they are added. Shapes: [T, D]."""
-        hidden = self.table.rows(step.token_ids)
+        hidden = take_rows(self.table, step.token_ids)
         if self.multiplier is not None:
             hidden = hidden * rounded(self.multiplier, hidden.dtype)
         if self.positions is not None:
@@ -69,20 +68,6 @@ class Embedding(nn.Module):
             tiles.append(directions @ _directions(rows).T)
         return torch.cat(tiles, dim=1)
 
-    @property
-    def can_record(self) -> bool:
-        """Whether the lookup has a native form."""
-        return self.positions is None
-
-    def record(self, tape: Tape) -> Tensor:
-        """The native form; returns the buffer that holds the rows."""
-        table = cast(Packed, self.table).packed
-        out = tape.tokens("embedding.hidden", table.num_columns)
-        multiplier = 1.0 if self.multiplier is None else rounded(self.multiplier, torch.float32)
-        tape.add(native.gather(table, out=out, multiplier=multiplier))
-        tape.show("embedding.hidden", None, lambda step: out[: step.num_tokens])
-        return out
-
 
 class LearnedPositions(nn.Module):
     """A learned vector per position. Source: Radford et al. 2019 (GPT-2).
@@ -96,7 +81,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         """The row of each position. Shapes: positions [T] -> [T, D]."""
-        return self.table.rows(positions)
+        return take_rows(self.table, positions)
 
 
 class SinusoidalPositions(nn.Module):

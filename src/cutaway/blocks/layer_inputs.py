@@ -11,6 +11,7 @@ from cutaway.blocks.embedding import rounded
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.parts import Norm
 from cutaway.core.step import Step
+from cutaway.kernels.linear import take_rows
 from cutaway.quantize.dense import DenseWeight
 
 
@@ -34,7 +35,7 @@ class LayerInputs(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Every layer's input of the step's tokens; hidden is their embedding."""
-        rows = self.table.rows(step.token_ids)
+        rows = take_rows(self.table, step.token_ids)
         rows = rows * rounded(math.sqrt(self.shape[1]), rows.dtype)
         shape = (len(rows), *self.shape)
         context = self.norm((self.projection(hidden) * self.width**-0.5).view(shape))

@@ -8,10 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
+from cutaway.kernels.linear import project
 from cutaway.quantize.dense import DenseWeight
-from cutaway.quantize.packed import Packed
 from cutaway.quantize.scheme import Weight
 
 
@@ -31,37 +29,13 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The results of all segments side by side. Shapes: x [..., K] -> [..., sum of N]."""
-        parts = [cast(Weight, segment).multiply(x) for segment in self.segments]
-        if self.biases is not None:
-            if len(parts) < len(self.biases):  # segments were joined
-                return parts[0] + torch.cat(list(self.biases))
-            parts = [part + bias for part, bias in zip(parts, self.biases, strict=True)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        segments = [cast(Weight, segment) for segment in self.segments]
+        biases = None if self.biases is None else list(self.biases)
+        return project(x, segments, biases)
 
     def dense(self) -> Tensor:
         """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K]."""
         return torch.cat([cast(Weight, segment).dense() for segment in self.segments])
-
-    def record(
-        self,
-        tape: Tape,
-        x: Tensor,
-        out: Tensor,
-        *,
-        norm: native.Norm | None = None,
-        residual: Tensor | None = None,
-    ) -> None:
-        """out = residual + forward(norm(x)), as one native operation over packed segments."""
-        tape.add(
-            native.linear(
-                x,
-                [cast(Packed, segment).packed for segment in self.segments],
-                out=out,
-                norm=norm,
-                biases=None if self.biases is None else list(self.biases),
-                residual=residual,
-            )
-        )
 
     def join(self) -> None:
         """Stack dense segments into one matrix: fewer and larger products. For serving."""

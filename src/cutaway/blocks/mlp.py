@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
 from torch import Tensor, nn
 
 from cutaway.blocks.activations import Activation, Gate
 from cutaway.blocks.linear import Linear
 from cutaway.core.step import Step
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
-from cutaway.kernels.gate import gelu_tanh_gate, silu_gate
-from cutaway.quantize.packed import Packed
-
-_ACTIVATIONS: Mapping[Gate, native.Activation] = {
-    silu_gate: native.Activation.SILU,
-    gelu_tanh_gate: native.Activation.GELU_TANH,
-}
+from cutaway.kernels.gate import silu_gate
 
 
 class GatedMLP(nn.Module):
@@ -49,39 +38,6 @@ class GatedMLP(nn.Module):
     def columns(self, units: Tensor) -> Tensor:
         """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
         return self.down.dense().T[units]
-
-    @property
-    def can_record(self) -> bool:
-        """Whether the activation has a native form."""
-        return self.gate in _ACTIVATIONS
-
-    def record(
-        self,
-        tape: Tape,
-        hidden: Tensor,
-        out: Tensor,
-        *,
-        norm: native.Norm,
-        residual: Tensor | None,
-        layer: int,
-    ) -> None:
-        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
-        gate, up = (cast(Packed, segment).packed for segment in self.gate_up.segments)
-        biases = self.gate_up.biases
-        product = tape.tokens("mlp.product", gate.num_rows, layer)
-        tape.add(
-            native.gated(
-                hidden,
-                gate,
-                up,
-                out=product,
-                norm=norm,
-                biases=None if biases is None else (biases[0], biases[1]),
-                activation=_ACTIVATIONS[self.gate],
-            )
-        )
-        tape.show("blocks.mlp.product", layer, lambda step: product[: step.num_tokens])
-        self.down.record(tape, product, out, residual=residual)
 
 
 class PlainMLP(nn.Module):

@@ -18,7 +18,7 @@ from cutaway.blocks.parts import Norm
 from cutaway.blocks.router import Router
 from cutaway.core.step import Step
 from cutaway.kernels.elementwise import sigmoid
-from cutaway.kernels.experts import Chosen, grouped_linear, sort_by_expert
+from cutaway.kernels.experts import Chosen, count_by_expert, grouped_linear, mix_experts
 from cutaway.kernels.gate import silu_gate
 from cutaway.quantize.stack import DenseStack, Stack
 
@@ -132,16 +132,10 @@ class MixtureOfExperts(nn.Module):
         expert_ids, weights = self.router(hidden)
         expert_ids = step.tap("blocks.experts.ids", expert_ids, layer)
         weights = step.tap("blocks.experts.weights", weights, layer)
-        chosen = sort_by_expert(expert_ids, self.experts.num_experts)
         if step.sink is not None:
-            counts = torch.tensor(chosen.counts, device=hidden.device)
+            counts = count_by_expert(expert_ids, self.experts.num_experts)
             step.tap("blocks.experts.counts", counts, layer)
-        results = self.experts(self.experts_norm(hidden)[chosen.rows], chosen)[chosen.places]
-        # [T, K, D], added up from the best expert to the last: the order is each token's own.
-        parts = results.view(*expert_ids.shape, -1) * weights[..., None]
-        update = parts[:, 0]
-        for part in parts.unbind(dim=1)[1:]:
-            update = update + part
+        update = mix_experts(self.experts_norm(hidden), expert_ids, weights, self.experts)
         update = self.experts_after_norm(update)
         if self.shared is None:
             return update

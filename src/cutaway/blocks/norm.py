@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cutaway.kernels import native
 from cutaway.kernels.heads import HeadNorm
 from cutaway.kernels.norm import (
     add_offset_rms_norm,
@@ -41,11 +40,6 @@ class RMSNorm(nn.Module):
     def of_heads(self) -> HeadNorm:
         """The norm as a part of what is done to heads at once."""
         return HeadNorm(self.weight, self.epsilon)
-
-    @property
-    def before(self) -> native.Norm:
-        """The norm as the first part of a native operation."""
-        return native.Norm(self.weight, self.epsilon)
 
 
 class WideRMSNorm(RMSNorm):
@@ -106,11 +100,6 @@ class OffsetRMSNorm(nn.Module):
     def of_heads(self) -> HeadNorm:
         """The norm as a part of what is done to heads at once."""
         return HeadNorm(self.weight, self.epsilon, "offset")
-
-    @property
-    def before(self) -> native.Norm:
-        """The norm as the first part of a native operation."""
-        return native.Norm(1.0 + self.weight, self.epsilon)
 
 
 class LayerNorm(nn.Module):

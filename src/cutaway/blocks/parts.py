@@ -1,8 +1,4 @@
-"""What the slots of a block take: protocols of norm, attention and feed-forward.
-
-A part that native operations can say also has record and can_record, as in Recorded...; a part
-without them runs in torch alone, and so does a model that holds it.
-"""
+"""What the slots of a block take: protocols of norm, attention and feed-forward."""
 
 from __future__ import annotations
 
@@ -12,9 +8,7 @@ from torch import Tensor
 
 from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import CacheSpec
-from cutaway.core.step import LayerCache, Step
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
+from cutaway.core.step import Step
 from cutaway.kernels.heads import HeadNorm
 
 Cosines = tuple[Tensor, Tensor]  # cosines and sines [T, C'/2] of the step's positions
@@ -67,64 +61,3 @@ class FeedForward(Protocol):
     """Changes each token alone. Shapes: hidden [T, D] -> [T, D]."""
 
     def __call__(self, hidden: Tensor, step: Step, layer: int) -> Tensor: ...
-
-
-@runtime_checkable
-class MayRecord(Protocol):
-    """A part that has a native form, at least for some of its settings."""
-
-    @property
-    def can_record(self) -> bool:
-        """Whether this part, as it is set up, has its native form."""
-        ...
-
-
-@runtime_checkable
-class RecordedNorm(Protocol):
-    """A norm that native operations can apply first."""
-
-    @property
-    def before(self) -> native.Norm:
-        """The norm in the form that native operations take."""
-        ...
-
-
-class RecordedAttention(Protocol):
-    """Attention with a native form."""
-
-    def record(
-        self,
-        tape: Tape,
-        hidden: Tensor,
-        out: Tensor,
-        *,
-        norm: native.Norm,
-        residual: Tensor | None,
-        rotation: native.Rotation,
-        cache: LayerCache,
-        layer: int,
-    ) -> None:
-        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
-        ...
-
-
-class RecordedFeedForward(Protocol):
-    """Feed-forward with a native form."""
-
-    def record(
-        self,
-        tape: Tape,
-        hidden: Tensor,
-        out: Tensor,
-        *,
-        norm: native.Norm,
-        residual: Tensor | None,
-        layer: int,
-    ) -> None:
-        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
-        ...
-
-
-def can_record(part: object) -> bool:
-    """Whether a part can be said in native operations."""
-    return isinstance(part, MayRecord) and part.can_record

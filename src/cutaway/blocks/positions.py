@@ -252,9 +252,10 @@ def angles(
 
     Shapes: positions, declared_lengths [T] -> two of [T, C'/2] in dtype.
     """
-    turned = positions.double()[:, None] * frequencies.inverse(declared_lengths)
-    factor = frequencies.attention_factor
-    return (turned.cos() * factor).to(dtype), (turned.sin() * factor).to(dtype)
+    from cutaway.kernels.rotary import cosines
+
+    inverse = frequencies.inverse(declared_lengths)
+    return cosines(positions, inverse, frequencies.attention_factor, dtype)
 
 
 def _exponents(size: int, device: torch.device) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import torch
@@ -15,14 +15,11 @@ from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.layer_inputs import LayerInputs
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.moe import MixtureOfExperts
-from cutaway.blocks.parts import can_record
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
-from cutaway.core.layout import CacheSpec, group_layers
-from cutaway.core.step import LayerCache, Step
+from cutaway.core.layout import CacheSpec
+from cutaway.core.step import Step
 from cutaway.host.pulse import PULSE
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
 from cutaway.quantize.packed import Packed
 
 
@@ -76,7 +73,7 @@ class Transformer(nn.Module):
         rotations = [
             angles(each, step.positions, step.declared_lengths, wide) for each in self.frequencies
         ]
-        told = None if self.layer_inputs is None else self.layer_inputs(hidden, step)
+        layer_inputs = None if self.layer_inputs is None else self.layer_inputs(hidden, step)
         blocks = [cast(Block, block) for block in self.blocks]
         norms = [block.attention_norm for block in blocks]
         normed = norms[0](hidden) if norms else hidden
@@ -87,7 +84,7 @@ class Transformer(nn.Module):
                 None if turn is None else rotations[turn],
                 step,
                 layer,
-                told=None if told is None else told[:, layer],
+                layer_input=None if layer_inputs is None else layer_inputs[:, layer],
                 next_norm=norms[layer + 1] if layer + 1 < len(norms) else None,
             )
             PULSE.beat()
@@ -111,37 +108,10 @@ class Transformer(nn.Module):
         )
 
     @property
-    def has_native_form(self) -> bool:
-        """Whether every part can be said in native operations, once its weights are packed."""
-        parts = (self.embedding, *self.blocks, self.unembedding)
-        has_room = len(group_layers(self.cache_specs)) <= native.MAX_GROUPS
-        return has_room and self.layer_inputs is None and all(map(can_record, parts))
-
-    @property
-    def can_record(self) -> bool:
-        """Whether the whole step can be said in native operations."""
+    def is_packed(self) -> bool:
+        """Whether native kernels multiply with every linear map and with both tables."""
         weights = [*self._segments(), self.embedding.table, self.unembedding.table]
-        is_packed = all(isinstance(weight, Packed) for weight in weights)
-        return is_packed and self.has_native_form
-
-    def record(
-        self,
-        tape: Tape,
-        caches: Sequence[LayerCache],
-        rotations: Mapping[Frequencies, native.Rotation],
-    ) -> Tensor:
-        """Record forward in native operations; returns the buffer that holds the logits.
-
-        rotations: by each of frequencies, cosines and sines by position, or by token where
-        lengths play a part.
-        """
-        hidden = self.embedding.record(tape)
-        for layer, block in enumerate(self._typed_blocks):
-            frequencies = block.attention.frequencies
-            assert frequencies is not None, "a layer that can be recorded has rotary positions"
-            rotation = rotations[frequencies]
-            hidden = block.record(tape, hidden, rotation, caches[layer], layer)
-        return self.unembedding.record(tape, hidden)
+        return all(isinstance(weight, Packed) for weight in weights)
 
     @property
     def _typed_blocks(self) -> Iterator[Block]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor, nn
 
-from cutaway.blocks.parts import Norm, RecordedNorm
+from cutaway.blocks.parts import Norm
 from cutaway.core.step import Step
-from cutaway.kernels import native
-from cutaway.kernels.capture import Tape
-from cutaway.kernels.native.structs import Rows
+from cutaway.kernels.linear import project
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 
@@ -44,21 +40,5 @@ class Unembedding(nn.Module):
         return self._logits(self.norm(hidden))
 
     def _logits(self, normed: Tensor) -> Tensor:
-        logits = self.table.multiply(normed)
+        logits = project(normed, (self.table,), None)
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
-
-    @property
-    def can_record(self) -> bool:
-        """Whether norm and map have a native form."""
-        return self.cap is None and isinstance(self.norm, RecordedNorm)
-
-    def record(self, tape: Tape, hidden: Tensor) -> Tensor:
-        """The native form; returns the buffer that holds the logits."""
-        table = cast(Packed, self.table).packed
-        wanted = tape.rows("logits.hidden", table.num_columns)
-        logits = tape.rows("logits", table.num_rows)
-        tape.add(native.take(hidden, out=wanted))
-        norm = cast(RecordedNorm, self.norm).before
-        tape.add(native.linear(wanted, [table], out=logits, norm=norm, rows=Rows.LOGITS))
-        tape.show("logits", None, lambda step: logits[: len(step.logit_rows)])
-        return logits

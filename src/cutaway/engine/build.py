@@ -167,9 +167,6 @@ def _loaded(
     with torch.device("meta"):
         transformer = architecture.build()
     transformer.requires_grad_(False)
-    if precision.is_packed and not transformer.has_native_form:
-        # The twin of a packed weight unpacks it at every product: torch is quicker with floats.
-        precision = replace(precision, is_packed=False, keeps_quantized=True)
     targets, optional = architecture.targets(layout), architecture.optional(layout)
     if isinstance(source, QuantizedWeights):
         optional |= source.spare

@@ -32,7 +32,7 @@ from cutaway.engine.fingerprints import fingerprints
 from cutaway.engine.follow import Follower
 from cutaway.engine.memory import pages_of
 from cutaway.engine.model import LoadedModel
-from cutaway.engine.native import can_record
+from cutaway.engine.native import is_recorded
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
@@ -106,7 +106,7 @@ class Engine:
             page_size=config.page_size,
             dtype=model.cache_dtype,
             device=model.device,
-            is_native=can_record(model),
+            is_native=is_recorded(model),
         )
         self.max_length = min(model.facts.max_length, self.cache.capacity_tokens)
         self.runner = runner_of(model, pool, config=config, max_length=self.max_length)
@@ -116,7 +116,7 @@ class Engine:
                 max_sequences=config.max_sequences,
                 max_tokens_per_step=config.max_tokens_per_step,
                 prefill_chunk=config.prefill_chunk,
-                max_prompt_tokens=_NATIVE_PROMPT_TOKENS if can_record(model) else None,
+                max_prompt_tokens=_NATIVE_PROMPT_TOKENS if is_recorded(model) else None,
             ),
             self.cache,
         )
@@ -154,7 +154,7 @@ class Engine:
         No answer may be under way: it would have begun under other weights than it ends.
         """
         assert not self.has_work and not self._answers, "an answer has one version of weights"
-        assert not can_record(self.model), "packed weights are copies; they are never trained"
+        assert not is_recorded(self.model), "packed weights are copies; they are never trained"
         self._admission.renew()
         if self.ledger is not None:
             self.ledger.forget()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Step
 from cutaway.engine.model import LoadedModel
-from cutaway.kernels.capture import PAGE_DTYPES, Rotation, Tape
+from cutaway.kernels.capture import Tape
 
 
-def can_record(model: LoadedModel) -> bool:
-    """Whether native kernels can run the model's steps over a cache of its dtype."""
-    return model.transformer.can_record and model.cache_dtype in PAGE_DTYPES
+def is_recorded(model: LoadedModel) -> bool:
+    """Whether the model's steps are recorded: all that it multiplies with is packed.
+
+    Whatever else has no native form, such as pages of another dtype, runs in torch as a part of it.
+    """
+    return model.transformer.is_packed
 
 
 class NativeSteps:
@@ -34,30 +35,32 @@ class NativeSteps:
         keeps: bool = False,
     ) -> None:
         self.keeps = keeps
-        self._tape = Tape(num_tokens=num_tokens, num_rows=num_tokens, keeps=keeps)
-        self._rotations = {
-            each: _rotation(each, num_tokens=num_tokens, max_length=max_length)
-            for each in model.frequencies
-        }
-        self._logits = model.record(self._tape, caches, self._rotations)
+        self._tape = Tape(
+            model,
+            caches,
+            num_tokens=num_tokens,
+            num_rows=num_tokens,
+            max_length=max_length,
+            keeps=keeps,
+        )
+        self._logits = self._tape.result
         self._wanted = self._logits[:1]
-        # Angles of a step's own lengths are computed in torch, from its tensors.
-        self.takes_numbers = not any(each.is_by_token for each in self._rotations.values())
+        self.takes_numbers = self._tape.takes_numbers
+        # What torch sums may hang on the step's shape.
+        self.kernel = "native" if self._tape.is_native else "native and torch"
+
+    @property
+    def torch_calls(self) -> tuple[str, ...]:
+        """The names of operations that have no native form here, in order."""
+        return self._tape.torch_calls
 
     def run(self, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run."""
-        for frequencies, rotation in self._rotations.items():
-            if rotation.is_by_token:
-                cos, sin = angles(frequencies, step.positions, step.declared_lengths, torch.float32)
-                count = len(step.token_ids)
-                rotation.cos[:count].copy_(cos)
-                rotation.sin[:count].copy_(sin)
         self._tape.run(step)
         return self._rows(step.logit_rows.shape[0])
 
     def run_numbers(self, numbers: Numbers) -> Tensor:
         """The same of a step without a sink, for which no tensor is made."""
-        assert self.takes_numbers, "angles of each token are computed from a step's tensors"
         self._tape.run_numbers(numbers)
         return self._rows(len(numbers.logit_rows))
 
@@ -69,15 +72,3 @@ class NativeSteps:
     def time(self, step: Step) -> dict[str, float]:
         """Run a step and give the seconds of each kind of operation."""
         return self._tape.time(step)
-
-
-def _rotation(frequencies: Frequencies, *, num_tokens: int, max_length: int) -> Rotation:
-    """Cosines and sines of every position, or room for those of a step's tokens."""
-    inverse = frequencies.inverse(torch.tensor([1, max_length]))
-    # One row of frequencies for all lengths: then angles depend on the position alone.
-    if len(inverse) > 1:
-        room = torch.zeros(2, num_tokens, inverse.shape[1])
-        return Rotation(room[0], room[1], is_by_token=True)
-    positions = torch.arange(max_length)
-    cos, sin = angles(frequencies, positions, positions, torch.float32)
-    return Rotation(cos.contiguous(), sin.contiguous())

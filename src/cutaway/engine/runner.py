@@ -14,7 +14,7 @@ from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.model import LoadedModel
-from cutaway.engine.native import NativeSteps, can_record
+from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.host.pulse import PULSE
 
 
@@ -74,7 +74,7 @@ class Runner:
         Shapes: [R, V], valid until the next forward.
         """
         if self._native is not None and sink is None:
-            self.kernel = "native"  # hardly an operation of torch: entering a mode would cost more
+            self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
                 return self._native.run_numbers(numbers)
             return self._native.run(self._step(numbers))
@@ -83,7 +83,7 @@ class Runner:
     @torch.inference_mode()
     def _forward_with_torch(self, numbers: Numbers, sink: Sink | None) -> Tensor:
         if self._native is not None and self._native.keeps:
-            self.kernel = "native"
+            self.kernel = self._native.kernel
             return self._native.run(self._step(numbers, sink))
         if self._graphs is not None and self._graphs.fits(numbers):
             self.kernel = "graph"
@@ -116,7 +116,7 @@ def runner_of(
     is_plain:   runs modules whatever there is, so that a sink may change values.
     """
     native = None
-    if can_record(model) and not is_plain:
+    if is_recorded(model) and not is_plain:
         native = NativeSteps(
             model.transformer,
             pool.layers,

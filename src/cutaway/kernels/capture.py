@@ -1,101 +1,339 @@
-"""A forward recorded once and replayed: buffers with room for the largest step, and native calls.
+"""A forward recorded once and replayed: buffers for the largest step, and what fills them.
 
 What CUDA graphs are to a GPU this is to a CPU; but the number of rows is read at run time, so one
-recording serves every step.
+recording serves every step. Native operations that follow one another are one program; what has no
+native form runs in torch between two of them, over the same buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 
-from cutaway.core.step import Numbers, Step
-from cutaway.kernels.native import NativeStep, Operation, Program, Rotation, is_available, room
+from cutaway.core.step import LayerCache, Numbers, Step
+from cutaway.kernels.lowering import Lowered, NativeCall, lower
+from cutaway.kernels.native import NativeStep, Operation, Program, is_available, room
 from cutaway.kernels.native.library import num_operations, set_num_threads
 from cutaway.kernels.native.pages import PAGE_DTYPES
+from cutaway.kernels.recording import (
+    PAGES,
+    ROWS,
+    SEQUENCES,
+    SYMBOLS,
+    TOKENS,
+    Call,
+    Recorded,
+    Recording,
+    map_leaves,
+    tap,
+)
 
-__all__ = ["PAGE_DTYPES", "Rotation", "Tape", "is_available", "num_operations", "set_num_threads"]
+__all__ = ["PAGE_DTYPES", "Tape", "is_available", "num_operations", "set_num_threads"]
 
 
-@dataclass(frozen=True)
-class _Shown:
+@dataclass(slots=True)
+class _Run:
+    """A step while it runs: what torch made of it so far, by place."""
+
+    step: Step
+    native: NativeStep
+    values: list[Any]
+    sizes: dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _TorchCall:
+    """One call of torch: its arguments from the run, its results to places or buffers."""
+
     name: str
-    layer: int | None
-    read: Callable[[Step], Tensor]
+    run: Callable[[_Run], None]
 
 
 class Tape:
-    """Native operations in order, and the buffers between them.
+    """A recorded forward.
 
     num_tokens, num_rows: the most tokens and logit rows of a step.
-    keeps:     whether every layer has buffers of its own, so that all values of a step can be
-               read after it. Otherwise layers share them, which keeps them in a CPU's cache.
+    max_length: positions are below it.
+    keeps:      whether taps are there for a sink. Every value that one reads is made then, and has
+                a buffer of its own; otherwise layers share them, which keeps them in a CPU's cache.
     """
 
-    def __init__(self, *, num_tokens: int, num_rows: int, keeps: bool = False) -> None:
-        self._sizes = {"tokens": num_tokens, "rows": num_rows}
+    def __init__(
+        self,
+        forward: Callable[[Step], Tensor],
+        caches: tuple[LayerCache, ...],
+        *,
+        num_tokens: int,
+        num_rows: int,
+        max_length: int,
+        keeps: bool = False,
+    ) -> None:
+        self._sizes = {TOKENS: num_tokens, ROWS: num_rows}
         self._keeps = keeps
-        self._buffers: dict[tuple[str, int | None], Tensor] = {}
-        self._program = Program()
-        self._shown: list[_Shown] = []
-        self.num_tokens = num_tokens
+        recording = Recording.over(caches, is_tapped=keeps)
+        with torch.no_grad():
+            result = forward(recording.step)
+        assert isinstance(result, Recorded), "a forward's result hangs on its step"
+        self._step = recording.step
+        calls = lower(recording, result, max_length=max_length)
+        self._buffers = _buffers(calls, result, self._sizes, shares=not keeps)
+        self._places: dict[Recorded, int] = {}
+        self._parts: list[Program | _TorchCall] = []
+        last = _last_readers(calls)
+        for call in calls:
+            if isinstance(call, NativeCall):
+                self._add(call.make(self._room))
+            elif not (call.is_view and self._is_in_buffer(call.values[0])):
+                freed = [
+                    self._place(each)
+                    for each in dict.fromkeys(call.reads())
+                    if last[each] is call and each.read is None and not self._is_in_buffer(each)
+                ]
+                self._parts.append(self._torch_call(call, freed))
+        self.result = self._room(result)
+        only = self._parts[0] if len(self._parts) == 1 else None
+        self._program = only if isinstance(only, Program) else None
 
     @property
-    def buffers(self) -> Mapping[tuple[str, int | None], Tensor]:
-        """By name and layer; only the first rows of a step mean anything."""
-        return self._buffers
+    def is_native(self) -> bool:
+        """Whether all but taps and sums is native: results are free of the step's shape."""
+        return {tap.__name__, "add"}.issuperset(self.torch_calls)
 
-    def tokens(self, name: str, width: int, layer: int | None = None) -> Tensor:
-        """A buffer with a row per token. Shapes: [T, width] float32."""
-        return self._buffer(name, "tokens", width, layer)
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether a step without a sink runs without any tensor of its own."""
+        return self._program is not None
 
-    def rows(self, name: str, width: int) -> Tensor:
-        """A buffer with a row per wanted logit row. Shapes: [R, width] float32."""
-        return self._buffer(name, "rows", width, None)
-
-    def add(self, operation: Operation) -> None:
-        """Append one operation to the program."""
-        self._program.add(operation)
-
-    def show(self, name: str, layer: int | None, read: Callable[[Step], Tensor]) -> None:
-        """Say how a tap's value is read from buffers or pages once a step has run.
-
-        Where layers share buffers nothing could be read then, and nothing is noted.
-        """
-        if self._keeps:
-            self._shown.append(_Shown(name, layer, read))
+    @property
+    def torch_calls(self) -> tuple[str, ...]:
+        """The names of what runs in torch, in order."""
+        return tuple(part.name for part in self._parts if isinstance(part, _TorchCall))
 
     def run(self, step: Step) -> None:
         """Replay for one step; returns when all threads are done.
 
-        A sink is told afterwards what the taps saw; it may read, and change nothing.
+        A sink is told what the taps see when they see it, as by the forward itself.
         """
-        self._program.run(NativeStep.of(step))
-        if step.sink is not None:
-            assert self._keeps, "what a sink reads is kept"
-            for shown in self._shown:
-                step.tap(shown.name, shown.read(step), shown.layer)
+        native = NativeStep.of(step)
+        if self._program is not None:
+            self._program.run(native)
+            return
+        assert step.sink is None or self._keeps, "what a sink reads is kept"
+        run = self._begin(step, native)
+        with torch.inference_mode():
+            for part in self._parts:
+                if isinstance(part, Program):
+                    part.run(native)
+                else:
+                    part.run(run)
 
     def run_numbers(self, numbers: Numbers) -> None:
         """Replay for one step that nobody watches."""
+        assert self._program is not None, "what runs in torch reads a step's tensors"
         self._program.run(NativeStep.of_numbers(numbers))
 
     def time(self, step: Step) -> dict[str, float]:
         """Replay and give the seconds of each kind of operation."""
         seconds: dict[str, float] = {}
-        for code, nanoseconds in zip(
-            self._program.codes, self._program.time(NativeStep.of(step)), strict=True
-        ):
-            name = code.name.lower()
-            seconds[name] = seconds.get(name, 0.0) + nanoseconds * 1e-9
+        native = NativeStep.of(step)
+        run = self._begin(step, native)
+        with torch.inference_mode():
+            for part in self._parts:
+                if isinstance(part, _TorchCall):
+                    began = time.perf_counter()
+                    part.run(run)
+                    spent = time.perf_counter() - began
+                    seconds[part.name] = seconds.get(part.name, 0.0) + spent
+                    continue
+                for code, nanoseconds in zip(part.codes, part.time(native), strict=True):
+                    name = code.name.lower()
+                    seconds[name] = seconds.get(name, 0.0) + nanoseconds * 1e-9
         return seconds
 
-    def _buffer(self, name: str, rows: str, width: int, layer: int | None) -> Tensor:
-        key = (name, layer if self._keeps else None)
-        if key not in self._buffers:
-            self._buffers[key] = room(self._sizes[rows], width)
-        buffer = self._buffers[key]
-        assert buffer.shape[1] == width, f"the buffer {name} has one width"
-        return buffer
+    def _begin(self, step: Step, native: NativeStep) -> _Run:
+        pages = max((group.page_table.shape[1] for group in step.groups), default=0)
+        sizes = {
+            TOKENS: step.token_ids.shape[0],
+            ROWS: step.logit_rows.shape[0],
+            SEQUENCES: step.context_lengths.shape[0],
+            PAGES: pages,
+        }
+        return _Run(step, native, [None] * len(self._places), sizes)
+
+    def _add(self, operations: Iterable[Operation]) -> None:
+        if not self._parts or not isinstance(self._parts[-1], Program):
+            self._parts.append(Program())
+        for operation in operations:
+            cast(Program, self._parts[-1]).add(operation)
+
+    def _is_in_buffer(self, value: Recorded) -> bool:
+        return value.root in self._buffers
+
+    def _room(self, value: Recorded) -> Tensor:
+        """A value's part of its root's buffer, with room for the largest step."""
+        buffer = self._buffers[value.root]
+        shape = (len(buffer), *value.shape[1:])
+        return buffer.as_strided(shape, value.stride(), buffer.storage_offset() + _start(value))
+
+    def _torch_call(self, call: Call, freed: Sequence[int]) -> _TorchCall:
+        """freed: places whose values nothing reads after this call."""
+        args, kwargs = self._bound(call.args), self._bound(dict(call.kwargs))
+        function, keep = call.function, self._kept(call.results)
+        if function is tap:
+
+            def tell(run: _Run) -> None:
+                name, value, layer = args(run)
+                tap(name, value, layer, run.step)
+
+            return _TorchCall(tap.__name__, tell)
+
+        def run_it(run: _Run) -> None:
+            keep(run, function(*args(run), **kwargs(run)))
+            for place in freed:
+                run.values[place] = None
+
+        return _TorchCall(getattr(function, "__name__", "call"), run_it)
+
+    def _kept(self, results: Any) -> Callable[[_Run, Any], None]:
+        """What puts results where those who read them look."""
+        if isinstance(results, Recorded):
+            return self._put(results)
+        parts = cast("Sequence[Any]", results if isinstance(results, tuple | list) else ())
+        puts = [
+            (index, self._put(each))
+            for index, each in enumerate(parts)
+            if isinstance(each, Recorded)
+        ]
+
+        def keep(run: _Run, made: Any) -> None:
+            for index, put in puts:
+                put(run, made[index])
+
+        return keep
+
+    def _put(self, value: Recorded) -> Callable[[_Run, Tensor], None]:
+        if self._is_in_buffer(value):
+            narrow = self._narrowed(value)
+
+            def copy(run: _Run, made: Tensor) -> None:
+                narrow(run).copy_(made)
+
+            return copy
+        place = self._place(value)
+
+        def put(run: _Run, made: Tensor) -> None:
+            run.values[place] = made
+
+        return put
+
+    def _place(self, value: Recorded) -> int:
+        return self._places.setdefault(value, len(self._places))
+
+    def _bound(self, tree: Any) -> Callable[[_Run], Any]:
+        """Nested arguments, to be filled from a run."""
+        makers: list[Callable[[_Run], Any]] = []
+
+        def leaf(value: Any) -> Any:
+            maker = self._maker(value)
+            if maker is None:
+                return value
+            makers.append(maker)
+            return _Hole(len(makers) - 1)
+
+        template = map_leaves(tree, leaf)
+        if not makers:
+            return lambda _: template
+
+        def fill(run: _Run) -> Any:
+            def filled(each: Any) -> Any:
+                return makers[each.index](run) if type(each) is _Hole else each
+
+            return map_leaves(template, filled)
+
+        return fill
+
+    def _maker(self, value: Any) -> Callable[[_Run], Any] | None:
+        """What gives an argument at run time; None where it is the same for every step."""
+        if isinstance(value, Recorded):
+            if value.read is not None:
+                read = value.read
+                return lambda run: read(run.step)
+            if self._is_in_buffer(value):
+                return self._narrowed(value)
+            place = self._place(value)
+            return lambda run: run.values[place]
+        if value is self._step:
+            return lambda run: run.step
+        if value is self._step.plan:
+            return lambda run: run.step.plan
+        if isinstance(value, slice):
+            bounds = cast("slice[Any, Any, Any]", value)
+            fill = self._bound((bounds.start, bounds.stop, bounds.step))
+            return lambda run: slice(*fill(run))
+        if type(value) is int and value in SYMBOLS:
+            return lambda run: run.sizes[value]
+        return None
+
+    def _narrowed(self, value: Recorded) -> Callable[[_Run], Tensor]:
+        """A value's rows of the step that runs."""
+        buffer, symbol = self._buffers[value.root], value.root.shape[0]
+        dimension = list(value.shape).index(symbol)
+        shape = [self._sizes[symbol] if i == dimension else n for i, n in enumerate(value.shape)]
+        whole = buffer.as_strided(shape, value.stride(), buffer.storage_offset() + _start(value))
+        return lambda run: whole.narrow(dimension, 0, run.sizes[symbol])
+
+
+@dataclass(frozen=True)
+class _Hole:
+    index: int
+
+
+def _start(value: Recorded) -> int:
+    return int(value.meta.storage_offset())
+
+
+def _buffers(
+    calls: Sequence[Lowered], result: Recorded, sizes: dict[int, int], *, shares: bool
+) -> dict[Recorded, Tensor]:
+    """Buffers of the values that native operations read and write, by their roots.
+
+    shares: one that nothing reads any more takes the next value of its size.
+    """
+    native: set[Recorded] = {result.root}
+    last: dict[Recorded, int] = {}
+    for index, call in enumerate(calls):
+        if isinstance(call, NativeCall):
+            native.update(each.root for each in (*call.reads, *call.writes))
+        for each in _touched(call):
+            last[each.root] = index
+    last[result.root] = len(calls)
+    buffers: dict[Recorded, Tensor] = {}
+    free: dict[tuple[int, int], list[Tensor]] = {}
+    for index, call in enumerate(calls):
+        roots = dict.fromkeys(each.root for each in _touched(call))
+        for root in roots:
+            if root not in native or root in buffers:
+                continue
+            symbol, width = root.shape[0], root.shape[1:].numel()
+            rooms = free.get((symbol, width))
+            buffers[root] = rooms.pop() if rooms else room(sizes[symbol], width)
+        for root in roots:
+            if shares and root in buffers and last[root] == index:
+                key = (root.shape[0], root.shape[1:].numel())
+                free.setdefault(key, []).append(buffers[root])
+    return buffers
+
+
+def _last_readers(calls: Sequence[Lowered]) -> dict[Recorded, Lowered]:
+    return {each: call for call in calls if isinstance(call, Call) for each in call.reads()}
+
+
+def _touched(call: Lowered) -> tuple[Recorded, ...]:
+    if isinstance(call, NativeCall):
+        return (*call.reads, *call.writes)
+    return (*call.reads(), *call.values)

@@ -1,8 +1,8 @@
 """Which form of an operation runs: the one rule, by device, dtype and what is asked.
 
 Every folder of kernels/ that has a file triton.py beside its plain.py asks here. The plain form is
-the definition: it takes everything, and alone is differentiable. Native kernels for CPUs are not
-chosen call by call: a model is recorded in them as a whole (kernels/capture.py).
+the definition: it takes everything, and alone is differentiable. Native kernels for CPUs are chosen
+when a forward is recorded: kernels/lowering has the table of their forms, by operation.
 """
 
 from __future__ import annotations

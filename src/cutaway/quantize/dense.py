@@ -31,6 +31,11 @@ class DenseWeight(nn.Module):
         weight.weight = nn.Parameter(matrix, requires_grad=matrix.requires_grad)
         return weight
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix, N."""
+        return len(self.weight)
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         if self.product_dtype is not None:

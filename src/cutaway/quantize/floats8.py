@@ -67,6 +67,11 @@ class KeptFloats8(nn.Module):
         self.register_buffer("values", matrix.values.contiguous())
         self.register_buffer("quant_scale", matrix.quant_scale.contiguous())
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix, N."""
+        return len(self.values)
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         return linear(x, self.dense().to(x.dtype))

@@ -122,6 +122,11 @@ class KeptIntegers(nn.Module):
         self.register_buffer("zero", matrix.zero.contiguous())
         self.register_buffer("group_of_column", matrix.group_of_column)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix, N."""
+        return len(self.quants)
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         return linear(x, self.dense().to(x.dtype))

@@ -41,6 +41,11 @@ class Packed(nn.Module):
             matrix, kind = matrix.to(torch.float32), Kind.F32
         return cls(PackedWeight.from_matrix(matrix, kind, row_order=row_order))
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix, N."""
+        return self.packed.num_rows
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         matrix = self.dense() if self.unpacked is None else self.unpacked

@@ -13,6 +13,11 @@ from cutaway.quantize.packed import Packed
 class Weight(Protocol):
     """A matrix of N rows and K columns in some storage scheme."""
 
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        ...
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         ...

@@ -15,7 +15,7 @@ from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
 from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.model import LoadedModel
-from cutaway.engine.native import can_record
+from cutaway.engine.native import is_recorded
 from cutaway.engine.runner import runner_of
 from cutaway.replay.plan import ReplayPlan, Run
 from cutaway.trace.records import Origin
@@ -50,7 +50,7 @@ class Replay:
             page_size=config.page_size,
             dtype=model.cache_dtype,
             device=model.device,
-            is_native=can_record(model),
+            is_native=is_recorded(model),
         )
         self._runner = runner_of(
             model,

@@ -39,7 +39,7 @@ def keep_weights(
     """The same for torch: matrices that multiply as they are stored; the rest is load_weights'."""
 
     def keep(source: WeightSource, name: str, target: Target) -> nn.Module | None:
-        stored = source.quantized(name)
+        stored = None if target.is_transposed else source.quantized(name)
         kept = None if stored is None else stored.kept(_row_order(target))
         return None if kept is None else kept.to(device)
 
@@ -78,19 +78,22 @@ def _replace(
 
 
 def _can_pack(target: Target) -> bool:
-    """A part of a stack stays numbers, as do a matrix that lies across and stacked biases."""
+    """A part of a stack stays numbers, as do stacked biases."""
     is_matrix = len(target.shape) == 2 and target.parameter.endswith(".weight")
-    return is_matrix and not target.is_transposed and not target.part
+    return is_matrix and not target.part
 
 
 def _pack(source: WeightSource, name: str, target: Target) -> Packed:
     order = _row_order(target)
     stored = source.quantized(name)
-    packed = None if stored is None else stored.packed(order)
+    packed = None if stored is None or target.is_transposed else stored.packed(order)
     if packed is not None:
         return packed
+    matrix = source.tensor(name)
+    if target.is_transposed:
+        matrix = matrix.T.contiguous()
     # What no layout holds by its integers widens to 8 bits; floats stay what they are.
-    return Packed.of(source.tensor(name), row_order=order, widens=stored is not None)
+    return Packed.of(matrix, row_order=order, widens=stored is not None)
 
 
 def _row_order(target: Target) -> Tensor | None:

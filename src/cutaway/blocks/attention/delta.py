@@ -22,6 +22,7 @@ from cutaway.core.step import ShapePlan, Step
 from cutaway.kernels.delta import delta_rule, short_convolution, unit_rows
 from cutaway.kernels.elementwise import sigmoid, softplus
 from cutaway.kernels.gate import silu_gate
+from cutaway.kernels.recording import operation
 
 
 class Read(NamedTuple):
@@ -117,12 +118,7 @@ class DeltaLayer(nn.Module):
         """
         inputs, gate, *rates = self.reader(hidden)
         rate, decay = self._rates(*rates)
-        mixed = torch.cat(
-            [
-                self._run(row, inputs[now], decay[now], rate[now], step, layer)
-                for row, now in enumerate(_spans(step.plan))
-            ]
-        )
+        mixed = run_sequences(inputs, decay, rate, self, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed.to(hidden.dtype), layer)  # [T, H, V]
         return self.output(silu_gate(gate, self.norm(mixed)).flatten(1))
 
@@ -132,10 +128,13 @@ class DeltaLayer(nn.Module):
         speed = softplus(speed.to(wide) + self.decay_bias.to(wide))
         return sigmoid(rate.to(wide)), (-self.decay_log.to(wide).exp() * speed).exp()
 
-    def _run(
+    def run(
         self, row: int, inputs: Tensor, decay: Tensor, rate: Tensor, step: Step, layer: int
     ) -> Tensor:
-        """One sequence's new tokens, from the state before them. Shapes: -> [T, H, V]."""
+        """One sequence's new tokens, from the state before them.
+
+        Shapes: inputs [T, channels], decay, rate [T, H] -> [T, H, V].
+        """
         sizes, count = self.sizes, len(inputs)
         start = step.plan.context_lengths[row] - count
         state, earlier = self._before(row, start, decay, step, layer)
@@ -191,6 +190,28 @@ class DeltaLayer(nn.Module):
         page = step.groups[cache.group].page_table[row, (end - 1) // cache.page_size]
         cache.fields["state"][page] = state.to(cache.fields["state"].dtype)
         cache.fields["inputs"][page] = inputs.to(cache.fields["inputs"].dtype)
+
+
+def _mixed(inputs: Tensor, decay: Tensor, rate: Tensor, layer: DeltaLayer, *_: object) -> Tensor:
+    del rate
+    sizes = layer.sizes
+    return decay.new_empty((len(inputs), sizes.num_value_heads, sizes.value_size))
+
+
+@operation(shape_of=_mixed, has_effect=True)
+def run_sequences(
+    inputs: Tensor, decay: Tensor, rate: Tensor, module: DeltaLayer, step: Step, layer: int
+) -> Tensor:
+    """Run each sequence's tokens through its state, one after the other.
+
+    Shapes: inputs [T, channels], decay, rate [T, H] -> [T, H, V].
+    """
+    return torch.cat(
+        [
+            module.run(row, inputs[now], decay[now], rate[now], step, layer)
+            for row, now in enumerate(_spans(step.plan))
+        ]
+    )
 
 
 def _gates(rows: Tensor, sizes: DeltaShape) -> Tensor:

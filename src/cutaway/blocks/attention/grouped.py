@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
-from cutaway.blocks.parts import Cosines, HeadsNorm, Norm, RecordedNorm
+from cutaway.blocks.parts import Cosines, HeadsNorm, Norm
 from cutaway.blocks.positions import Frequencies
-from cutaway.core.layout import FULL, CacheSpec, Extent, Window, grouped_cache_spec
+from cutaway.core.layout import FULL, CacheSpec, Extent, grouped_cache_spec
 from cutaway.core.step import LayerCache, Step
-from cutaway.kernels import native
 from cutaway.kernels.attention import (
     Scoring,
     attention,
@@ -21,7 +20,6 @@ from cutaway.kernels.attention import (
     paged_attention,
     trainable_attention,
 )
-from cutaway.kernels.capture import Tape
 from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.heads import HeadNorm, is_fused, turn_and_store
@@ -156,9 +154,9 @@ class GroupedAttention(nn.Module):
         if step.sink is not None:
             for name, pages in (("key", key_pages), ("value", value_pages)):
                 stored = pages.flatten(0, 1)[slots]
-                told = step.tap(f"blocks.attention.{name}", stored, layer)
-                if told is not stored:
-                    store(pages, told, slots)
+                seen = step.tap(f"blocks.attention.{name}", stored, layer)
+                if seen is not stored:
+                    store(pages, seen, slots)
         mixed = self._over_pages(query, step, cache)
         return step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
 
@@ -210,88 +208,6 @@ class GroupedAttention(nn.Module):
         output = self.output.dense().to(mixed.dtype)
         return torch.einsum("thc,dhc->thd", mixed, output.view(-1, *mixed.shape[1:]))
 
-    @property
-    def can_record(self) -> bool:
-        """Whether every setting has a native form."""
-        norms = [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
-        keeps_first = isinstance(self.extent, Window) and self.extent.sinks > 0
-        has_heads = all(isinstance(norm, RecordedNorm) for norm in norms)
-        has_heads = has_heads and self.head_size <= native.MOST_HEAD_SIZE
-        has_values = self.value_norm is None and len(self.qkv.rows) != 2
-        has_scores = self.sinks is None and not keeps_first and not self.has_gate
-        has_keys = self.source is None and self.frequencies is not None
-        is_fused = self.over_pages is paged_attention
-        return has_heads and has_values and has_scores and has_keys and is_fused
-
-    def record(
-        self,
-        tape: Tape,
-        hidden: Tensor,
-        out: Tensor,
-        *,
-        norm: native.Norm,
-        residual: Tensor | None,
-        rotation: native.Rotation,
-        cache: LayerCache,
-        layer: int,
-    ) -> None:
-        """out = residual + forward(norm(hidden)) in native operations; out may be hidden."""
-        width = self.num_heads * self.head_size
-        qkv = tape.tokens("attention.qkv", width + 2 * self.num_groups * self.head_size, layer)
-        mixed = tape.tokens("attention.mixed", width, layer)
-        self.qkv.record(tape, hidden, qkv, norm=norm)
-        window = self.extent.width if isinstance(self.extent, Window) else None
-        pages = native.Pages(
-            cache.fields["key"],
-            cache.fields["value"],
-            cache.group,
-            cache.scales("key"),
-            cache.scales("value"),
-        )
-        tape.add(
-            native.attention(
-                qkv,
-                pages,
-                num_heads=self.num_heads,
-                rotation=rotation,
-                out=mixed,
-                scoring=native.Scoring(self.softmax_scale, self.cap, window),
-                query_norm=_recorded(self.query_norm),
-                key_norm=_recorded(self.key_norm),
-            )
-        )
-        self._show(tape, layer, qkv=qkv, mixed=mixed, rotation=rotation, cache=cache)
-        self.output.record(tape, mixed, out, residual=residual)
-
-    def _show(
-        self,
-        tape: Tape,
-        layer: int,
-        *,
-        qkv: Tensor,
-        mixed: Tensor,
-        rotation: native.Rotation,
-        cache: LayerCache,
-    ) -> None:
-        """The taps of forward; queries are turned again, since the kernel keeps them nowhere."""
-        width, shape = self.num_heads * self.head_size, (-1, self.num_heads, self.head_size)
-
-        def query(step: Step) -> Tensor:
-            heads = qkv[: step.num_tokens, :width].reshape(shape)
-            heads = heads if self.query_norm is None else self.query_norm(heads)
-            rows = slice(step.num_tokens) if rotation.is_by_token else step.positions
-            return rotate(heads, rotation.cos[rows], rotation.sin[rows])
-
-        def stored(field: str) -> Callable[[Step], Tensor]:
-            return lambda step: cache.read(field, step.groups[cache.group].slots)
-
-        tape.show("blocks.attention.query", layer, query)
-        tape.show("blocks.attention.key", layer, stored("key"))
-        tape.show("blocks.attention.value", layer, stored("value"))
-        tape.show(
-            "blocks.attention.mixed", layer, lambda step: mixed[: step.num_tokens].view(shape)
-        )
-
     def _alone(
         self, query: Tensor, own: tuple[Tensor, Tensor] | None, step: Step, layer: int
     ) -> Tensor:
@@ -342,7 +258,3 @@ class GroupedAttention(nn.Module):
 
 def _of_heads(norm: Norm | None) -> HeadNorm | None:
     return None if norm is None else cast(HeadsNorm, norm).of_heads
-
-
-def _recorded(norm: Norm | None) -> native.Norm | None:
-    return None if norm is None else cast(RecordedNorm, norm).before

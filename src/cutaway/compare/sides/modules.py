@@ -48,11 +48,7 @@ def change_modules(source: Source, change: Change, base: Side) -> Pair:
     else:
         variant = with_experts(model, change.whole(least=1, most=INT64_MAX))
     other = replace(base, engine=second_engine(source, variant, engine.config))
-    if variant.transformer.can_record == model.transformer.can_record:
-        return Pair(base, other, forced=source.token_ids)
-    # Both as modules, so that nothing but the change tells them apart.
-    plain, other = (replace(each, sink_of=lambda: change_nothing) for each in (base, other))
-    return Pair(plain, other, forced=source.token_ids)
+    return Pair(base, other, forced=source.token_ids)
 
 
 def _attention(source: Source, change: Change, base: Side) -> Pair:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cutaway.core.layout import FULL, Extent
 from cutaway.core.step import ShapePlan
-from cutaway.kernels.attention import plain
-from cutaway.kernels.attention.naive import naive_paged_attention
-from cutaway.kernels.attention.plain import SEGMENT, Scoring, attention, paged_latent_attention
+from cutaway.kernels.attention import naive, plain
+from cutaway.kernels.attention.plain import SEGMENT, Scoring, attention
 from cutaway.kernels.attention.trainable import trainable_attention
 from cutaway.kernels.dispatch import MOST_HEAD_SIZE, uses_triton
+from cutaway.kernels.recording import operation
 
 __all__ = [
     "SEGMENT",
@@ -26,6 +27,18 @@ __all__ = [
 ]
 
 
+def _mixed(query: Tensor, keys: Tensor, values: Tensor, **_: Any) -> Tensor:
+    """A result without numbers. Shapes: query [T, H, C], values [..., W] -> [T, H, W]."""
+    del keys
+    return query.new_empty((*query.shape[:-1], values.shape[-1]))
+
+
+def _latent_mixed(query: Tensor, latent: Tensor, rotary: Tensor, **_: Any) -> Tensor:
+    del rotary
+    return query.new_empty((*query.shape[:-1], latent.shape[-1]))
+
+
+@operation(shape_of=_mixed)
 def paged_attention(
     query: Tensor,
     key_pages: Tensor,
@@ -77,4 +90,39 @@ def paged_attention(
         sinks=sinks,
         key_scales=key_scales,
         value_scales=value_scales,
+    )
+
+
+@operation(shape_of=_mixed)
+def naive_paged_attention(
+    query: Tensor, key_pages: Tensor, value_pages: Tensor, **given: Any
+) -> Tensor:
+    """See naive.naive_paged_attention."""
+    return naive.naive_paged_attention(query, key_pages, value_pages, **given)
+
+
+@operation(shape_of=_latent_mixed)
+def paged_latent_attention(
+    query: Tensor,
+    latent_pages: Tensor,
+    rotary_pages: Tensor,
+    *,
+    page_table: Tensor,
+    context_lengths: Tensor,
+    plan: ShapePlan,
+    softmax_scale: float,
+    latent_scales: Tensor | None = None,
+    rotary_scales: Tensor | None = None,
+) -> Tensor:
+    """See plain.paged_latent_attention."""
+    return plain.paged_latent_attention(
+        query,
+        latent_pages,
+        rotary_pages,
+        page_table=page_table,
+        context_lengths=context_lengths,
+        plan=plan,
+        softmax_scale=softmax_scale,
+        latent_scales=latent_scales,
+        rotary_scales=rotary_scales,
     )

@@ -20,30 +20,37 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from cutaway.kernels.recording import operation
+
 _WIDEST_SUM = 2**15 - 1  # entries of a row; a longer one torch may share out among threads
 _PART = 2**12
 
 
+@operation()
 def sigmoid(x: Tensor) -> Tensor:
     """Return 1 / (1 + e^-x). Shapes: [...]."""
     return _apply(_SIGMOID, x)
 
 
+@operation()
 def silu(x: Tensor) -> Tensor:
     """Return x * sigmoid(x). Shapes: [...]."""
     return _apply(_SILU, x)
 
 
+@operation()
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + e^x). Shapes: [...]."""
     return _apply(_SOFTPLUS, x)
 
 
+@operation()
 def gelu(x: Tensor) -> Tensor:
     """Return x / 2 * (1 + erf(x / sqrt(2))). Shapes: [...]."""
     return _apply(_GELU, x)
 
 
+@operation()
 def gelu_tanh(x: Tensor) -> Tensor:
     """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))). Shapes: [...].
 
@@ -58,6 +65,7 @@ def power(base: Tensor | float, exponent: Tensor | float) -> Tensor:
     return torch.as_tensor(exponent * logarithm, dtype=torch.float64).exp()
 
 
+@operation()
 def row_sum(x: Tensor) -> Tensor:
     """The sum of each row, in an order that hangs on its length alone.
 

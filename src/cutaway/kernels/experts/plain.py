@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,36 @@ class Chosen:
     rows: Tensor  # token of each pair
     places: Tensor  # where the pair of token t and its choice k lies: entry t * K + k
     counts: tuple[int, ...]  # pairs of each expert
+
+
+class GroupedLayers(Protocol):
+    """E layers, each with rows of its own."""
+
+    num_experts: int
+
+    def __call__(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        """Each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
+        ...
+
+
+def mix_experts(x: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers) -> Tensor:
+    """Return the weighted sum of what each row's experts give.
+
+    Added up from the best expert to the last: the order is each row's own.
+    Shapes: x [T, D]; expert_ids, weights [T, K], the best first -> [T, D].
+    """
+    chosen = sort_by_expert(expert_ids, experts.num_experts)
+    results = experts(x[chosen.rows], chosen)[chosen.places]
+    parts = results.view(*expert_ids.shape, -1) * weights[..., None]  # [T, K, D]
+    update = parts[:, 0]
+    for part in parts.unbind(dim=1)[1:]:
+        update = update + part
+    return update
+
+
+def count_by_expert(expert_ids: Tensor, num_experts: int) -> Tensor:
+    """Pairs of token and expert, by expert. Shapes: expert_ids [T, K] -> [E] int64."""
+    return torch.bincount(expert_ids.flatten(), minlength=num_experts)
 
 
 def sort_by_expert(expert_ids: Tensor, num_experts: int) -> Chosen:

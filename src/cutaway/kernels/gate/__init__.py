@@ -7,12 +7,7 @@ from torch import Tensor
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.elementwise import gelu, gelu_tanh, silu
 from cutaway.kernels.gate import plain
-from cutaway.kernels.gate.plain import (
-    clamped_gate,
-    gelu_gate,
-    relu,
-    relu_gate,
-)
+from cutaway.kernels.recording import operation
 
 __all__ = [
     "clamped_gate",
@@ -27,6 +22,7 @@ __all__ = [
 ]
 
 
+@operation()
 def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """See plain.silu_gate."""
     if uses_triton(gate, up) and _are_rows(gate, up):
@@ -36,6 +32,7 @@ def silu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return plain.silu_gate(gate, up)
 
 
+@operation()
 def gelu_tanh_gate(gate: Tensor, up: Tensor) -> Tensor:
     """See plain.gelu_tanh_gate."""
     if uses_triton(gate, up) and _are_rows(gate, up):
@@ -43,6 +40,30 @@ def gelu_tanh_gate(gate: Tensor, up: Tensor) -> Tensor:
 
         return triton.gate(gate, up, kind=triton.GELU_TANH)
     return plain.gelu_tanh_gate(gate, up)
+
+
+@operation()
+def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See plain.gelu_gate."""
+    return plain.gelu_gate(gate, up)
+
+
+@operation()
+def relu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See plain.relu_gate."""
+    return plain.relu_gate(gate, up)
+
+
+@operation()
+def relu(x: Tensor) -> Tensor:
+    """See plain.relu."""
+    return plain.relu(x)
+
+
+@operation()
+def clamped_gate(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    """See plain.clamped_gate."""
+    return plain.clamped_gate(gate, up, alpha=alpha, limit=limit)
 
 
 def _are_rows(gate: Tensor, up: Tensor) -> bool:

@@ -1,18 +1,70 @@
-"""Matrix product with a stored weight."""
+"""Matrix products with stored weights, whatever their bits."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.linear import plain
+from cutaway.kernels.recording import operation
 
-__all__ = ["linear"]
+__all__ = ["Matrix", "linear", "project", "take_rows"]
 
 _MOST_TOKENS = 16  # that are multiplied together; from there on cuBLAS is as fast
 
 
+class Matrix(Protocol):
+    """A matrix of N rows and K columns that knows how it is stored."""
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        ...
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
+        ...
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        """Some rows. Shapes: token_ids [T] -> [T, K]."""
+        ...
+
+
+def _projected(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | None) -> Tensor:
+    del biases
+    return x.new_empty((*x.shape[:-1], sum(segment.num_rows for segment in segments)))
+
+
+def _taken(matrix: Matrix, ids: Tensor) -> Tensor:
+    row = matrix.rows(torch.zeros(1, dtype=torch.int64))
+    return torch.empty((*ids.shape, row.shape[-1]), dtype=row.dtype, device="meta")
+
+
+@operation(shape_of=_projected)
+def project(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | None) -> Tensor:
+    """The products with all segments side by side, plus their biases.
+
+    Shapes: x [..., K], segments [N_i, K], biases [N_i] -> [..., sum of N_i].
+    """
+    parts = [segment.multiply(x) for segment in segments]
+    if biases is not None:
+        if len(parts) < len(biases):  # segments were joined
+            return parts[0] + torch.cat(list(biases))
+        parts = [part + bias for part, bias in zip(parts, biases, strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+@operation(shape_of=_taken)
+def take_rows(matrix: Matrix, ids: Tensor) -> Tensor:
+    """Rows of a stored matrix by their numbers. Shapes: ids [T] -> [T, K]."""
+    return matrix.rows(ids)
+
+
+@operation()
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """See plain.linear. On a GPU Triton takes few tokens, and cuBLAS the rest."""
     num_tokens = x.numel() // x.shape[-1]

@@ -31,9 +31,11 @@ class NativeStep:
 
     @staticmethod
     def of(step: Step) -> NativeStep:
-        """Pointers into the step's own tensors: int64 on the CPU, as the engine makes them."""
-        if len(step.groups) > MAX_GROUPS:
-            raise AssertionError(f"a step has {len(step.groups)} cache groups, more than four")
+        """Pointers into the step's own tensors: int64 on the CPU, as the engine makes them.
+
+        Of more than MAX_GROUPS cache groups the first: layers of the others attend in torch.
+        """
+        groups = step.groups[:MAX_GROUPS]
         # Sizes by shape: len() of a tensor takes many times as long, and a step has few spare.
         count, sequences = step.token_ids.shape[0], step.context_lengths.shape[0]
         num_rows = step.logit_rows.shape[0]
@@ -43,11 +45,11 @@ class NativeStep:
             (step.query_starts, (sequences + 1,)),
             (step.context_lengths, (sequences,)),
             (step.logit_rows, (num_rows,)),
-            *((group.page_table, (sequences, group.page_table.shape[-1])) for group in step.groups),
-            *((group.slots, (count,)) for group in step.groups),
+            *((group.page_table, (sequences, group.page_table.shape[-1])) for group in groups),
+            *((group.slots, (count,)) for group in groups),
         )
         kept = tuple(_integers(tensor, shape) for tensor, shape in wanted)
-        num_groups = len(step.groups)
+        num_groups = len(groups)
         tables, slots = kept[5 : 5 + num_groups], kept[5 + num_groups :]
         struct = StepStruct(
             *(count, sequences, num_rows),

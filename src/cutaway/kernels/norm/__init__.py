@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.norm import plain
-from cutaway.kernels.norm.plain import layer_norm
+from cutaway.kernels.recording import operation
 
 __all__ = [
     "add_offset_rms_norm",
@@ -19,6 +19,13 @@ __all__ = [
 ]
 
 
+@operation()
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+    """See plain.layer_norm."""
+    return plain.layer_norm(x, weight, bias, epsilon)
+
+
+@operation()
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """See plain.rms_norm."""
     if uses_triton(x, weight):
@@ -28,6 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return plain.rms_norm(x, weight, epsilon)
 
 
+@operation()
 def wide_rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     """See plain.wide_rms_norm."""
     if uses_triton(x) and (weight is None or uses_triton(weight)):
@@ -37,6 +45,7 @@ def wide_rms_norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
     return plain.wide_rms_norm(x, weight, epsilon)
 
 
+@operation()
 def offset_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """See plain.offset_rms_norm."""
     if uses_triton(x, weight):
@@ -54,7 +63,7 @@ def add_rms_norm(
         from cutaway.kernels.norm import triton
 
         return triton.add_norm(x, update, weight, epsilon, kind=triton.ROUNDED)
-    return (total := x + update), plain.rms_norm(total, weight, epsilon)
+    return (total := x + update), rms_norm(total, weight, epsilon)
 
 
 def add_wide_rms_norm(
@@ -65,7 +74,7 @@ def add_wide_rms_norm(
         from cutaway.kernels.norm import triton
 
         return triton.add_norm(x, update, weight, epsilon, kind=triton.WIDE)
-    return (total := x + update), plain.wide_rms_norm(total, weight, epsilon)
+    return (total := x + update), wide_rms_norm(total, weight, epsilon)
 
 
 def add_offset_rms_norm(
@@ -76,4 +85,4 @@ def add_offset_rms_norm(
         from cutaway.kernels.norm import triton
 
         return triton.add_norm(x, update, weight, epsilon, kind=triton.OFFSET)
-    return (total := x + update), plain.offset_rms_norm(total, weight, epsilon)
+    return (total := x + update), offset_rms_norm(total, weight, epsilon)

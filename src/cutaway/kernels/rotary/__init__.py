@@ -1,5 +1,31 @@
 """Rotation of query and key pairs by position."""
 
-from cutaway.kernels.rotary.plain import rotate, rotate_neighbours
+from __future__ import annotations
 
-__all__ = ["rotate", "rotate_neighbours"]
+import torch
+from torch import Tensor
+
+from cutaway.kernels.recording import operation
+from cutaway.kernels.rotary import plain
+
+__all__ = ["cosines", "rotate", "rotate_neighbours"]
+
+
+@operation()
+def cosines(
+    positions: Tensor, inverse: Tensor, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """See plain.cosines."""
+    return plain.cosines(positions, inverse, factor, dtype)
+
+
+@operation()
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """See plain.rotate."""
+    return plain.rotate(x, cos, sin)
+
+
+@operation()
+def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """See plain.rotate_neighbours."""
+    return plain.rotate_neighbours(x, cos, sin)

@@ -6,6 +6,18 @@ import torch
 from torch import Tensor
 
 
+def cosines(
+    positions: Tensor, inverse: Tensor, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's angles, times a factor.
+
+    Shapes: positions [T]; inverse, radians per position, [1, C'/2] or [T, C'/2] float64
+            -> two of [T, C'/2] in dtype.
+    """
+    turned = positions.double()[:, None] * inverse
+    return (turned.cos() * factor).to(dtype), (turned.sin() * factor).to(dtype)
+
+
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the pairs (i, i + C'/2) of each head; entries past C' pass unchanged.
 

@@ -1,5 +1,17 @@
 """Writing new tokens' entries into the pages of the cache."""
 
-from cutaway.kernels.store.plain import scaled, store
+from __future__ import annotations
+
+from torch import Tensor
+
+from cutaway.kernels.recording import operation
+from cutaway.kernels.store import plain
+from cutaway.kernels.store.plain import scaled
 
 __all__ = ["scaled", "store"]
+
+
+@operation(shape_of=lambda *_, **__: None, has_effect=True)
+def store(pages: Tensor, values: Tensor, slots: Tensor, *, scales: Tensor | None = None) -> None:
+    """See plain.store."""
+    plain.store(pages, values, slots, scales=scales)
