@@ -79,6 +79,11 @@ class Experts(nn.Module):
             bias_EN=down_bias,
         )
 
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether rows of gate and value stand in turn."""
+        return self.split is neighbours
+
     def sides(self, rows: Tensor, expert: int) -> tuple[Tensor, Tensor]:
         """What one expert's activation gets, and what it is multiplied with.
 

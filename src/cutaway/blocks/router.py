@@ -8,30 +8,23 @@ Where two scores are equal torch.topk decides, for a given row always alike.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.parts import Norm
 from cutaway.kernels.elementwise import row_sum, sigmoid
-from cutaway.kernels.experts import tiled_linear
+from cutaway.kernels.experts import (
+    GroupChoice,
+    Routing,
+    RoutingRule,
+    Rule,
+    choose_experts,
+    tiled_linear,
+)
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
-
-
-class Rule(Protocol):
-    """Chooses experts by scores.
-
-    Shapes: scores [T, E] -> expert ids [T, K], the best first, and weights [T, K].
-    """
-
-    @property
-    def num_chosen(self) -> int:
-        """K."""
-        ...
-
-    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class Router(nn.Module):
@@ -67,7 +60,8 @@ class Router(nn.Module):
         matrix = cast(Weight, self.scores).dense().to(wide)
         bias = None if self.bias is None else self.bias.to(wide)
         read = hidden if self.norm is None else self.norm(hidden)
-        expert_ids, weights = self.rule(tiled_linear(read.to(wide), matrix, bias))
+        scores = tiled_linear(read.to(wide), matrix, bias)
+        expert_ids, weights = choose_experts(scores, self.rule)
         return expert_ids, weights.to(hidden.dtype)
 
 
@@ -82,6 +76,16 @@ class SoftmaxThenTop:
     num_chosen: int
     is_renormalized: bool
     multiplier: float = 1.0
+
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(
+            RoutingRule.SOFTMAX_THEN_TOP,
+            self.num_chosen,
+            multiplier=self.multiplier,
+            is_renormalized=self.is_renormalized,
+        )
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         weights, expert_ids = scores.softmax(dim=-1).topk(self.num_chosen, dim=-1)
@@ -103,6 +107,17 @@ class WeighedSoftmax(nn.Module):
         self.factors = nn.Parameter(torch.ones(num_experts))
         self.num_chosen, self.multiplier = num_chosen, multiplier
 
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(
+            RoutingRule.SOFTMAX_THEN_TOP,
+            self.num_chosen,
+            factors=self.factors.detach(),
+            score_multiplier=self.multiplier,
+            is_renormalized=True,
+        )
+
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The likeliest experts, each with its own factor.
 
@@ -120,6 +135,11 @@ class TopThenSoftmax:
 
     num_chosen: int
 
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(RoutingRule.TOP_THEN_SOFTMAX, self.num_chosen)
+
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         highest, expert_ids = scores.topk(self.num_chosen, dim=-1)
         return expert_ids, highest.softmax(dim=-1)
@@ -132,6 +152,11 @@ class ExpertGroups:
     num_groups: int
     num_chosen: int
     num_counted: int  # a group is worth the sum of so many of its best scores
+
+    @property
+    def choice(self) -> GroupChoice:
+        """The same in numbers."""
+        return GroupChoice(self.num_groups, self.num_chosen, self.num_counted)
 
     def allowed(self, scores: Tensor) -> Tensor:
         """Whether an expert is in a chosen group. Shapes: [T, E] -> [T, E] bool."""
@@ -152,6 +177,16 @@ class GroupedSoftmaxThenTop:
     num_chosen: int
     groups: ExpertGroups
     multiplier: float = 1.0
+
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(
+            RoutingRule.SOFTMAX_THEN_TOP,
+            self.num_chosen,
+            groups=self.groups.choice,
+            multiplier=self.multiplier,
+        )
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         probabilities = scores.softmax(dim=-1)
@@ -179,6 +214,19 @@ class CorrectedSigmoid(nn.Module):
         self.correction = nn.Parameter(torch.zeros(num_experts))
         self.num_chosen, self.groups = num_chosen, groups
         self.is_renormalized, self.multiplier = is_renormalized, multiplier
+
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(
+            RoutingRule.SIGMOID_THEN_TOP,
+            self.num_chosen,
+            groups=self.groups.choice,
+            correction=self.correction.detach(),
+            multiplier=self.multiplier,
+            is_renormalized=self.is_renormalized,
+            least_sum=1e-20,
+        )
 
     def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The experts with the highest corrected scores, weighed by their own.

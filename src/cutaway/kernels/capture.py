@@ -8,7 +8,7 @@ native form runs in torch between two of them, over the same buffers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -101,8 +101,8 @@ class Tape:
 
     @property
     def is_native(self) -> bool:
-        """Whether all but taps and sums is native: results are free of the step's shape."""
-        return {tap.__name__, "add"}.issuperset(self.torch_calls)
+        """Whether all but taps is native: results are free of the step's shape."""
+        return {tap.__name__}.issuperset(self.torch_calls)
 
     @property
     def takes_numbers(self) -> bool:
@@ -298,7 +298,7 @@ def _start(value: Recorded) -> int:
 
 
 def _buffers(
-    calls: Sequence[Lowered], result: Recorded, sizes: dict[int, int], *, shares: bool
+    calls: Sequence[Lowered], result: Recorded, sizes: Mapping[int, int], *, shares: bool
 ) -> dict[Recorded, Tensor]:
     """Buffers of the values that native operations read and write, by their roots.
 
@@ -313,20 +313,29 @@ def _buffers(
             last[each.root] = index
     last[result.root] = len(calls)
     buffers: dict[Recorded, Tensor] = {}
-    free: dict[tuple[int, int], list[Tensor]] = {}
+    free: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
     for index, call in enumerate(calls):
-        roots = dict.fromkeys(each.root for each in _touched(call))
+        roots = dict.fromkeys(each.root for each in _touched(call) if each.root in native)
         for root in roots:
-            if root not in native or root in buffers:
-                continue
-            symbol, width = root.shape[0], root.shape[1:].numel()
-            rooms = free.get((symbol, width))
-            buffers[root] = rooms.pop() if rooms else room(sizes[symbol], width)
+            if root not in buffers:
+                rooms = free.get(_kind(root))
+                buffers[root] = rooms.pop() if rooms else _new_room(root, sizes)
         for root in roots:
-            if shares and root in buffers and last[root] == index:
-                key = (root.shape[0], root.shape[1:].numel())
-                free.setdefault(key, []).append(buffers[root])
+            if shares and last[root] == index:
+                free.setdefault(_kind(root), []).append(buffers[root])
     return buffers
+
+
+def _kind(root: Recorded) -> tuple[int, int, torch.dtype]:
+    """What buffers have in common that may take each other's place: rows, width, dtype."""
+    return root.shape[0], root.shape[1:].numel(), root.dtype
+
+
+def _new_room(root: Recorded, sizes: Mapping[int, int]) -> Tensor:
+    symbol, width, dtype = _kind(root)
+    if dtype == torch.float32:
+        return room(sizes[symbol], width)
+    return torch.zeros(sizes[symbol], width, dtype=dtype)
 
 
 def _last_readers(calls: Sequence[Lowered]) -> dict[Recorded, Lowered]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from cutaway.kernels.experts import plain
@@ -9,15 +10,22 @@ from cutaway.kernels.experts.plain import (
     TILE,
     Chosen,
     GroupedLayers,
+    Rule,
     grouped_linear,
     sort_by_expert,
 )
+from cutaway.kernels.native import GroupChoice, Routing, RoutingRule
 from cutaway.kernels.recording import operation
 
 __all__ = [
     "TILE",
     "Chosen",
+    "GroupChoice",
     "GroupedLayers",
+    "Routing",
+    "RoutingRule",
+    "Rule",
+    "choose_experts",
     "count_by_expert",
     "grouped_linear",
     "mix_experts",
@@ -34,9 +42,23 @@ def _counted(ids: Tensor, num_experts: int) -> Tensor:
     return ids.new_empty(num_experts)
 
 
+def _chosen(scores: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    shape = (len(scores), rule.num_chosen)
+    return scores.new_empty(shape, dtype=torch.int64), scores.new_empty(shape)
+
+
 def _scored(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     del bias
     return x.new_empty((len(x), len(weight)))
+
+
+@operation(shape_of=_chosen)
+def choose_experts(scores: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """What a rule chooses by scores; one with a routing says itself in numbers, for other forms.
+
+    Shapes: scores [T, E] -> expert ids [T, K], the best first, and weights [T, K].
+    """
+    return rule(scores)
 
 
 @operation(shape_of=_counted)

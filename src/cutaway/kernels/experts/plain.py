@@ -9,7 +9,7 @@ padded to a multiple of 8, or batched by torch.bmm, were not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -32,10 +32,52 @@ class Chosen:
     counts: tuple[int, ...]  # pairs of each expert
 
 
-class GroupedLayers(Protocol):
-    """E layers, each with rows of its own."""
+class Rule(Protocol):
+    """Chooses experts by scores.
 
-    num_experts: int
+    Shapes: scores [T, E] -> expert ids [T, K], the best first, and weights [T, K].
+    """
+
+    @property
+    def num_chosen(self) -> int:
+        """K."""
+        ...
+
+    def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class GroupedLayers(Protocol):
+    """E gated layers, each with rows of its own."""
+
+    @property
+    def num_experts(self) -> int:
+        """E."""
+        ...
+
+    @property
+    def gate_up(self) -> object:
+        """The stack of matrices before the gate."""
+        ...
+
+    @property
+    def down(self) -> object:
+        """The stack of matrices after it."""
+        ...
+
+    @property
+    def biases(self) -> Iterable[Tensor] | None:
+        """Of both stacks, where they have some. Shapes: [E, 2 F], [E, D]."""
+        ...
+
+    @property
+    def gate(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Of gate and value, the activation included."""
+        ...
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether rows of gate and value stand in turn."""
+        ...
 
     def __call__(self, rows: Tensor, chosen: Chosen) -> Tensor:
         """Each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""

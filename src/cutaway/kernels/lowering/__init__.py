@@ -16,9 +16,10 @@ from typing import Any, Final
 from torch import Tensor
 
 from cutaway.kernels.attention import paged_attention
+from cutaway.kernels.experts import choose_experts, mix_experts, tiled_linear
 from cutaway.kernels.linear import project, take_rows
-from cutaway.kernels.lowering import heads, products
-from cutaway.kernels.lowering.forms import NORM_WEIGHTS, Forms, NativeCall
+from cutaway.kernels.lowering import experts, heads, products
+from cutaway.kernels.lowering.forms import NORMS, Forms, NativeCall
 from cutaway.kernels.recording import Call, Recorded, Recording
 from cutaway.kernels.rotary import rotate
 
@@ -29,12 +30,16 @@ Lowered = NativeCall | Call
 _Form = Callable[..., NativeCall | None]
 _FORMS: Final[Mapping[Any, _Form]] = {
     take_rows: products.gather,
-    Tensor.mul: products.scale,
+    Tensor.mul: products.multiply,
     Tensor.add: products.add,
     Tensor.__getitem__: products.take,
     project: products.product,
-    **dict.fromkeys(products.ACTIVATIONS, products.gate),
-    **dict.fromkeys(NORM_WEIGHTS, products.norm),
+    **dict.fromkeys(products.GATES, products.gate),
+    **dict.fromkeys(products.ACTIVATIONS, products.activate),
+    **dict.fromkeys(NORMS, products.norm),
+    tiled_linear: experts.score,
+    choose_experts: experts.choose,
+    mix_experts: experts.mix,
     rotate: heads.turn,
     paged_attention: heads.attend,
 }

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from cutaway.kernels import native
-from cutaway.kernels.lowering.rows import is_heads, is_matrix
-from cutaway.kernels.norm import offset_rms_norm, rms_norm, wide_rms_norm
+from cutaway.kernels.lowering.rows import is_apart, is_matrix, rows_of
+from cutaway.kernels.native.structs import Rows
+from cutaway.kernels.norm import layer_norm, offset_rms_norm, rms_norm, wide_rms_norm
 from cutaway.kernels.recording import Call, Recorded, Recording
 from cutaway.kernels.rotary import cosines
 
@@ -64,10 +65,10 @@ class Forms:
     ) -> tuple[Recorded, native.Norm | None]:
         """What a norm before a reader reads, and the norm; x itself where there is none."""
         call = x.call
-        if x.root is not x or call is None or call.function not in NORM_WEIGHTS:
+        if x.root is not x or call is None or call.function not in NORMS:
             return x, None
         source = call.args[0]
-        is_placed = is_matrix(source) if x.dim() == 2 else is_heads(source)
+        is_placed = is_matrix(source) if x.dim() == 2 else is_head_rows(source)
         if not (is_placed and self.goes_only_to(x, reader)):
             return x, None
         if absorbs:
@@ -96,18 +97,36 @@ class Forms:
         return Turn((), lambda _: rotation)
 
 
-NORM_WEIGHTS: Final[Mapping[Any, Callable[[Tensor], Tensor]]] = {
-    rms_norm: lambda weight: weight,
-    wide_rms_norm: lambda weight: weight,
-    offset_rms_norm: lambda weight: 1.0 + weight,
+def _of_deviation(weight: Tensor, bias: Tensor | None, epsilon: float) -> native.Norm:
+    given = None if bias is None else bias.detach()
+    return native.Norm(weight.detach(), epsilon, given, native.NormKind.LAYER)
+
+
+def _of_square(weight: Tensor | None, epsilon: float) -> native.Norm:
+    return native.Norm(None if weight is None else weight.detach(), epsilon)
+
+
+def _of_offset(weight: Tensor, epsilon: float) -> native.Norm:
+    return _of_square(1.0 + weight, epsilon)
+
+
+NORMS: Final[Mapping[Any, Callable[..., native.Norm]]] = {
+    layer_norm: _of_deviation,
+    rms_norm: _of_square,
+    wide_rms_norm: _of_square,  # in float32 the same
+    offset_rms_norm: _of_offset,
 }
 
 
 def norm_of(call: Call) -> native.Norm:
-    """A recorded norm in the form that native operations take; in float32 all kinds are one."""
-    x, weight, epsilon = call.args
-    given = torch.ones(x.shape[-1]) if weight is None else cast(Tensor, weight).detach()
-    return native.Norm(NORM_WEIGHTS[call.function](given), epsilon)
+    """A recorded norm in the form that native operations take."""
+    return NORMS[call.function](*call.args[1:])
+
+
+def is_head_rows(x: Any) -> bool:
+    """Whether a value is heads of the step's tokens. Shapes: [T, H, C]."""
+    is_small = is_apart(x) and x.dim() == 3 and x.shape[2] <= native.MOST_HEAD_SIZE
+    return is_small and rows_of(x) is Rows.TOKENS
 
 
 def present(*values: Recorded | None) -> tuple[Recorded, ...]:

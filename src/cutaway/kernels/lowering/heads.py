@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.kernels import native
-from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, Turn
+from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, Turn, is_head_rows
 from cutaway.kernels.lowering.rows import is_heads, start_of
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import Call, Recorded
@@ -20,7 +20,7 @@ from cutaway.kernels.store import store
 def turn(forms: Forms, call: Call, x: Any, cos: Any, sin: Any) -> NativeCall | None:
     """Heads turned by position, normed first where nothing else reads the norm."""
     turn = forms.turn(cos, sin)
-    if turn is None or not is_heads(x):
+    if turn is None or not is_head_rows(x):
         return None
     source, norm = forms.before(x, call)
     out: Recorded = call.results
@@ -50,14 +50,14 @@ def attend(
     """Attention over pages, with the store of the step's own keys and values before it."""
     tables = [group.page_table for group in forms.step.groups]
     group = next(index for index, table in enumerate(tables) if table is page_table)
-    keeps_first = isinstance(extent, Window) and extent.sinks > 0
-    if keys.dtype not in PAGE_DTYPES or group >= native.MAX_GROUPS or sinks is not None:
-        return None
     stores = _stores(forms, call, keys, values)
-    if keeps_first or not is_heads(query) or stores is None:
+    if keys.dtype not in PAGE_DTYPES or group >= native.MAX_GROUPS or stores is None:
         return None
-    window = extent.width if isinstance(extent, Window) else None
-    scoring = native.Scoring(softmax_scale, cap, window)
+    if not is_heads(query):
+        return None
+    window, first = (extent.width, extent.sinks) if isinstance(extent, Window) else (None, 0)
+    given = None if sinks is None else sinks.detach()
+    scoring = native.Scoring(softmax_scale, cap, window, num_first=first, sinks=given)
     pages = native.Pages(keys, values, group, key_scales, value_scales)
     out: Recorded = call.results
     if not stores:
@@ -104,26 +104,33 @@ def _stores(
 
 
 @dataclass(frozen=True)
-class _Turned:
-    """Heads before they were normed and turned."""
+class _Made:
+    """Heads as a product made them, and what was done to them since.
+
+    calls: what did it, and nothing else reads.
+    """
 
     source: Recorded
     norm: native.Norm | None
-    call: Call
-    turn: Turn
+    angles: Recorded | None
+    turn: Turn | None
+    calls: tuple[Call, ...]
 
 
-def _turned(forms: Forms, heads: Recorded, reader: Call) -> _Turned | None:
-    """What one reader alone gets turned."""
+def _made(forms: Forms, heads: Recorded, reader: Call) -> _Made:
+    """How the heads came about that one reader alone gets; as they are where another does."""
+    calls: list[Call] = []
+    angles = turn = None
     call = heads.call
-    if call is None or call.function is not rotate or heads.root is not heads:
-        return None
-    x, cos, sin = call.args
-    turn = forms.turn(cos, sin)
-    if turn is None or not is_heads(x) or not forms.goes_only_to(heads, reader):
-        return None
-    source, norm = forms.before(x, call, absorbs=False)
-    return _Turned(source, norm, call, turn)
+    if call is not None and call.function is rotate and heads.root is heads:
+        turn = forms.turn(*call.args[1:])
+        if turn is not None and forms.goes_only_to(heads, reader):
+            angles, heads, reader = call.args[1], call.args[0], call
+            calls.append(call)
+    source, norm = forms.before(heads, reader, absorbs=False)
+    if norm is not None and heads.call is not None:
+        calls.append(heads.call)
+    return _Made(source, norm, angles, turn if calls else None, tuple(calls))
 
 
 def _in_one(
@@ -137,38 +144,43 @@ def _in_one(
 ) -> NativeCall | None:
     """Norm, rotation, store and attention at once, of heads that one product holds."""
     key, value = (each.args[1] for each in stores)
-    queries, own = _turned(forms, query, call), _turned(forms, key, stores[0])
-    if queries is None or own is None or queries.call.args[1] is not own.call.args[1]:
+    readers = (call, *stores)
+    parts = [
+        _made(forms, heads, reader)
+        for heads, reader in zip((query, key, value), readers, strict=True)
+    ]
+    queries, keys, values = parts
+    if queries.angles is not keys.angles or values.angles is not None:
         return None
-    product, size = value.root, key.shape[2]
+    product, size = values.source.root, key.shape[2]
     num_heads, num_groups = query.shape[1], key.shape[1]
     row = (num_heads + 2 * num_groups) * size
     starts = (0, num_heads * size, (num_heads + num_groups) * size)
-    heads = (queries.source, own.source, value)
     lie_so = all(
-        each.root is product and start_of(each) == start and each.stride() == (row, size, 1)
-        for each, start in zip(heads, starts, strict=True)
+        each.source.root is product
+        and start_of(each.source) == start
+        and each.source.stride() == (row, size, 1)
+        for each, start in zip(parts, starts, strict=True)
     )
-    epsilons = {each.norm.epsilon for each in (queries, own) if each.norm is not None}
-    if not lie_so or product.meta[:1].numel() != row or len(epsilons) > 1:
+    if not lie_so or product.meta[:1].numel() != row:
         return None
-    for each in (queries, own):
-        forms.absorbed.add(each.call)
-        forms.before(each.call.args[0], each.call)
+    forms.absorbed.update(each for part in parts for each in part.calls)
     out: Recorded = call.results
     whole = Recorded.of(product.recording, product.meta.view(-1, row), call=None, root=product)
+    turn = queries.turn
 
     def make(place: Place) -> list[native.Operation]:
         operation = native.attention(
             place(whole),
             pages,
             num_heads=num_heads,
-            rotation=queries.turn.rotation(place),
+            rotation=None if turn is None else turn.rotation(place),
             out=place(out).flatten(1),
             scoring=scoring,
             query_norm=queries.norm,
-            key_norm=own.norm,
+            key_norm=keys.norm,
+            value_norm=values.norm,
         )
         return [operation]
 
-    return NativeCall((whole, *queries.turn.reads), (out,), make)
+    return NativeCall((whole, *(() if turn is None else turn.reads)), (out,), make)

@@ -5,45 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from cutaway.kernels import native
-from cutaway.kernels.gate import gelu_tanh_gate, silu_gate
+from cutaway.kernels.elementwise import gelu, gelu_tanh, sigmoid, silu
+from cutaway.kernels.experts import mix_experts
+from cutaway.kernels.gate import gelu_gate, gelu_tanh_gate, relu, relu_gate, silu_gate
 from cutaway.kernels.linear import project, take_rows
+from cutaway.kernels.lowering.experts import mix_and_add
 from cutaway.kernels.lowering.forms import (
-    NORM_WEIGHTS,
+    NORMS,
     Forms,
     NativeCall,
     Place,
+    is_head_rows,
     norm_of,
     present,
 )
-from cutaway.kernels.lowering.rows import is_matrix, is_spaced, rows_of, start_of
+from cutaway.kernels.lowering.rows import is_apart, is_matrix, is_rows, rows_of, start_of
 from cutaway.kernels.native.structs import MAX_SEGMENTS, Rows
 from cutaway.kernels.recording import Call, Recorded
 
-ACTIVATIONS: Final[Mapping[Any, native.Activation]] = {
+GATES: Final[Mapping[Any, native.Activation]] = {
     silu_gate: native.Activation.SILU,
+    gelu_gate: native.Activation.GELU,
     gelu_tanh_gate: native.Activation.GELU_TANH,
+    relu_gate: native.Activation.RELU,
+}
+ACTIVATIONS: Final[Mapping[Any, native.Activation]] = {
+    silu: native.Activation.SILU,
+    gelu: native.Activation.GELU,
+    gelu_tanh: native.Activation.GELU_TANH,
+    relu: native.Activation.RELU,
+    sigmoid: native.Activation.SIGMOID,
 }
 
 
 def gather(forms: Forms, call: Call, table: Any, ids: Any) -> NativeCall | None:
     """Rows of a packed table by the step's tokens."""
     return _gather(forms, table, ids, out=call.results)
-
-
-def scale(forms: Forms, call: Call, x: Any, factor: Any) -> NativeCall | None:
-    """Rows of a table times a number."""
-    made = x.call if isinstance(x, Recorded) else None
-    if made is None or made.function is not take_rows or not isinstance(factor, float):
-        return None
-    if not forms.goes_only_to(x, call):
-        return None
-    lowered = _gather(forms, *made.args, multiplier=factor, out=call.results)
-    if lowered is not None:
-        forms.absorbed.add(made)
-    return lowered
 
 
 def take(forms: Forms, call: Call, x: Any, index: Any) -> NativeCall | None:
@@ -55,9 +56,17 @@ def take(forms: Forms, call: Call, x: Any, index: Any) -> NativeCall | None:
 
 
 def norm(forms: Forms, call: Call, x: Any, *_: Any) -> NativeCall | None:
-    """A norm that is wanted itself."""
+    """A norm that is wanted itself, of rows or of heads."""
     del forms
-    return _norm(call, out=call.results) if is_matrix(x) else None
+    if is_matrix(x):
+        return _norm(call, out=call.results)
+    found = norm_of(call) if is_head_rows(x) else None
+    if found is None or found.kind is not native.NormKind.RMS:
+        return None
+    out: Recorded = call.results
+    return NativeCall(
+        (x,), (out,), lambda place: [native.rotate(place(x), None, out=place(out), norm=found)]
+    )
 
 
 def product(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
@@ -66,39 +75,123 @@ def product(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
 
 
 def add(forms: Forms, call: Call, first: Any, second: Any) -> NativeCall | None:
-    """A sum of which one side is a product, or a norm, that nothing else reads."""
-    if not (is_matrix(first) and is_matrix(second)) or first.shape != second.shape:
+    """A sum; a side that nothing else reads is computed with it where its operation adds."""
+    if not (is_rows(first) and is_rows(second)) or first.shape != second.shape:
         return None
     for residual, update in ((first, second), (second, first)):
         made = update.call
         if made is None or update.root is not update or not forms.goes_only_to(update, call):
             continue
-        lowered = None
-        if made.function is project:
-            lowered = _product(forms, made, out=call.results, residual=residual)
-        elif made.function in NORM_WEIGHTS and is_matrix(made.args[0]):
-            lowered = _norm(made, out=call.results, residual=residual)
+        form = _ADDING.get(made.function)
+        lowered = None if form is None else form(forms, made, call.results, residual)
         if lowered is not None:
             forms.absorbed.add(made)
             return lowered
-    return None
+    return _gate(first, None, out=call.results, residual=second)
 
 
 def gate(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
     """An activated gate, with the product of both sides where nothing else reads it."""
-    is_placed = is_spaced(gate) and is_spaced(up) and gate.dim() == 2 and gate.shape == up.shape
-    if not is_placed or rows_of(gate) is not Rows.TOKENS:
-        return None
     fused = _gated(forms, call, gate, up)
     if fused is not None:
         return fused
-    out: Recorded = call.results
-    activation = ACTIVATIONS[call.function]
+    return _gate(gate, up, out=call.results, activation=GATES[call.function])
+
+
+def activate(forms: Forms, call: Call, x: Any) -> NativeCall | None:
+    """An activation alone."""
+    del forms
+    return _gate(x, None, out=call.results, activation=ACTIVATIONS[call.function])
+
+
+def multiply(forms: Forms, call: Call, first: Any, second: Any) -> NativeCall | None:
+    """Rows times a number, a gate or each other."""
+    return _multiply(forms, call, call.results, None)
+
+
+def _multiply(
+    forms: Forms, call: Call, out: Recorded, residual: Recorded | None
+) -> NativeCall | None:
+    first, second = call.args
+    factor = _number(second)
+    if factor is not None:
+        made = first.call if isinstance(first, Recorded) else None
+        if made is not None and first.root is first and forms.goes_only_to(first, call):
+            lowered = None
+            if made.function is take_rows and residual is None:
+                lowered = _gather(forms, *made.args, multiplier=factor, out=out)
+            elif made.function is Tensor.tanh and residual is None:
+                lowered = _capped(forms, made, factor, out=out)
+            if lowered is not None:
+                forms.absorbed.add(made)
+                return lowered
+        return _gate(first, None, out=out, multiplier=factor, residual=residual)
+    for gate, up in ((first, second), (second, first)):
+        made = gate.call if isinstance(gate, Recorded) else None
+        if made is None or made.function is not sigmoid or not forms.goes_only_to(gate, call):
+            continue
+        activation = native.Activation.SIGMOID
+        lowered = None
+        if gate.root is gate:
+            lowered = _gate(made.args[0], up, out=out, activation=activation, residual=residual)
+        if lowered is not None:
+            forms.absorbed.add(made)
+            return lowered
+    return _gate(first, second, out=out, residual=residual)
+
+
+def _capped(forms: Forms, tanh: Call, cap: float, *, out: Recorded) -> NativeCall | None:
+    """cap * tanh(x / cap)."""
+    below: Recorded = tanh.args[0]
+    made = below.call
+    is_division = made is not None and made.function in (Tensor.div, Tensor.__truediv__)
+    if made is None or not is_division or not forms.goes_only_to(below, tanh):
+        return None
+    x, divisor = made.args
+    if _number(divisor) != cap:
+        return None
+    lowered = _gate(x, None, out=out, activation=native.Activation.CAPPED, cap=cap)
+    if lowered is not None:
+        forms.absorbed.add(made)
+    return lowered
+
+
+def _gate(
+    gate: Any,
+    up: Any | None,
+    *,
+    out: Recorded,
+    activation: native.Activation = native.Activation.IDENTITY,
+    residual: Recorded | None = None,
+    multiplier: float = 1.0,
+    cap: float | None = None,
+) -> NativeCall | None:
+    """residual + multiplier * activation(gate) * up, where rows lie as the operation takes them."""
+    sides = [gate] if up is None else [gate, up]
+    if not all(is_apart(each) for each in sides) or not is_rows(out):
+        return None
+    if residual is not None and not is_rows(residual):
+        return None
+    # Rows of [T, 1] stand for all entries of the other side's.
+    wide = sides[-1]
+    is_alike = gate.shape == wide.shape or (*wide.shape[:-1], 1) == tuple(gate.shape)
+    if not is_alike or out.shape != wide.shape or len({rows_of(each) for each in sides}) > 1:
+        return None
 
     def make(place: Place) -> list[native.Operation]:
-        return [native.gate(place(gate), place(up), out=place(out), activation=activation)]
+        operation = native.gate(
+            place(gate),
+            None if up is None else place(up),
+            out=place(out),
+            activation=activation,
+            cap=cap,
+            multiplier=multiplier,
+            residual=None if residual is None else place(residual),
+            rows=rows_of(out),
+        )
+        return [operation]
 
-    return NativeCall((gate, up), (out,), make)
+    return NativeCall((*sides, *present(residual)), (out,), make)
 
 
 def _gather(
@@ -117,11 +210,12 @@ def _norm(call: Call, *, out: Recorded, residual: Recorded | None = None) -> Nat
     norm = norm_of(call)
 
     def make(place: Place) -> list[native.Operation]:
-        added = None if residual is None else place(residual)
         operation = native.norm(
             *(place(x), norm.weight, norm.epsilon),
+            bias=norm.bias,
+            kind=norm.kind,
             out=place(out),
-            residual=added,
+            residual=None if residual is None else place(residual),
             rows=rows_of(x),
         )
         return [operation]
@@ -155,8 +249,10 @@ def _product(
     return NativeCall(present(source, residual), (out,), make)
 
 
-def _gated(forms: Forms, call: Call, gate: Recorded, up: Recorded) -> NativeCall | None:
+def _gated(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
     """Both sides are the halves of one product, each a segment of it."""
+    if not (is_apart(gate) and is_apart(up)) or gate.dim() != 2 or rows_of(gate) is Rows.LOGITS:
+        return None
     both, made, width = gate.root, gate.root.call, gate.shape[1]
     if made is None or made.function is not project or up.root is not both:
         return None
@@ -173,7 +269,7 @@ def _gated(forms: Forms, call: Call, gate: Recorded, up: Recorded) -> NativeCall
     source, norm = forms.before(x, made)
     out: Recorded = call.results
     pair: tuple[Tensor, Tensor] | None = None if biases is None else (biases[0], biases[1])
-    activation = ACTIVATIONS[call.function]
+    activation = GATES[call.function]
 
     def make(place: Place) -> list[native.Operation]:
         operation = native.gated(
@@ -192,3 +288,32 @@ def _packed(segments: Sequence[Any]) -> list[native.PackedWeight] | None:
     packed = [getattr(each, "packed", None) for each in segments]
     sound = [each for each in packed if isinstance(each, native.PackedWeight)]
     return sound if len(sound) == len(packed) else None
+
+
+def _number(x: Any) -> float | None:
+    """A factor that is the same for every step, learned ones of one entry included."""
+    if isinstance(x, float | int):
+        return float(x)
+    is_one = isinstance(x, Tensor) and not isinstance(x, Recorded) and x.numel() == 1
+    return float(x) if is_one and x.dtype == torch.float32 else None
+
+
+def _norm_and_add(forms: Forms, call: Call, out: Recorded, residual: Recorded) -> NativeCall | None:
+    del forms
+    is_placed = is_matrix(call.args[0]) and is_matrix(residual)
+    return _norm(call, out=out, residual=residual) if is_placed else None
+
+
+def _product_and_add(
+    forms: Forms, call: Call, out: Recorded, residual: Recorded
+) -> NativeCall | None:
+    return _product(forms, call, out=out, residual=residual) if is_matrix(residual) else None
+
+
+# Operations that add what they make to something.
+_ADDING: Final[Mapping[Any, Any]] = {
+    project: _product_and_add,
+    Tensor.mul: _multiply,
+    mix_experts: mix_and_add,
+    **dict.fromkeys(NORMS, _norm_and_add),
+}

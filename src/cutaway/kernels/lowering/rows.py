@@ -36,6 +36,11 @@ def is_spaced(x: Any) -> TypeGuard[Recorded]:
     return x.shape[0] == root.shape[0] and x.stride(0) == root.stride(0)
 
 
+def is_rows(x: Any) -> TypeGuard[Recorded]:
+    """Whether a value is all of a buffer, in any number of dimensions. Shapes: [T, ...]."""
+    return is_spaced(x) and x.meta.is_contiguous()
+
+
 def is_matrix(x: Any) -> TypeGuard[Recorded]:
     """Whether a value is the whole of a buffer's rows. Shapes: [T, D] or [R, D]."""
     return is_spaced(x) and x.dim() == 2 and x.meta.is_contiguous()
@@ -44,3 +49,11 @@ def is_matrix(x: Any) -> TypeGuard[Recorded]:
 def is_heads(x: Any) -> TypeGuard[Recorded]:
     """Whether a value is heads side by side in a row. Shapes: [T, H, C]."""
     return is_spaced(x) and x.dim() == 3 and x.shape[2] <= native.MOST_HEAD_SIZE
+
+
+def is_apart(x: Any) -> TypeGuard[Recorded]:
+    """Whether a value is rows of heads, which may lie apart. Shapes: [T, C] or [T, H, C]."""
+    if not isinstance(x, Recorded) or x.dim() not in (2, 3) or not is_spaced(x.root):
+        return False
+    is_whole = x.stride(-1) == 1 or x.shape[-1] == 1
+    return is_whole and x.shape[0] == x.root.shape[0] and x.stride(0) == x.root.stride(0)
