@@ -31,6 +31,11 @@ class Adapted(nn.Module):
         """Rows of down."""
         return len(self.adapter_down)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix, N."""
+        return cast(Weight, self.base).num_rows
+
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix, the pair's part added. Shapes: x [..., K] -> [..., N]."""
         kept = cast(Weight, self.base).multiply(x)
