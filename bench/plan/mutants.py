@@ -213,7 +213,7 @@ def survives(group: Group, module: str, index: int, *, seconds: int) -> tuple[bo
     if child == 0:
         status = 1
         try:
-            os.setsid()
+            os.setpgrp()  # what it started ends with it; a session of its own would not be as nice
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             sys.meta_path.insert(0, Planted(module, tree))
             status = run_tests(group.tests_of[module])
