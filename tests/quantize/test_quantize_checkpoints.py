@@ -21,7 +21,7 @@ from cutaway.quantize.scheme import Checkpoint
 SHARED = {
     *("dense", "floats8", "gguf", "gguf_blocks", "gguf_packed", "integers", "packed", "parts"),
     *("compensated", "gguf_rounding", "mxfp4", "rounding", "scheme", "schemes", "settings"),
-    *("stack", "words"),
+    *("adapted", "packed_stack", "stack", "words"),
 }
 
 
