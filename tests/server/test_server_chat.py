@@ -278,10 +278,16 @@ def test_what_would_change_the_answer_and_is_not_there_is_refused(
         "audio": {"voice": "alloy"},
         "modalities": ["text", "audio"],
         "web_search_options": {},
-        "store": True,
+        "reasoning_effort": "huge",
         "best_of": 2,
     }
-    neutral = {"modalities": ["text"], "store": False, "function_call": "none", "audio": None}
+    neutral = {
+        "modalities": ["text"],
+        "store": True,
+        "verbosity": "low",
+        "function_call": "none",
+        "audio": None,
+    }
 
     async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
         answers = [await http.post(URL, json=chat(**{n: v})) for n, v in refused.items()]

@@ -273,19 +273,19 @@ def test_h04_what_is_wrong_is_named(asked: Callable[..., Any]) -> None:
         ("previous_response_id", {"previous_response_id": "resp_1"}),
         ("conversation", {"conversation": "c"}),
         ("background", {"background": True}),
-        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("tools[0].type", {"tools": [{"type": "oracle"}]}),
         ("tools[0].name", {"tools": [{"type": "function", "name": "a b"}]}),
         ("tool_choice", {"tools": [WEATHER], "tool_choice": "any"}),
         ("tool_choice", {"tool_choice": "required"}),
         ("tools[0].parameters", {"tools": [loose], "tool_choice": "required"}),
-        ("text.format", {"tools": [WEATHER], "text": {"format": {"type": "json_object"}}}),
+        ("text.format.schemas", {"text": {"format": {"type": "json_object", "schemas": {}}}}),
         ("text.format.type", {"text": {"format": {"type": "xml"}}}),
-        ("text.verbosity", {"text": {"verbosity": "low"}}),
+        ("text.verbose", {"text": {"verbose": "low"}}),
         ("text.format", {"text": shape}),
         ("text.format", {"text": shape, "stream": True}),
         ("max_tokens", {"max_tokens": 3}),
         ("top_logprobs", {"top_logprobs": 3}),
-        ("include[1]", {"include": ["message.output_text.logprobs", "file_search_call.results"]}),
+        ("include[1]", {"include": ["message.output_text.logprobs", "file_search_call"]}),
     ]
 
     async def ask(http: httpx2.AsyncClient, _: Context) -> Any:

@@ -215,13 +215,16 @@ def test_what_cannot_be_is_refused_by_name(asked_at_length: Callable[..., Any]) 
         return {"type": "function", "function": {"name": "f", **function}}
 
     cases: list[tuple[str, dict[str, Any]]] = [
-        ("response_format", {"tools": [CLOCK], "response_format": {"type": "json_object"}}),
+        ("response_format.schem", {"response_format": {"type": "json_object", "schem": {}}}),
         ("structured_outputs", {"tools": [CLOCK], "structured_outputs": {"regex": "a"}}),
         ("tool_choice", {"tools": [CLOCK], "tool_choice": "any"}),
         ("tool_choice", {"tools": [CLOCK], "tool_choice": NAMED}),
         ("tools[0].function.parameters", {"tools": [tool(parameters=1)]}),
         ("tools[0].function.description", {"tools": [tool(description=1)]}),
-        ("tools", {"tools": [tool(parameters={"not": {}})], "tool_choice": "required"}),
+        (
+            "tools[0].function.parameters.not",
+            {"tools": [tool(parameters={"not": {}})], "tool_choice": "required"},
+        ),
     ]
 
     async def ask(http: httpx2.AsyncClient, _: Context) -> Any:

@@ -13,6 +13,7 @@ from typing import Literal, cast, get_args
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
+from cutaway.core.schemas import compilable
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
 KINDS: tuple[str, ...] = get_args(GrammarKind)
@@ -60,9 +61,15 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: object) -> Grammar:
-        """Answers that are JSON and valid by a schema, given as an object or as its JSON."""
+        """Answers that are JSON and valid by a schema, given as an object or as its JSON.
+
+        Raises: RequestError naming the place of what cannot be held to, under "grammar".
+        """
         text = schema if isinstance(schema, str) else _written(schema, "a JSON schema")
-        return cls("json_schema", text)
+        given = cls("json_schema", text)
+        parsed: object = json.loads(text)
+        made = compilable(parsed)
+        return given if made == parsed else cls("json_schema", _written(made, "a JSON schema"))
 
     @classmethod
     def json_object(cls) -> Grammar:

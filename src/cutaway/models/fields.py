@@ -29,6 +29,10 @@ class Fields:
         """Whether the field is there and not null."""
         return self._found(name) is not None
 
+    def is_empty(self, name: str) -> bool:
+        """Whether the field is an object without anything in it."""
+        return self._found(name) == {}
+
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """An integer from least to the most that such a field may be.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def from_hf(
 
     Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
-    rope = config.nested("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
+    rope = config.nested(_where(config))
     rope = rope.nested(kind) if kind is not None and rope.has(kind) else rope
     base = rope.number("rope_theta", config.number("rope_theta", base))
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
@@ -56,6 +57,19 @@ def from_hf(
         return Proportional(head_size, base, turning, rope.number("factor", 1.0))
     size = _turning(rope, "partial_rotary_factor", head_size * share, head_size)
     return _scaled(config, rope, base, size=size, max_length=max_length)
+
+
+def _where(config: Fields) -> str:
+    """The field that describes the rotation: as in transformers, rope_scaling where both do."""
+    if not config.has("rope_scaling") or config.is_empty("rope_scaling"):
+        return "rope_parameters"
+    if config.has("rope_parameters"):
+        warnings.warn(
+            f"{config.file} has rope_scaling and rope_parameters; rope_scaling is obeyed and the "
+            "other is not, as in transformers. Leave one of them out.",
+            stacklevel=2,
+        )
+    return "rope_scaling"
 
 
 def _turning(fields: Fields, name: str, size: float, head_size: int) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from cutaway.core.errors import ConfigError
 
@@ -86,10 +86,14 @@ def host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+# A scheme, a host and perhaps a port, as browsers write the origin of a page: also of extensions
+# and of programs that show pages (app://obsidian.md, chrome-extension://abc, tauri://localhost).
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:[0-9]{1,5})?")
+
+
 def _check_origin(origin: str) -> None:
-    parts = urlsplit(origin)
-    if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+    if not _ORIGIN.fullmatch(origin):
         raise ConfigError(
-            f"allowed_origins holds {origin!r}; an origin is scheme, host and port alone, as in "
-            "https://chat.example.org. A star is not allowed."
+            f"allowed_origins holds {origin!r}; an origin is scheme, host and port alone, in small "
+            "letters, as in https://chat.example.org or app://obsidian.md. A star is not allowed."
         )

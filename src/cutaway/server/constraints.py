@@ -5,15 +5,30 @@ The grammar itself is compiled where tokens are drawn; here only the request's w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import inside, shown
 
 FORMATS = ("text", "json_object", "json_schema")
 STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
+
+
+# Of a named schema; name, description and strict say nothing that is not done anyway.
+FORM_NAMES = ("name", "description", "schema", "strict")
+
+
+def check_names(fields: Mapping[str, object], param: str, known: Collection[str]) -> None:
+    """Raise RequestError for a field of a nested object that nothing here reads."""
+    for name in fields:
+        if name not in known and fields[name] is not None:
+            near = get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "Leave it out."
+            place = inside(param, name)
+            raise RequestError(f"{place} is not a field of {param}. {hint}", param=place)
 
 
 def grammar_of(response_format: object, structured_outputs: object) -> Grammar | None:
@@ -43,9 +58,15 @@ def _response_format(value: object) -> Grammar | None:
     if value is None:
         return None
     fields = _object(value, "response_format")
+    check_names(fields, "response_format", ("type", "json_schema", "schema"))
     kind = fields.get("type")
     if kind == "text":
         return None
+    if kind == "json_object":
+        # llama.cpp's words for a schema; others write them as OpenAI's json_schema.
+        if "schema" in fields:
+            return made("json", fields["schema"], param="response_format.schema")
+        kind = "json_schema" if "json_schema" in fields else kind
     if kind == "json_object":
         return Grammar.json_object()
     if kind != "json_schema":
@@ -54,6 +75,7 @@ def _response_format(value: object) -> Grammar | None:
             param="response_format.type",
         )
     named = _object(fields.get("json_schema"), "response_format.json_schema")
+    check_names(named, "response_format.json_schema", FORM_NAMES)
     schema = named.get("schema")
     if schema is None:
         return Grammar.json_object()  # as OpenAI: a name without a schema asks for JSON alone
@@ -95,7 +117,9 @@ def made(kind: str, asked: object, *, param: str) -> Grammar:
                     param=param,
                 )
     except RequestError as error:
-        raise RequestError(str(error), param=param) from None
+        place = param + (error.param or "").removeprefix("grammar")  # within a schema
+        words = place + str(error).removeprefix(error.param or "") if place != param else str(error)
+        raise RequestError(words, param=place) from None
 
 
 def _object(value: object, param: str) -> Mapping[str, object]:

@@ -38,7 +38,7 @@ from cutaway.text.reach import render_open, render_whole
 class ChatInput:
     """What was said, and what may come next.
 
-    form:        what the answer is held to; it fits no tools that may be called.
+    form:        what the answer is held to, where it is no call.
     form_field:  the request's field that asks for it.
     schema_field: where a tool has the schema of its arguments.
     extras:      further variables of the template.
@@ -161,16 +161,10 @@ def prepare_chat(chat_input: ChatInput, context: Context) -> PreparedChat:
     Raises: RequestError naming the field; TemplateError.
     """
     tools, form = chat_input.tools, chat_input.form
-    if tools is not None and form is not None:
-        raise RequestError(
-            f"tools and {chat_input.form_field} are both given; an answer is held to a form, or "
-            "may call tools. Leave one out, or send tool_choice none.",
-            param=chat_input.form_field,
-        )
     source, control = context.template_source, context.tokenizer.control_tokens
     tool_format = choose_format(source)
     prompt = _prompt(chat_input, context, tool_format)
-    grammar = _forced(chat_input, context, tool_format) or form
+    grammar = _held(chat_input, context, tool_format)
     if grammar is not None and chat_input.is_open:
         raise RequestError(
             f"{chat_input.messages[-1].place} is to be continued and the answer held to a form; a "
@@ -245,11 +239,11 @@ def _prompt(chat_input: ChatInput, context: Context, tool_format: ToolFormat) ->
     )
 
 
-def _forced(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Grammar | None:
-    """The grammar of an answer that must be a call."""
-    tools = chat_input.tools
-    if tools is None or not tools.is_forced:
-        return None
+def _held(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Grammar | None:
+    """What the answer is held to: a call that must be, a form, or either where both may come."""
+    tools, form = chat_input.tools, chat_input.form
+    if tools is None or not (tools.is_forced or form is not None):
+        return form
     schemas = [
         Tool(cast(str, each["name"]), cast("Mapping[str, object] | None", each.get("parameters")))
         for each in tools.functions
@@ -258,6 +252,8 @@ def _forced(chat_input: ChatInput, context: Context, tool_format: ToolFormat) ->
         f"tools[{index}].function.parameters": f"tools[{index}].{chat_input.schema_field}"
         for index in range(len(schemas))
     }
+    if form is not None and not tools.is_forced:
+        places["tools"] = places["tool_choice"] = chat_input.form_field
     with renamed(places):
         return call_grammar(
             schemas,
@@ -265,6 +261,7 @@ def _forced(chat_input: ChatInput, context: Context, tool_format: ToolFormat) ->
             name=tools.choice,
             is_parallel=chat_input.is_parallel and tools.choice is None,
             control_tokens=context.tokenizer.control_tokens,
+            form=None if tools.is_forced else form,
         )
 
 
@@ -297,11 +294,15 @@ def renamed(names: Mapping[str, str]) -> Generator[None]:
     try:
         yield
     except RequestError as error:
-        own = error.param or ""
-        if own not in names:
+        whole = error.param or ""
+        # A place within a field that is renamed has that field's new name before its own.
+        own = max(
+            (n for n in names if whole == n or whole.startswith(f"{n}.")), key=len, default=""
+        )
+        if not own:
             raise
         words = str(error)
-        if words.startswith((f"{own} ", f"{own}: ")):
+        if words.startswith(own) and words[len(own) : len(own) + 1] in (" ", ":", "."):
             error.args = (names[own] + words.removeprefix(own),)
-        error.param = names[own]
+        error.param = names[own] + whole.removeprefix(own)
         raise

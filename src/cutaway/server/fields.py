@@ -60,6 +60,8 @@ class Limited(_Checked):
 
     def check(self, value: object, param: str) -> object:
         """The value, if it is within its range. Raises: RequestError."""
+        if LIMITS[self.name].kind == "int":
+            value = whole(value)
         if value is not None:
             limits.check(self.name, value, param=param)
         return value
@@ -126,6 +128,18 @@ class Refused(_Checked):
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the values that ask for nothing."""
         return {"enum": [None, *self.neutral], "description": f"not supported. {self.advice}"}
+
+
+def whole(value: object) -> object:
+    """An integer where JSON Schema sees one: 3.0 and 3e0 are what 3 is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def wholes(value: object) -> object:
+    """The same for each entry of a list."""
+    if not isinstance(value, list):
+        return value
+    return [whole(each) for each in cast("list[object]", value)]
 
 
 def range_schema(limit: Limit) -> dict[str, Any]:

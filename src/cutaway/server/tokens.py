@@ -15,7 +15,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.server.body import read
 from cutaway.server.context import Context
-from cutaway.server.fields import Body, array, given
+from cutaway.server.fields import Body, array, given, wholes
 from cutaway.server.routes import described, json_answer
 from cutaway.tokens.tokenizer import Tokenizer
 
@@ -79,6 +79,7 @@ def _detokenized(data: bytes, context: Context) -> dict[str, Any]:
 
 def token_ids_of(value: object, param: str, *, vocab_size: int) -> list[int]:
     """A list of ids that the model has. Raises: RequestError naming the field and the id."""
+    value = wholes(value)
     if not isinstance(value, list):
         raise RequestError(f"{param} is {shown(value)}; it must be a list.", param=param)
     for item in cast("list[object]", value):

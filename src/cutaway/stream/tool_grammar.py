@@ -37,8 +37,11 @@ def call_grammar(
     name: str | None = None,
     is_parallel: bool = False,
     control_tokens: Mapping[str, int] | None = None,
+    form: Grammar | None = None,
 ) -> Grammar:
     """The grammar of tool_choice "required", or of a named tool.
+
+    form: what else the answer may be, as a whole: JSON, by a schema or free.
 
     name: the tool that must be called; None leaves the choice to the model.
     is_parallel: whether several calls may come, MAX_CALLS at most.
@@ -75,6 +78,17 @@ def call_grammar(
         rules.append(f'tool{index}: {_quoted(before)} arguments{index} "}}"')
         rules.append(f"arguments{index}: %json {schema}")
     start = _start(tool_format, is_parallel=is_parallel, control=control_tokens or {})
+    if form is not None:
+        if form.kind not in ("json_schema", "json_object"):
+            raise RequestError(
+                f"tools stand beside a form of the kind {form.kind}; beside tools it must be JSON. "
+                "Leave one out, or send tool_choice none.",
+                param="tools",
+            )
+        schema = json.loads(form.text) if form.text else {"type": "object"}
+        fields = {"x-guidance": _JSON_FORM, **(schema if isinstance(schema, dict) else {})}
+        start = start.replace("start: ", "start: form | calls\ncalls: ", 1)
+        rules.append(f"form: %json {json.dumps(fields, ensure_ascii=False)}")
     return Grammar.lark("\n".join([start, *rules]) + "\n")
 
 
@@ -109,7 +123,8 @@ def _schema(tool: Tool, index: int) -> dict[str, object]:
         text = Grammar.json_schema(schema).text
     except RequestError as error:
         param = f"tools[{index}].function.parameters"
-        raise RequestError(f"{param}: {error}", param=param) from None
+        place = param + (error.param or "").removeprefix("grammar")
+        raise RequestError(f"{place}: {error}", param=place) from None
     return {**cast("dict[str, object]", json.loads(text)), "x-guidance": _JSON_FORM}
 
 

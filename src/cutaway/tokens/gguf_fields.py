@@ -12,6 +12,9 @@ from cutaway.core.limits import shown
 END_ROLES = ("eos", "eot", "eom")
 CONTROL_ROLES = ("bos", *END_ROLES, "unknown", "padding")
 
+# What converters write for a role that no token has: all bits of 32 set.
+_NONE = (2**32 - 1, -1)
+
 Item = TypeVar("Item", str, int, float)
 
 
@@ -62,12 +65,12 @@ class GgufFields:
         return items
 
     def token_id(self, name: str, count: int) -> int | None:
-        """A token's id below count; None where the field is absent.
+        """A token's id below count; None where the field is absent, or says that there is none.
 
         Raises: ModelFormatError for anything else.
         """
         value = self.value(name)
-        if value is None:
+        if value is None or value in _NONE:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
             raise self.fault(name, f"a token id from 0 to {count - 1}")

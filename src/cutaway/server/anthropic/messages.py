@@ -14,25 +14,32 @@ from starlette.responses import Response
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import inside, shown
+from cutaway.core.limits import shown
 from cutaway.core.output import Delta, Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.anthropic.messages_input import messages_of, tools_of
 from cutaway.server.anthropic.messages_output import Blocks, content_of, usage_of
 from cutaway.server.body import read
-from cutaway.server.constraints import schema_grammar
+from cutaway.server.constraints import check_names, schema_grammar
 from cutaway.server.context import Context
-from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
+from cutaway.server.conversation import (
+    AnswerFormat,
+    ChatInput,
+    PreparedChat,
+    prepare_chat,
+    renamed,
+    request_of,
+)
 from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.events import EventStream, named, until_gone
 from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.openai.fields import optional
 from cutaway.server.openai.parts import timings_of
+from cutaway.server.reasoning import effort_extras, thinking_extras
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tools import MAX_TOOLS, object_of
-from cutaway.stream.formats import choose_reasoning
 from cutaway.text.kinds import is_row
 from cutaway.text.messages import Message
 
@@ -94,7 +101,7 @@ class MessagesBody(CountBody):
     cutaway: OptIn | None = None
     container: Annotated[object, Refused("It runs no code.")] = None
     mcp_servers: Annotated[object, Refused("It asks no other servers.", ([],))] = None
-    context_management: Annotated[object, Refused("Leave out what is old yourself.")] = None
+    context_management: Ignored = None  # old thoughts are left out by the template, or by nobody
     metadata: Ignored = None
     service_tier: Ignored = None
     inference_geo: Ignored = None
@@ -172,6 +179,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     prepared = prepare_chat(_chat_input(body, context), context)
     drawn = {name: getattr(body, name) for name in (*_DRAWN, "ignore_eos")}
     with renamed({"stop": "stop_sequences", "prompt": "messages"}):
+        drawn["max_tokens"] = _bounded(body.max_tokens, prepared, context)
         params = context.sampling_params({**drawn, "stop": stops, **prepared.sampling})
         request = request_of(
             prepared, params, context=context, call=call, prefix="msg_", timeout=body.timeout
@@ -185,9 +193,17 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     )
 
 
+def _bounded(max_tokens: int, prepared: PreparedChat, context: Context) -> int:
+    """max_tokens, or what there is room for: here the field is needed, and clients send one large
+    number to every model. The answer is the same, since none grows beyond its context.
+    """
+    room = context.service.model.max_length - len(prepared.token_ids)
+    return min(max_tokens, room) if room > 0 else max_tokens
+
+
 def _chat_input(body: CountBody, context: Context) -> ChatInput:
     tools, is_parallel = tools_of(body.tools, body.tool_choice)
-    extras = _thinking(body.thinking, context)
+    extras = _effort(body.output_config, context) | _thinking(body.thinking, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     messages = messages_of(body.system, body.messages)
@@ -218,27 +234,21 @@ def _thinking(value: object, context: Context) -> dict[str, object]:
             f"thinking.type is {shown(kind)}; it must be enabled, adaptive or disabled.",
             param="thinking.type",
         )
-    is_wanted = kind != "disabled"
-    if "enable_thinking" in context.template.variables:
-        return {"enable_thinking": is_wanted}
-    if is_wanted and choose_reasoning(context.template_source) is None:
-        raise RequestError(
-            f"thinking.type is {shown(kind)}; this model does not reason. Leave thinking out.",
-            param="thinking.type",
-        )
-    return {}
+    return thinking_extras(kind != "disabled", context)
+
+
+def _effort(value: object, context: Context) -> dict[str, object]:
+    if value is None:
+        return {}
+    effort = object_of(value, "output_config").get("effort")
+    return effort_extras(effort, context, param="output_config.effort")
 
 
 def _form(value: object) -> Grammar | None:
     """The form of the answer, where one is asked for."""
     if value is None:
         return None
-    for name, item in object_of(value, "output_config").items():
-        if name != "format" and item is not None:
-            param = inside("output_config", name)
-            raise RequestError(
-                f"{param} is {shown(item)}; only output_config.format is supported.", param=param
-            )
+    check_names(object_of(value, "output_config"), "output_config", ("format", "effort"))
     wanted = object_of(value, "output_config").get("format")
     if wanted is None:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -10,7 +12,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
 from cutaway.text.kinds import is_row
-from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, plain
+from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, newest, plain, unread
 
 _MODES: Mapping[str, ToolMode] = {
     "auto": "auto",
@@ -26,19 +28,20 @@ def messages_of(system: object, messages: object) -> tuple[Message, ...]:
         raise _fault("messages", messages, "it must be a list of at least one message")
     names: dict[str, str] = {}  # of the tools, by the id of their call
     places = [f"messages[{index}]" for index in range(len(messages))]
+    last = newest(messages)
     read = [
-        replace(_message(each, place, names), place=place)
-        for each, place in zip(messages, places, strict=True)
+        replace(_message(each, place, names, is_newest=index >= last), place=place)
+        for index, (each, place) in enumerate(zip(messages, places, strict=True))
     ]
     if system is not None:
-        texts = tuple(Text(text) for text in _texts(system, "system"))
+        texts = tuple(Text(text) for text in _texts(system, "system", is_result=False))
         read.insert(0, Message(role="system", content=texts, place="system"))
     return tuple(read)
 
 
 def tools_of(tools: object, tool_choice: object) -> tuple[Tools | None, bool]:
     """What is offered, and whether one answer may have several calls."""
-    offered = [_tool(*entry) for entry in entries_of(tools)]
+    offered = [tool for entry in entries_of(tools) for tool in _tools(*entry)]
     if tool_choice is None:
         return chosen(offered, "auto", name=None), True
     fields = object_of(tool_choice, "tool_choice")
@@ -57,18 +60,29 @@ def tools_of(tools: object, tool_choice: object) -> tuple[Tools | None, bool]:
     return chosen(offered, mode, name=name), single is not True
 
 
-def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+# Tools whose description is Anthropic's own, as in web_search_20250305: some run there, and of the
+# others no schema is sent. The model is not told of them, as if it never chose one.
+_HOSTED = re.compile(
+    r"(web_search|web_fetch|code_execution|bash|text_editor|computer|memory|tool_search\w*|"
+    r"advisor|mcp_toolset)(_\d{8})?"
+)
+
+
+def _tools(fields: Mapping[str, object], param: str) -> list[Mapping[str, object]]:
+    """What the model is told of one entry."""
     kind = fields.get("type")
-    if kind not in (None, "custom"):
-        raise _fault(f"{param}.type", kind, 'only tools of your own, "custom", can be called')
-    return function_of(fields, param, schema="input_schema")
+    if kind in (None, "custom"):
+        return [function_of(fields, param, schema="input_schema")]
+    if isinstance(kind, str) and _HOSTED.fullmatch(kind):
+        return []
+    raise _fault(f"{param}.type", kind, 'only tools of your own, "custom", can be called')
 
 
-def _message(entry: object, param: str, names: dict[str, str]) -> Message:
+def _message(entry: object, param: str, names: dict[str, str], *, is_newest: bool) -> Message:
     fields = object_of(entry, param)
     role, content = fields.get("role"), fields.get("content")
-    if role not in ("user", "assistant"):
-        raise _fault(f"{param}.role", role, "it must be user or assistant")
+    if role not in ("user", "assistant", "system"):
+        raise _fault(f"{param}.role", role, "it must be user, assistant or system")
     if isinstance(content, str):
         return Message(role=cast(str, role), content=(Text(content),))
     if not is_row(content) or not content:
@@ -78,18 +92,24 @@ def _message(entry: object, param: str, names: dict[str, str]) -> Message:
     for index, block in enumerate(content):
         at = f"{param}.content[{index}]"
         block_fields = object_of(block, at)
-        if block_fields.get("type") == "thinking" and role == "assistant":
+        kind = block_fields.get("type")
+        if kind == "thinking" and role == "assistant":
             thoughts.append(_string(block_fields.get("thinking"), f"{at}.thinking"))
+        elif kind == "redacted_thinking" and role == "assistant":
+            thoughts.append("")  # nobody but its maker can read it
         else:
-            parts.append(_part(block_fields, at, role=cast(str, role), names=names))
+            is_new = is_newest and role == "user"
+            parts.append(
+                _part(block_fields, at, role=cast(str, role), names=names, is_newest=is_new)
+            )
     reasoning = "".join(thoughts) if thoughts else None
     return Message(role=cast(str, role), content=tuple(parts), reasoning=reasoning)
 
 
-def _part(fields: Mapping[str, object], param: str, *, role: str, names: dict[str, str]) -> Part:
+def _part(
+    fields: Mapping[str, object], param: str, *, role: str, names: dict[str, str], is_newest: bool
+) -> Part:
     match fields.get("type"), role:
-        case "text", _:
-            return Text(_string(fields.get("text"), f"{param}.text"))
         case "tool_use", "assistant":
             call_id = _string(fields.get("id"), f"{param}.id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
@@ -99,27 +119,48 @@ def _part(fields: Mapping[str, object], param: str, *, role: str, names: dict[st
             call_id = _string(fields.get("tool_use_id"), f"{param}.tool_use_id")
             content = fields.get("content")
             texts = _texts("" if content is None else content, f"{param}.content")
-            return ToolResult("".join(texts), call_id, names.get(call_id))
-        case kind, _:
-            allowed = "text and tool_result" if role == "user" else "text, thinking and tool_use"
-            rule = f"this model takes {allowed} from the {role}"
-            raise _fault(f"{param}.type", kind, rule)
+            text = "".join(texts)
+            if fields.get("is_error") is True:
+                text = f"Error: {text}"
+            return ToolResult(text, call_id, names.get(call_id))
+        case kind, "assistant" if isinstance(kind, str) and _PROVIDERS.fullmatch(kind):
+            return Text(f"[{kind}: {json.dumps(plain(fields, param), ensure_ascii=False)}]")
+        case _:
+            return Text(_text(fields, param, is_newest=is_newest))
 
 
-def _texts(value: object, param: str) -> Sequence[str]:
-    """The texts of a string or of a list of text blocks."""
+# What tools that ran at a provider left in a history: told as it is.
+_PROVIDERS = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result|container_upload")
+
+
+def _texts(value: object, param: str, *, is_result: bool = True) -> Sequence[str]:
+    """The texts of a string or of a list of blocks: of a result, or of orders."""
     if isinstance(value, str):
         return [value]
     if not is_row(value):
         raise _fault(param, value, "it must be a string or a list of text blocks")
-    return [_text(item, f"{param}[{index}]") for index, item in enumerate(value)]
+    places = [f"{param}[{index}]" for index in range(len(value))]
+    return [
+        _text(object_of(item, at), at, is_newest=not is_result)
+        for at, item in zip(places, value, strict=True)
+    ]
 
 
-def _text(item: object, param: str) -> str:
-    fields = object_of(item, param)
-    if fields.get("type") != "text":
-        raise _fault(f"{param}.type", fields.get("type"), 'it must be "text"')
-    return _string(fields.get("text"), f"{param}.text")
+def _text(fields: Mapping[str, object], param: str, *, is_newest: bool) -> str:
+    """A block in words."""
+    match fields:
+        case {"type": "text"}:
+            return _string(fields.get("text"), f"{param}.text")
+        case {"type": "document", "source": {"type": "text", "data": str() as data}}:
+            title = fields.get("title")
+            return f"{title}\n{data}" if isinstance(title, str) else data
+        case {"type": "search_result", "content": found}:
+            head = f"{fields.get('title')} ({fields.get('source')})\n"
+            return head + "".join(_texts(found, f"{param}.content"))
+        case {"type": "tool_reference", "tool_name": str() as name}:
+            return name
+        case _:
+            return unread(fields.get("type"), f"{param}.type", is_newest=is_newest)
 
 
 def _string(value: object, param: str) -> str:

@@ -7,8 +7,10 @@ framework put together from them.
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -38,12 +40,20 @@ App = Callable[[Scope, Receive, Send], Any]
 Headers = list[tuple[bytes, bytes]]
 
 OPEN_PATHS = frozenset(("/health", "/ready"))  # answered without a key; they hold no data
-ALLOWED_HEADERS = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+_ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")  # names, as HTTP has them
+# What is left of a refused body is read and thrown away, so that the client comes to read the
+# answer: one that still sends when a connection is closed sees the reset and no answer.
+MAX_DRAINED_BYTES = 64 * 1024 * 1024
+DRAIN_IDLE_SECONDS = 2.0
 _ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
 class ClientGoneError(Exception):
     """The client closed its connection; there is nobody to tell anything."""
+
+
+class HeadToldError(Exception):
+    """The headers of an answer were asked for alone, and they are told: no more is made of it."""
 
 
 @dataclass(eq=False)
@@ -59,6 +69,8 @@ class HttpCall:
     operation: str = "chat"  # what is asked for, as OpenTelemetry calls it
     trace_parent: str | None = None  # the span of whoever asks, as W3C writes it
     has_place: bool = False  # one of those that owners share
+    is_read: bool = False  # the whole body
+    is_head: bool = False  # only the headers of the answer are wanted
     counts: dict[str, int] = field(default_factory=dict[str, int])  # tokens, for the log
     began: float = field(default_factory=perf_counter)
 
@@ -76,6 +88,9 @@ class HttpCall:
             named = {name for name, _ in given}
             always = [header for header in _ALWAYS if header[0] not in named]
             message["headers"] = [*given, own, *always, *self.headers]
+        elif self.is_head:
+            await self.send({"type": "http.response.body", "body": b""})
+            raise HeadToldError
         await self.send(message)
 
 
@@ -128,10 +143,13 @@ class Door:
             await self._answer(scope, receive, call)
         except ClientGoneError:
             call.status = call.status or 499
+        except HeadToldError:
+            pass
         except Exception as error:
             if fault_of(error).status == 500:
                 log.fault(error, request_id=call.request_id)
-            await _refuse(call, scope, fault_of(error))
+            with suppress(HeadToldError):
+                await self._refuse(call, scope, receive, fault_of(error))
         finally:
             self._num_open -= 1
             self._leave(call)
@@ -139,10 +157,11 @@ class Door:
 
     async def _answer(self, scope: Scope, receive: Receive, call: HttpCall) -> None:
         headers: Headers = scope["headers"]
+        call.is_head = scope["method"] == "HEAD"
         _check_sizes(scope)
         self._check_host(_only(headers, b"host"))
         if self._is_preflight(scope, call):
-            await _respond(call, 204, b"", _preflight_headers())
+            await _respond(call, 204, b"", _preflight_headers(headers))
             return
         is_open = scope["path"] in OPEN_PATHS or is_page(scope["path"])
         is_open = is_open and scope["method"] in ("GET", "HEAD")
@@ -152,7 +171,12 @@ class Door:
             self._enter(call, scope["method"])
             _check_form(scope["method"], headers)
         body = await self._body(call, headers, receive)
-        await self._app(scope, _replayed(body, receive), call.pass_on)
+        # For HEAD whatever GET answers, without its body; the server below has a scope of its own.
+        asked = {**scope, "method": "GET"} if call.is_head else scope
+        try:
+            await self._app(asked, _replayed(body, receive), call.pass_on)
+        finally:
+            scope["route"] = asked.get("route")
 
     def _check_host(self, host: str | None) -> None:
         """Only names that this server has: a page may have its own name point here."""
@@ -251,6 +275,7 @@ class Door:
                     if len(body) > config.max_body_bytes:
                         raise _too_large(config.max_body_bytes)
                     if not message.get("more_body", False):
+                        call.is_read = True
                         return bytes(body)
         except TimeoutError:
             raise HttpError(
@@ -261,6 +286,37 @@ class Door:
             ) from None
         finally:
             self._bodies.pop(call, None)
+
+    async def _refuse(
+        self, call: HttpCall, scope: Scope, receive: Receive, fault: HttpError
+    ) -> None:
+        """Tell a fault; once an answer has begun there is no place for it, and it ends there."""
+        if call.status is not None:
+            return
+        headers = [(name.encode(), value.encode()) for name, value in headers_of(fault).items()]
+        kind = (b"content-type", b"application/json")
+        # What is left of the body is no request, so the connection cannot be used again.
+        told = [kind, *headers, _CLOSE]
+        await _respond(call, fault.status, encoded(fault, scope), told, is_last=call.is_read)
+        if not call.is_read:
+            await self._drain(call, scope["headers"], receive)
+            await call.pass_on({"type": "http.response.body", "body": b""})
+
+    async def _drain(self, call: HttpCall, headers: Headers, receive: Receive) -> None:
+        """Read what is left of a body, within bounds."""
+        self._leave(call)
+        if any(name == b"expect" for name, _ in headers):
+            return  # it was not told to send one
+        left = MAX_DRAINED_BYTES
+        idle = min(DRAIN_IDLE_SECONDS, self._config.body_idle_seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.body_seconds):
+                while left > 0:
+                    async with asyncio.timeout(idle):
+                        message = await receive()
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        return
+                    left -= len(message.get("body", b""))
 
     def _note(self, scope: Scope, call: HttpCall) -> None:
         seconds = perf_counter() - call.began
@@ -283,32 +339,30 @@ def call_of(scope: Scope) -> HttpCall:
     return scope["state"]["call"]
 
 
-async def _refuse(call: HttpCall, scope: Scope, fault: HttpError) -> None:
-    """Tell a fault; once an answer has begun there is no place for it, and it ends there."""
-    if call.status is not None:
-        return
-    headers = [(name.encode(), value.encode()) for name, value in headers_of(fault).items()]
-    kind = (b"content-type", b"application/json")
-    # What is left of the body is not read, so the connection cannot be used again.
-    await _respond(call, fault.status, encoded(fault, scope), [kind, *headers, _CLOSE])
-
-
 _CLOSE = (b"connection", b"close")
 
 
-async def _respond(call: HttpCall, status: int, body: bytes, headers: Headers) -> None:
+async def _respond(
+    call: HttpCall, status: int, body: bytes, headers: Headers, *, is_last: bool = True
+) -> None:
     length = [(b"content-length", str(len(body)).encode())] if status != 204 else []
     start = {"type": "http.response.start", "status": status, "headers": [*headers, *length]}
     await call.pass_on(start)
-    await call.pass_on({"type": "http.response.body", "body": body})
+    await call.pass_on({"type": "http.response.body", "body": body, "more_body": not is_last})
 
 
-def _preflight_headers() -> Headers:
-    return [
-        (b"access-control-allow-methods", b"GET, POST"),
-        (b"access-control-allow-headers", ALLOWED_HEADERS.encode()),
+def _preflight_headers(headers: Headers) -> Headers:
+    """A page that is allowed may send whatever it asks for: clients have headers of their own."""
+    asked = dict(headers).get(b"access-control-request-headers", b"")
+    allowed: Headers = [
+        (b"access-control-allow-methods", b"GET, HEAD, POST"),
         (b"access-control-max-age", b"600"),
     ]
+    if _ASKED_HEADERS.fullmatch(asked):
+        allowed.append((b"access-control-allow-headers", asked))
+    if dict(headers).get(b"access-control-request-private-network") == b"true":
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    return allowed
 
 
 def _check_sizes(scope: Scope) -> None:

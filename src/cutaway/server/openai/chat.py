@@ -49,6 +49,7 @@ from cutaway.server.openai.parts import (
     usage_of,
     usage_so_far,
 )
+from cutaway.server.reasoning import EFFORT, effort_extras
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tokens import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
@@ -88,15 +89,16 @@ class ChatBody(SamplingBody):
     audio: Annotated[object, Refused("It writes text alone.")] = None
     modalities: Annotated[object, Refused("It writes text alone.", (["text"],))] = None
     web_search_options: Annotated[object, Refused("It never asks the web.")] = None
-    reasoning_effort: Annotated[
-        object, Refused("A template that reads it takes it in chat_template_kwargs.")
-    ] = None
-    verbosity: Annotated[object, Refused("Ask for it in a message.")] = None
-    prediction: Annotated[object, Refused("Leave it out: the answer is the same without.")] = None
-    store: Annotated[object, Refused("It keeps no answers.", (False,))] = None
+    reasoning_effort: Annotated[object, given(EFFORT)] = None
+    verbosity: Ignored = None
+    prediction: Ignored = None  # the answer is the same without
+    store: Ignored = None  # nothing is kept
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
+    chat_id: Ignored = None  # these are notes of clients for themselves
+    session_id: Ignored = None
+    client_metadata: Ignored = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +180,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
 
 def _prepare(body: ChatBody, context: Context) -> PreparedChat:
     """The conversation, and the answer's first tokens where they are given."""
-    prepared = prepare_chat(_chat_input(body), context)
+    prepared = prepare_chat(_chat_input(body, context), context)
     given_ids = None if body.cutaway is None else body.cutaway.answer_token_ids
     if given_ids is None:
         return prepared
@@ -189,14 +191,16 @@ def _prepare(body: ChatBody, context: Context) -> PreparedChat:
     )
 
 
-def _chat_input(body: ChatBody) -> ChatInput:
-    extras = body.chat_template_kwargs
+def _chat_input(body: ChatBody, context: Context) -> ChatInput:
+    extras = effort_extras(body.reasoning_effort, context, param="reasoning_effort")
+    if body.chat_template_kwargs is not None:
+        extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
         messages=from_dicts(body.messages),
         tools=tools_of(body.tools, body.tool_choice),
         form=grammar_of(body.response_format, body.structured_outputs),
         form_field=grammar_field(body) or "response_format",
-        extras={} if extras is None else object_of(extras, "chat_template_kwargs"),
+        extras=extras,
         is_parallel=body.parallel_tool_calls is not False,
         is_open=_is_open(body),
         has_opening=body.add_generation_prompt is not False,
@@ -228,7 +232,7 @@ def _max_tokens(body: ChatBody) -> int | None:
 
 
 def _check_logprobs(body: ChatBody) -> None:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise RequestError(
             f"top_logprobs is {body.top_logprobs} without logprobs; send logprobs: true as well.",
             param="top_logprobs",

@@ -133,8 +133,9 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
     call.operation = "text_completion"
     check_streaming(read_body)
     _check_scores(read_body)
-    params = _params(read_body, context)
     prompts = _prompts(read_body, context)
+    longest = max(len(token_ids) for _, token_ids in prompts)
+    params = _params(read_body, context, longest=longest)
     deadline = context.deadline(read_body.timeout)
     has_echo = bool(read_body.echo)
     asked = CompletionRequest(
@@ -174,9 +175,14 @@ def _check_scores(body: CompletionBody) -> None:
         )
 
 
-def _params(body: CompletionBody, context: Context) -> SamplingParams:
-    """With echo, the prompt is scored as the answer is; with no answer it is scored alone."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+def _params(body: CompletionBody, context: Context, *, longest: int) -> SamplingParams:
+    """With echo, the prompt is scored as the answer is; with no answer it is scored alone.
+
+    longest: tokens of the longest prompt; where nothing is asked for, the answer has what is left.
+    """
+    left = max(1, context.service.model.max_length - longest)
+    default = min(DEFAULT_MAX_TOKENS, left)
+    max_tokens = default if body.max_tokens is None else body.max_tokens
     if body.max_tokens is None and body.min_tokens is not None:
         max_tokens = max(max_tokens, body.min_tokens)
     scores = body.prompt_logprobs

@@ -9,7 +9,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.request import DRAFTS, SamplingParams
 from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
 from cutaway.server.context import Context
-from cutaway.server.fields import Body, Ignored, Limited, array, bias_of, given
+from cutaway.server.fields import Body, Ignored, Limited, array, bias_of, given, wholes
 
 _STOP = {
     "anyOf": [
@@ -107,6 +107,7 @@ def params_of(body: SamplingBody, context: Context, **more: Any) -> SamplingPara
     Raises: RequestError naming the field.
     """
     asked: dict[str, Any] = {name: getattr(body, name) for name in _SAME}
+    asked["stop_token_ids"] = wholes(body.stop_token_ids)
     asked["logit_bias"] = bias_of(body.logit_bias)
     asked["include_stop"] = body.include_stop_str_in_output
     if "grammar" not in more:

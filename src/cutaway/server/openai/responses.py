@@ -21,6 +21,7 @@ from cutaway.core.output import Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.body import read
+from cutaway.server.constraints import check_names
 from cutaway.server.context import Context
 from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
 from cutaway.server.entry.door import HttpCall, call_of
@@ -29,21 +30,33 @@ from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
 from cutaway.server.openai.fields import optional
 from cutaway.server.openai.parts import timings_of, token_logprobs
-from cutaway.server.openai.responses_input import form_of, messages_of, tools_of
+from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
 from cutaway.server.openai.responses_output import Items
+from cutaway.server.reasoning import EFFORT, effort_extras
 from cutaway.server.routes import described, json_answer
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.text.kinds import is_row
 
 _OBJECT = {"type": "object"}
 _INPUT = {"anyOf": [{"type": "string"}, array(_OBJECT, minItems=1)]}
-_TOOLS = array({**_OBJECT, "properties": {"type": {"const": "function"}}}, maxItems=MAX_TOOLS)
+_TOOLS = array({**_OBJECT, "properties": {"type": {"type": "string"}}}, maxItems=MAX_TOOLS)
 _CHOICES = {"anyOf": [{"enum": ["none", "auto", "required"]}, _OBJECT]}
 _STATELESS = "It keeps no answers: send the whole conversation as input."
 _LOGPROBS = "message.output_text.logprobs"
-# Nothing is encrypted here, so the second asks for nothing.
-INCLUDES = (_LOGPROBS, "reasoning.encrypted_content")
+# All but the first ask for parts that no answer of this server has.
+INCLUDES = (
+    *(_LOGPROBS, "reasoning.encrypted_content", "web_search_call.action.sources"),
+    *("web_search_call.results", "code_interpreter_call.outputs", "file_search_call.results"),
+    *("message.input_image.image_url", "computer_call_output.output.image_url"),
+)
 _INCLUDE = array({"enum": list(INCLUDES)})
+
+
+_REASONING = {
+    **_OBJECT,
+    "properties": {"effort": EFFORT, "summary": {"type": ["string", "null"]}},
+    "description": "effort, as in chat; what the model thinks is told whole, not as a summary",
+}
 
 
 class ResponsesBody(Body):
@@ -74,11 +87,10 @@ class ResponsesBody(Body):
     background: Annotated[object, Refused("Wait for the answer, or stream it.", (False,))] = None
     include: Annotated[object, given(optional(_INCLUDE))] = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
-    reasoning: Annotated[
-        object, Refused("A template that reads it takes it in chat_template_kwargs.", ({},))
-    ] = None
-    truncation: Annotated[object, Refused("Leave out what is old.", ("disabled",))] = None
-    max_tool_calls: Annotated[object, Refused("Tools are called by you.")] = None
+    reasoning: Annotated[object, given(optional(_REASONING))] = None
+    # What is too long is refused, whatever this says: nothing is ever left out.
+    truncation: Annotated[object, Refused("Leave out what is old.", ("disabled", "auto"))] = None
+    max_tool_calls: Ignored = None  # of tools that a provider runs; there are none
     cutaway: OptIn | None = None
     store: Ignored = None  # nothing is kept, and the answer says so
     stream_options: Ignored = None
@@ -87,6 +99,7 @@ class ResponsesBody(Body):
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
+    client_metadata: Ignored = None
 
 
 _DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "ignore_eos")
@@ -131,7 +144,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     context.check_model(body.model)
     if body.metadata is not None:
         object_of(body.metadata, "metadata")
-    prepared = prepare_chat(_chat_input(body), context)
+    prepared = prepare_chat(_chat_input(body, context), context)
     drawn = {name: getattr(body, name) for name in _DRAWN}
     drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
     with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
@@ -171,17 +184,27 @@ def _logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _chat_input(body: ResponsesBody) -> ChatInput:
-    extras = body.chat_template_kwargs
+def _chat_input(body: ResponsesBody, context: Context) -> ChatInput:
+    extras = _effort(body.reasoning, context)
+    if body.chat_template_kwargs is not None:
+        extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
         messages=messages_of(body.instructions, body.input),
         tools=tools_of(body.tools, body.tool_choice),
         form=form_of(body.text),
         form_field="text.format",
         schema_field="parameters",
-        extras={} if extras is None else object_of(extras, "chat_template_kwargs"),
+        extras=extras,
         is_parallel=body.parallel_tool_calls is not False,
     )
+
+
+def _effort(value: object, context: Context) -> dict[str, object]:
+    if value is None:
+        return {}
+    fields = object_of(value, "reasoning")
+    check_names(fields, "reasoning", ("effort", "summary", "generate_summary", "context"))
+    return effort_extras(fields.get("effort"), context, param="reasoning.effort")
 
 
 async def _whole(context: Context, call: HttpCall, asked: ResponsesRequest) -> dict[str, Any]:
@@ -223,7 +246,10 @@ async def _told(
 ) -> AsyncGenerator[dict[str, Any]]:
     """The response's start, its items, and its end."""
     write = partial(token_logprobs, tokenizer=context.tokenizer)
-    answer, items = ChoiceOutput(), Items(asked.answer_format, write=write)
+    answer, items = (
+        ChoiceOutput(),
+        Items(asked.answer_format, write=write, customs=custom_names(asked.body.tools)),
+    )
     has_begun = False
     following = news(
         context,
@@ -277,7 +303,7 @@ def _response(context: Context, asked: ResponsesRequest, *, status: str) -> dict
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None, "summary": None, **(object_of(body.reasoning or {}, ""))},
         "store": False,
         "temperature": params.temperature,
         "text": body.text or {"format": {"type": "text"}},

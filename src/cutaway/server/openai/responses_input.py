@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import inside, shown
-from cutaway.server.constraints import FORMATS, schema_grammar
+from cutaway.core.limits import shown
+from cutaway.server.constraints import FORM_NAMES, FORMATS, check_names, schema_grammar
 from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
-from cutaway.text.kinds import is_row
-from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, arguments_of
+from cutaway.text.kinds import is_row, is_table
+from cutaway.text.messages import (
+    Json,
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    arguments_of,
+    newest,
+    unread,
+)
 
 ROLES = ("user", "assistant", "system", "developer")
-_TEXTS = ("input_text", "output_text", "text")
+_TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
@@ -32,9 +43,12 @@ def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
     if not is_row(given) or not given:
         raise _fault("input", given, "it must be a string or a list of at least one item")
     names: dict[str, str] = {}  # of the tools, by the id of their call
+    last_asked = newest(given)
     for index, item in enumerate(given):
         param = f"input[{index}]"
-        message = replace(_item(object_of(item, param), param, names), place=param)
+        message = replace(
+            _item(object_of(item, param), param, names, is_newest=index >= last_asked), place=param
+        )
         last = messages[-1] if messages else None
         if last is not None and _is_one_turn(last, message):
             messages[-1] = _joined(last, message)
@@ -45,7 +59,7 @@ def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
 
 def tools_of(tools: object, tool_choice: object) -> Tools | None:
     """What is offered. Raises: RequestError; also for tools that OpenAI runs itself."""
-    offered = [_tool(*entry) for entry in entries_of(tools)]
+    offered = [tool for entry in entries_of(tools) for tool in _tools(*entry)]
     mode, name = _choice(tool_choice)
     return chosen(offered, mode, name=name)
 
@@ -54,13 +68,12 @@ def form_of(text: object) -> Grammar | None:
     """The form that the text field asks for."""
     if text is None:
         return None
-    for name, item in object_of(text, "text").items():
-        if name != "format" and item is not None:
-            raise _fault(inside("text", name), item, "only text.format is supported")
+    check_names(object_of(text, "text"), "text", ("format", "verbosity"))
     wanted = object_of(text, "text").get("format")
     if wanted is None:
         return None
     fields = object_of(wanted, "text.format")
+    check_names(fields, "text.format", ("type", *FORM_NAMES))
     match fields.get("type"):
         case "text":
             return None
@@ -87,45 +100,101 @@ def _choice(value: object) -> tuple[ToolMode, str | None]:
             raise _fault("tool_choice", value, rule)
 
 
-def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+# Tools that OpenAI runs. The model is not told of them, as if it never chose one.
+HOSTED = frozenset(
+    "web_search web_search_preview file_search code_interpreter image_generation mcp computer "
+    "computer_use_preview local_shell shell apply_patch tool_search".split()
+)
+
+
+def _tools(fields: Mapping[str, object], param: str) -> list[Mapping[str, object]]:
+    """What the model is told of one entry."""
     kind = fields.get("type")
-    if kind != "function":
-        raise _fault(f"{param}.type", kind, 'only tools of your own, "function", can be called')
-    return function_of(fields, param)
+    if kind == "function":
+        return [function_of(fields, param)]
+    if kind == "custom":
+        return [custom_of(fields, param)]
+    if kind == "namespace":
+        return [each for at, entry in _members(fields, param) for each in _tools(entry, at)]
+    if isinstance(kind, str) and _undated(kind) in HOSTED:
+        return []
+    raise _fault(f"{param}.type", kind, 'only tools of your own, "function", can be called')
 
 
-def _item(fields: Mapping[str, object], param: str, names: dict[str, str]) -> Message:
+def _members(fields: Mapping[str, object], param: str) -> list[tuple[str, Mapping[str, object]]]:
+    entries = fields.get("tools")
+    if not is_row(entries):
+        raise _fault(f"{param}.tools", entries, "it must be a list")
+    places = [f"{param}.tools[{index}]" for index in range(len(entries))]
+    return [(at, object_of(each, at)) for at, each in zip(places, entries, strict=True)]
+
+
+def _undated(kind: str) -> str:
+    """A tool's type without the date of its version."""
+    return re.sub(r"_(\d{4}_\d{2}_\d{2}|\d{8})$", "", kind)
+
+
+def custom_names(tools: object) -> frozenset[str]:
+    """Names of the tools that take free text."""
+    entries = [each for each in tools if is_table(each)] if is_row(tools) else []
+    return frozenset(str(each.get("name")) for each in entries if each.get("type") == "custom")
+
+
+def custom_of(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+    """A tool that takes free text, as a function of one text."""
+    form = fields.get("format")
+    words = fields.get("description")
+    if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
+        words = f"{words or ''}\nThe input follows this {form.get('syntax')} grammar:\n"
+        words += str(cast("Mapping[str, object]", form)["definition"])
+    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return function_of(
+        {"name": fields.get("name"), "description": words, "parameters": schema}, param
+    )
+
+
+def _item(
+    fields: Mapping[str, object], param: str, names: dict[str, str], *, is_newest: bool
+) -> Message:
     match fields.get("type"):
         case None | "message":
-            return _message(fields, param)
+            return _message(fields, param, is_newest=is_newest)
         case "function_call":
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
             at = f"{param}.arguments"
             arguments = arguments_of(_string(fields.get("arguments"), at), at)
             return Message(role="assistant", content=(ToolCall(name, arguments, call_id),))
-        case "function_call_output":
+        case "custom_tool_call":
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
-            text = _text(fields.get("output"), f"{param}.output")
+            names[call_id] = name = _string(fields.get("name"), f"{param}.name")
+            given: Json = {"input": _string(fields.get("input"), f"{param}.input")}
+            return Message(role="assistant", content=(ToolCall(name, given, call_id),))
+        case "function_call_output" | "custom_tool_call_output":
+            call_id = _string(fields.get("call_id"), f"{param}.call_id")
+            text = _text(fields.get("output"), f"{param}.output", is_newest=False)
             return Message(role="tool", content=(ToolResult(text, call_id, names.get(call_id)),))
         case "reasoning":
             thoughts = fields.get("content")
-            text = "" if thoughts is None else _text(thoughts, f"{param}.content", "reasoning_text")
+            text = "" if not thoughts else _text(thoughts, f"{param}.content", is_newest=True)
             return Message(role="assistant", content=(), reasoning=text)
         case kind:
             rule = "it must be message, function_call, function_call_output or reasoning"
+            if kind == "item_reference":
+                rule = "no answers are kept; send the item itself"
             raise _fault(f"{param}.type", kind, rule)
 
 
-def _message(fields: Mapping[str, object], param: str) -> Message:
+def _message(fields: Mapping[str, object], param: str, *, is_newest: bool) -> Message:
     role = fields.get("role")
     if role not in ROLES:
         raise _fault(f"{param}.role", role, f"it must be one of {', '.join(ROLES)}")
-    text = _text(fields.get("content"), f"{param}.content", *_TEXTS)
+    is_newest = is_newest and role == "user"
+    text = _text(fields.get("content"), f"{param}.content", is_newest=is_newest)
     return Message(role=cast(str, role), content=(Text(text),))
 
 
-def _text(value: object, param: str, *kinds: str) -> str:
+def _text(value: object, param: str, *, is_newest: bool) -> str:
     """A string, or the texts of a list of parts, one behind the other."""
     if isinstance(value, str):
         return value
@@ -135,10 +204,13 @@ def _text(value: object, param: str, *kinds: str) -> str:
     for index, part in enumerate(value):
         at = f"{param}[{index}]"
         fields = object_of(part, at)
-        if fields.get("type") not in (kinds or _TEXTS):
-            rule = f"this model reads {' and '.join(kinds or _TEXTS)} only"
-            raise _fault(f"{at}.type", fields.get("type"), rule)
-        texts.append(_string(fields.get("text"), f"{at}.text"))
+        kind = fields.get("type")
+        if kind in _TEXTS:
+            texts.append(_string(fields.get("text"), f"{at}.text"))
+        elif kind == "refusal":
+            texts.append(_string(fields.get("refusal"), f"{at}.refusal"))
+        else:
+            texts.append(unread(kind, f"{at}.type", is_newest=is_newest))
     return "".join(texts)
 
 

@@ -6,12 +6,20 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pydantic_core
+
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.server.conversation import AnswerFormat
 from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from cutaway.text.kinds import is_table
 
 # What each item is called in ids; items of text hold one part.
-_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+_PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+}
 _PARTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
@@ -19,6 +27,7 @@ class Items:
     """One answer's events, item by item.
 
     write:  log-probabilities of tokens as the API has them.
+    customs: tools that take free text; their calls tell it whole.
     output: the items that are complete, as the whole response has them.
 
     Log-probabilities stand with the first words that come with a token or after it, those of a
@@ -30,7 +39,9 @@ class Items:
         answer_format: AnswerFormat,
         *,
         write: Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]],
+        customs: frozenset[str] = frozenset(),
     ) -> None:
+        self._customs = customs
         self.output: list[dict[str, Any]] = []
         self._answer_format = answer_format
         self._reader = answer_format.reader()
@@ -65,11 +76,16 @@ class Items:
                 yield from self._say("message", text)
             case Reasoning(text):
                 yield from self._say("reasoning", text)
+            case CallStart(_, name) if name in self._customs:
+                call = {"input": "", "call_id": self._answer_format.call_id(), "name": name}
+                yield from self._begin("custom_tool_call", call)
             case CallStart(_, name):
                 call = {"arguments": "", "call_id": self._answer_format.call_id(), "name": name}
                 yield from self._begin("function_call", call)
             case CallArguments(_, text):
                 self._text += text
+                if self._open is not None and self._open["type"] == "custom_tool_call":
+                    return
                 place = self._place(has_part=False)
                 yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
             case CallEnd():
@@ -105,7 +121,12 @@ class Items:
             return
         kind, text = self._open["type"], self._text
         done = {**self._open, "status": status}
-        if kind == "function_call":
+        if kind == "custom_tool_call":
+            done["input"] = text = _free_text(text)
+            place = self._place(has_part=False)
+            yield {"type": "response.custom_tool_call_input.delta", **place, "delta": text}
+            yield {"type": "response.custom_tool_call_input.done", **place, "input": text}
+        elif kind == "function_call":
             done["arguments"] = text
             place = {**self._place(has_part=False), "name": done["name"], "arguments": text}
             yield {"type": "response.function_call_arguments.done", **place}
@@ -126,6 +147,16 @@ class Items:
         assert self._open is not None, "something is said within an item alone"
         place = {"item_id": self._open["id"], "output_index": len(self.output)}
         return {**place, "content_index": 0} if has_part else place
+
+
+def _free_text(arguments: str) -> str:
+    """The one text of a call's arguments; as much of it as came."""
+    try:
+        fields: object = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return arguments
+    given = fields.get("input") if is_table(fields) else None
+    return given if isinstance(given, str) else arguments
 
 
 def _part(kind: str, text: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
