@@ -74,14 +74,13 @@ class PageTable:
             page = self.pages[start // size]
             assert page != SCRATCH_PAGE, "a token that left the window has no slot"
             return [page * size + start % size]
+        first = start // size
+        pages = self.pages[first : pages_for(start + count, size)]
+        assert SCRATCH_PAGE not in pages, "a token that left the window has no slot"
         slots: list[int] = []
-        while len(slots) < count:
-            index, offset = divmod(start + len(slots), size)
-            page = self.pages[index]
-            assert page != SCRATCH_PAGE, "a token that left the window has no slot"
-            first = page * size + offset
-            slots.extend(range(first, first + min(size - offset, count - len(slots))))
-        return slots
+        for page in pages:
+            slots += range(page * size, (page + 1) * size)
+        return slots[start - first * size :][:count]
 
     def truncate(self, num_tokens: int) -> list[int]:
         """Drop the pages past num_tokens tokens and return them, last first."""

@@ -454,7 +454,7 @@ class Scheduler:
                 for victim in giving:
                     self._withdraw(plan, victim)
                 if giving:
-                    owed = self._owed(self._running)
+                    loads, owed = self._shares.loads(self._running), self._owed(self._running)
                     admitted = self._tables_for(sequence, owed)
             if admitted is None:
                 news = self.cache.news_for(sequence.owner)
@@ -462,7 +462,7 @@ class Scheduler:
                 return
             if not self._start(plan, sequence, *admitted):
                 return
-            loads = self._shares.loads(self._running)
+            loads[sequence.owner] += self._shares.weight(sequence)
             owed = [old + own for old, own in zip(owed, self._owed([sequence]), strict=True)]
 
     def _giving_way(self, sequence: Sequence, owed: list[Counter[str]]) -> list[Sequence]:
