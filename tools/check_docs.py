@@ -92,7 +92,8 @@ def command_faults(words: list[str]) -> Iterator[str]:
         known = getattr(command, "commands", None)
         if word.startswith("--"):
             option = word.partition("=")[0]
-            if option not in {o for each in command.params for o in (*each.opts, "--help")}:
+            known_options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+            if option not in {*known_options, "--help"}:
                 yield f"`{path}` has no option {option}"
         elif known is not None and word not in known:
             yield f"there is no command `{path} {word}`"
