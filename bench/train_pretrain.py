@@ -28,7 +28,7 @@ from cutaway.train.vocabulary import VocabularySettings, learn
 HELD_OUT_EVERY = 23
 MODEL = {
     "hidden_size": 128,
-    "intermediate_size": 352,
+    "intermediate_size": 384,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,

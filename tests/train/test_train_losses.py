@@ -233,3 +233,18 @@ def test_t25_a_batch_of_one_equals_a_batch_of_sixteen() -> None:
     for each, total in zip(sequences, together, strict=True):
         alone = likelihood(model, MicroBatch((each,))).log_probs.sum()
         torch.testing.assert_close(alone, total, rtol=0, atol=1e-11)
+
+
+def test_norms_by_block_add_up_to_the_whole() -> None:
+    _, model = tiny.random_model()
+    done = descend(
+        [MicroBatch(tuple(SEQUENCES))],
+        lambda batch: cross_entropy(likelihood(model, batch)),
+        Optimizers(model, settings()),
+        update=0,
+        factor=1.0,
+    )
+    assert done.norms.keys() == {"embedding", "blocks.0", "blocks.1", "unembedding"}
+    squares = sum(norm * norm for norm in done.norms.values())
+    assert math.sqrt(squares) == pytest.approx(done.norm, rel=1e-5)
+    assert all(norm > 0 for norm in done.norms.values())

@@ -188,18 +188,18 @@ class Step:
         trains: whether attention takes the quick differentiable form.
         """
         lengths = [len(ids) for ids in sequences]
-        total = sum(lengths)
-
-        def tensor(values: Sequence[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
-
+        counts = torch.tensor(lengths, dtype=torch.int64)
+        starts = torch.tensor([0, *accumulate(lengths)])
+        places = torch.arange(sum(lengths))
         return Step(
-            token_ids=tensor([i for ids in sequences for i in ids]),
-            positions=tensor([p for n in lengths for p in range(n)]),
-            declared_lengths=tensor([n for n in lengths for _ in range(n)]),
-            query_starts=tensor([0, *accumulate(lengths)]),
-            context_lengths=tensor(lengths),
-            logit_rows=torch.arange(total, device=device) if logit_rows is None else logit_rows,
+            token_ids=torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int64).to(
+                device
+            ),
+            positions=(places - starts[:-1].repeat_interleave(counts)).to(device),
+            declared_lengths=counts.repeat_interleave(counts).to(device),
+            query_starts=starts.to(device),
+            context_lengths=counts.to(device),
+            logit_rows=places.to(device) if logit_rows is None else logit_rows,
             plan=ShapePlan(tuple(lengths), tuple(lengths)),
             sink=sink,
             trains=trains,

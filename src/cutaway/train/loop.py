@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import torch
 
@@ -132,11 +132,14 @@ def clip(optimizers: Optimizers) -> float:
 
 def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
     """The norm of the gradient of each block and of what lies around them, by their names."""
-    squares: dict[str, torch.Tensor] = {}
-    for name, parameter in optimizers.parameters.items():
-        if parameter.grad is not None:
-            parts = name.split(".")
-            key = ".".join(parts[: 2 if parts[0] == "blocks" else 1])
-            square = parameter.grad.float().square().sum()
-            squares[key] = squares[key] + square if key in squares else square
-    return {key: math.sqrt(float(square)) for key, square in squares.items()}
+    grads = {name: p.grad for name, p in optimizers.parameters.items() if p.grad is not None}
+    if not grads:
+        return {}
+    each = torch.stack([grad.float().norm() for grad in grads.values()])
+    norms = cast("list[float]", each.tolist())
+    squares: dict[str, float] = {}
+    for name, norm in zip(grads, norms, strict=True):
+        parts = name.split(".")
+        key = ".".join(parts[: 2 if parts[0] == "blocks" else 1])
+        squares[key] = squares.get(key, 0.0) + norm * norm
+    return {key: math.sqrt(square) for key, square in squares.items()}

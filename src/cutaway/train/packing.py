@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -61,13 +61,14 @@ class MicroBatch:
 
     def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
         """The forward's argument; it wants the rows that predict scored tokens, and no others."""
-        rows = torch.tensor(self._rows, dtype=torch.int64, device=device)
+        rows = self._marks.nonzero()[:, 0].sub(1).to(device)
         sequences = [each.token_ids for each in self.sequences]
         return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
-        return torch.tensor(self._targets, dtype=torch.int64, device=device)
+        token_ids = chain.from_iterable(each.token_ids for each in self.sequences)
+        return torch.tensor(list(token_ids), dtype=torch.int64)[self._marks].to(device)
 
     def owners(self, device: torch.device | str = "cpu") -> Tensor:
         """The index of the sequence that each row belongs to. Shapes: [R] int64."""
@@ -75,19 +76,10 @@ class MicroBatch:
         return torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
 
     @property
-    def _rows(self) -> list[int]:
-        starts = accumulate((len(each.token_ids) for each in self.sequences), initial=0)
-        return [
-            start + place - 1
-            for start, each in zip(starts, self.sequences, strict=False)
-            for place, is_scored in enumerate(each.is_scored)
-            if is_scored
-        ]
-
-    @property
-    def _targets(self) -> list[int]:
-        pairs = (zip(each.token_ids, each.is_scored, strict=True) for each in self.sequences)
-        return [token_id for pair in pairs for token_id, is_scored in pair if is_scored]
+    def _marks(self) -> Tensor:
+        """Of each token, whether it is scored. Shapes: [T] bool."""
+        marks = chain.from_iterable(each.is_scored for each in self.sequences)
+        return torch.tensor(list(marks), dtype=torch.bool)
 
 
 def cut(sequence: Scored, context: int) -> list[Scored]:

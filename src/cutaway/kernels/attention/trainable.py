@@ -63,6 +63,10 @@ def _varlen(
 
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=query.device)
     longest = max(lengths)
+    # torch 2.11 wants a key head for each query head.
+    key, value = (
+        each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value)
+    )
     mixed = varlen_attn(
         query,
         key,
@@ -73,7 +77,6 @@ def _varlen(
         longest,
         scale=scale,
         window_size=(-1 if width is None else width - 1, 0),
-        enable_gqa=True,
     )
     assert isinstance(mixed, Tensor), "nothing beside it was asked for"
     return mixed
