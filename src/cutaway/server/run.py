@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from cutaway.core.errors import ConfigError, EngineClosedError
+from cutaway.kernels.large_blocks import give_back_large_blocks
 from cutaway.server import log
 from cutaway.server.app import build_app
 from cutaway.server.config import ServerConfig, host_in_url
@@ -65,6 +66,7 @@ async def serve(
     Raises: whatever keeps the model from being loaded; EngineClosedError when the engine is given
     up later.
     """
+    give_back_large_blocks()  # bodies, which would grow the server for good
     config = context.config
     sys.setswitchinterval(_TURN_SECONDS)
     asyncio.get_running_loop().set_exception_handler(log.loop_fault)
