@@ -102,6 +102,7 @@ class Scenario:
                 max_tokens_per_step=max_sequences + random.choice((0, 1, 7, 30, 100)),
                 prefill_chunk=random.choice((1, 3, 8, 16, 17, 64)),
                 max_prompt_tokens=(None, None, None, 20)[seed % 4],
+                shared_prompt_tokens=(None, 5)[seed // 4 % 2],
             ),
             requests=tuple(_requests(random)),
             num_drafts=random.choice((0, 0, 1, 4, 9)),
@@ -360,7 +361,11 @@ class Simulation:
     def _abort_some(self) -> None:
         for sequence in (*self.scheduler.waiting, *self.scheduler.running):
             if self.random.random() < self.scenario.abort_rate:
-                self.totals.aborted += len(self.scheduler.abort(sequence.request.request_id))
+                known = (*self.scheduler.waiting, *self.scheduler.running)
+                ended = [each for each in known if each.request is sequence.request]
+                self.totals.aborted += len(ended)
+                for each in ended:
+                    self.scheduler.finish(each)
 
     def _lose_a_page(self) -> None:
         """Make any page unfindable: a prefix may get a hole wherever it is."""
@@ -510,7 +515,14 @@ class Simulation:
             s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
         )
         config = self.scenario.config
-        if num_prompt >= (config.max_prompt_tokens or config.max_tokens_per_step):
+        most = config.max_prompt_tokens or config.max_tokens_per_step
+        num_own = Counter(s.owner for s in self.scheduler.running)
+        if (
+            len({request.owner for _, request in self.scenario.requests}) > 1
+            and max(num_own.values(), default=0) > 1
+        ):  # a crowd takes less
+            most = min(most, config.shared_prompt_tokens or most)
+        if num_prompt >= most:
             return
         owed = still_owed(self.cache, running)
         left = self.cache.available_to(first.owner, back=back, owed=owed)

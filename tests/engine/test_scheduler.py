@@ -12,8 +12,10 @@ from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine import shares
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
+from cutaway.engine.shares import LEAST_TOKENS
 
 
 def make_scheduler(
@@ -23,6 +25,7 @@ def make_scheduler(
     max_tokens: int = 64,
     chunk: int = 64,
     max_prompt: int | None = None,
+    shared_prompt: int | None = None,
     extents: Items[Full | Window] = (Full(),),
     prefix_cache: bool = True,
 ) -> Scheduler:
@@ -39,6 +42,7 @@ def make_scheduler(
         max_tokens_per_step=max_tokens,
         prefill_chunk=chunk,
         max_prompt_tokens=max_prompt,
+        shared_prompt_tokens=shared_prompt,
     )
     return Scheduler(config, cache)
 
@@ -418,6 +422,44 @@ def test_a_newcomer_waits_for_a_step_of_few_prompt_tokens() -> None:
     assert ("bob", 0, 60) in steps and sum(count for _, _, count in steps) <= 60 + 16
 
 
+def crowded() -> Scheduler:
+    """Six long prompts of one owner, of which 128 tokens fit a step, or 32 while others come."""
+    scheduler = make_scheduler(pages=4000, max_tokens=512, max_prompt=128, shared_prompt=32)
+    for number in range(6):
+        scheduler.add(make_sequence(4000, name=f"long{number}", owner="alice"))
+    return scheduler
+
+
+def num_prompt_tokens(scheduler: Scheduler) -> int:
+    return sum(each.count for each in step(scheduler))
+
+
+def test_while_others_come_the_prompts_of_a_crowd_take_short_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares, "GUEST_STEPS", 20)
+    scheduler = crowded()
+    assert [num_prompt_tokens(scheduler) for _ in range(3)] == [128] * 3, "alone they are long"
+    bob = make_sequence(100, answer=2, name="bob", owner="bob")
+    scheduler.add(bob)
+    assert num_prompt_tokens(scheduler) >= 64, "a prompt of who has less is no crowd's"
+    while bob.tables is not None:
+        step(scheduler)
+    assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
+    again = make_sequence(8, answer=1, name="again", owner="bob")
+    scheduler.add(again)
+    assert num_prompt_tokens(scheduler) <= 8 + LEAST_TOKENS
+    assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
+    assert [num_prompt_tokens(scheduler) for _ in range(4)][-1] >= 128, "nobody else for long"
+
+
+def test_prompts_of_who_has_one_each_keep_long_steps() -> None:
+    scheduler = make_scheduler(pages=400, max_tokens=512, max_prompt=128, shared_prompt=32)
+    for number in range(4):
+        scheduler.add(make_sequence(500, name=f"r{number}", owner=f"connection {number}"))
+    assert [num_prompt_tokens(scheduler) for _ in range(4)] == [128] * 4
+
+
 def test_pages_of_who_has_most_give_way_to_a_newcomer() -> None:
     scheduler = make_scheduler(pages=16, max_sequences=16, prefix_cache=False)
     for number in range(4):
@@ -707,28 +749,28 @@ def test_full_pages_of_an_ended_answer_stay_findable() -> None:
     assert again.num_cached_tokens == 16
 
 
-def test_abort_ends_every_choice_of_a_request_wherever_it_stands() -> None:
+def test_a_sequence_may_end_wherever_it_stands_and_twice() -> None:
     scheduler = make_scheduler(max_sequences=2)
     choices = [make_sequence(9, name="r", choice=i) for i in range(4)]
     other = make_sequence(9, name="other")
     for each in (*choices[:2], other, *choices[2:]):
         scheduler.add(each)
     step(scheduler)
-    assert scheduler.abort("r") == choices
-    assert scheduler.abort("r") == []
+    for each in (*choices, *choices):
+        scheduler.finish(each)
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 1)
     assert scheduler.cache.stats.used == 0
     run(scheduler)
     assert other.num_output_tokens == 4
 
 
-def test_a_sequence_aborted_during_the_step_is_not_completed() -> None:
+def test_a_sequence_that_ends_during_the_step_is_not_completed() -> None:
     scheduler = make_scheduler()
     gone, other = make_sequence(20, name="gone"), make_sequence(20, name="other")
     scheduler.add(gone)
     scheduler.add(other)
     steps = scheduler.schedule()
-    scheduler.abort("gone")
+    scheduler.finish(gone)
     for each in steps:
         each.sequence.token_ids.append(1)
         scheduler.complete(each, each.count)

@@ -24,7 +24,7 @@ from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Shares
+from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
 from cutaway.engine.waiting import WaitingQueue
 from cutaway.host.faults import again
 
@@ -38,6 +38,8 @@ class SchedulerConfig:
     prefill_chunk:       of one sequence's prompt in one forward.
     max_prompt_tokens:   of all prompts in one forward; None sets no further bound. A step is not
                          interrupted, so this bounds what a newcomer waits for it.
+    shared_prompt_tokens: the same for prompts of who has most, with several sequences, while others
+                         come now and then: they would wait for a long step each time.
     Raises: ConfigError when one is out of range.
     """
 
@@ -45,6 +47,7 @@ class SchedulerConfig:
     max_tokens_per_step: int
     prefill_chunk: int
     max_prompt_tokens: int | None = None
+    shared_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_tokens_per_step", "prefill_chunk"):
@@ -134,6 +137,7 @@ class Scheduler:
             max_sequences=config.max_sequences, capacity_tokens=cache.capacity_tokens
         )
         self._num_steps = 0
+        self._guests = Guests()
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._keys: dict[Sequence, PageKeys] = {}  # of every sequence that has not ended
@@ -203,6 +207,7 @@ class Scheduler:
         keys = self.cache.keys(sequence.cache_root)
         self._waiting.add(sequence)
         self._keys[sequence] = keys
+        self._guests.note(sequence.owner, self._num_steps)
 
     def schedule(self) -> list[Scheduled]:
         """What the next step computes; empty only when there is no work.
@@ -211,6 +216,7 @@ class Scheduler:
         Where this raises, nothing was scheduled: end the sequence in turn, if any, and ask again.
         """
         self._num_steps += 1
+        self._guests.forget_those_before(self._num_steps)
         self.turn = None
         steps = self._plan_step()
         if not steps and self.has_work:
@@ -294,7 +300,8 @@ class Scheduler:
             self._held.remove(sequence)
         elif sequence in self._keys:
             self._waiting.remove(sequence)
-        self._keys.pop(sequence, None)
+        if self._keys.pop(sequence, None) is not None:
+            self._guests.note(sequence.owner, self._num_steps)
         self._blocked = None
 
     def spoil(self, sequence: Sequence) -> tuple[tuple[int, ...], ...]:
@@ -318,21 +325,12 @@ class Scheduler:
         self.num_preemptions += 1
         self._waiting.add_preempted(sequence)
 
-    def abort(self, request_id: str, *, choice: int | None = None) -> list[Sequence]:
-        """End every sequence of a request, or one; those that had ended are not returned."""
-        ended = [
-            s
-            for s in self._keys
-            if s.request.request_id == request_id and choice in (None, s.choice)
-        ]
-        for sequence in ended:
-            self.finish(sequence)
-        return ended
-
     def _plan_step(self) -> list[Scheduled]:
         plan = _Plan(self.config)
         light, heavy = self._by_load()
         num_prompt = self._plan_light(plan, light)
+        if self.config.shared_prompt_tokens and self._guests.has_room_to_keep(self._running):
+            plan.prompt_budget = min(plan.prompt_budget, self.config.shared_prompt_tokens)
         # Some may have given way to a light owner's newcomer.
         self._plan_heavy(plan, [s for s in heavy if s.tables is not None], num_prompt)
         if not num_prompt:
