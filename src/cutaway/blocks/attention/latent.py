@@ -19,6 +19,7 @@ from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
+from cutaway.kernels.linear import project_heads
 from cutaway.kernels.rotary import rotate, rotate_neighbours
 from cutaway.kernels.store import store
 from cutaway.quantize.dense import DenseWeight
@@ -93,7 +94,7 @@ class LatentAttention(nn.Module):
         """
         up_key, up_value = self._ups(hidden.dtype)
         plain, turned = self._query(hidden, rotation)
-        absorbed = (plain.transpose(0, 1) @ up_key).transpose(0, 1)  # [T, H, R]
+        absorbed = project_heads(plain, up_key.transpose(1, 2))  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
         query = step.tap("blocks.attention.query", query, layer)
         latent, rotary = self.down(hidden).split((self.rank, self.rotary_size), dim=-1)
@@ -103,8 +104,7 @@ class LatentAttention(nn.Module):
         rotary = step.tap("blocks.attention.rotary", rotary, layer)
         mixed = self._attend(query, latent, rotary, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, R]
-        values = mixed.transpose(0, 1) @ up_value.transpose(1, 2)  # [H, T, W]
-        return self.output(values.transpose(0, 1).flatten(1))
+        return self.output(project_heads(mixed, up_value).flatten(1))
 
     @property
     def scoring(self) -> Scoring:

@@ -12,7 +12,7 @@ from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.linear import plain
 from cutaway.kernels.recording import operation
 
-__all__ = ["Matrix", "linear", "project", "take_rows"]
+__all__ = ["Matrix", "linear", "project", "project_heads", "take_rows"]
 
 _MOST_TOKENS = 16  # that are multiplied together; from there on cuBLAS is as fast
 
@@ -62,6 +62,16 @@ def project(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | No
 def take_rows(matrix: Matrix, ids: Tensor) -> Tensor:
     """Rows of a stored matrix by their numbers. Shapes: ids [T] -> [T, K]."""
     return matrix.rows(ids)
+
+
+def _by_head(x: Tensor, matrices: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], matrices.shape[1]))
+
+
+@operation(shape_of=_by_head)
+def project_heads(x: Tensor, matrices: Tensor) -> Tensor:
+    """See plain.project_heads."""
+    return plain.project_heads(x, matrices)
 
 
 @operation()

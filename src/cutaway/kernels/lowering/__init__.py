@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
-from cutaway.kernels.attention import paged_attention
+from cutaway.kernels.attention import paged_attention, paged_latent_attention
+from cutaway.kernels.delta import run_sequences
 from cutaway.kernels.experts import choose_experts, mix_experts, tiled_linear
-from cutaway.kernels.linear import project, take_rows
-from cutaway.kernels.lowering import experts, heads, products
+from cutaway.kernels.linear import project, project_heads, take_rows
+from cutaway.kernels.lowering import delta, experts, heads, latent, products
 from cutaway.kernels.lowering.forms import NORMS, Forms, NativeCall
 from cutaway.kernels.recording import Call, Recorded, Recording
-from cutaway.kernels.rotary import rotate
+from cutaway.kernels.rotary import rotate, rotate_neighbours
 
 __all__ = ["Lowered", "NativeCall", "lower"]
 
@@ -41,7 +43,12 @@ _FORMS: Final[Mapping[Any, _Form]] = {
     choose_experts: experts.choose,
     mix_experts: experts.mix,
     rotate: heads.turn,
+    rotate_neighbours: heads.turn,
     paged_attention: heads.attend,
+    project_heads: latent.project,
+    torch.cat: latent.join,
+    paged_latent_attention: latent.attend,
+    run_sequences: delta.run_sequences,
 }
 
 

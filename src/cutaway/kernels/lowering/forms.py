@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import torch
@@ -75,7 +75,7 @@ class Forms:
             self.absorbed.add(call)
         return cast(Recorded, source), norm_of(call)
 
-    def turn(self, cos: Any, sin: Any) -> Turn | None:
+    def turn(self, cos: Any, sin: Any, *, are_neighbours: bool = False) -> Turn | None:
         """The rotation by two recorded values; None where native kernels do not know it."""
         call = cos.call if isinstance(cos, Recorded) else None
         if call is None or call.function is not cosines or sin is not call.results[1]:
@@ -87,13 +87,15 @@ class Forms:
             first, second = cast("tuple[Recorded, Recorded]", call.results)
 
             def by_token(place: Place) -> native.Rotation:
-                return native.Rotation(place(first), place(second), is_by_token=True)
+                return native.Rotation(
+                    *(place(first), place(second)), is_by_token=True, are_neighbours=are_neighbours
+                )
 
             return Turn((first, second), by_token)
         if call not in self._tables:
             made = cosines(torch.arange(self._max_length), inverse, factor, dtype)
             self._tables[call] = native.Rotation(made[0].contiguous(), made[1].contiguous())
-        rotation = self._tables[call]
+        rotation = replace(self._tables[call], are_neighbours=are_neighbours)
         return Turn((), lambda _: rotation)
 
 

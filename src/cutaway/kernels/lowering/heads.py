@@ -13,17 +13,22 @@ from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, Turn, is_he
 from cutaway.kernels.lowering.rows import is_heads, start_of
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import Call, Recorded
-from cutaway.kernels.rotary import rotate
+from cutaway.kernels.rotary import rotate, rotate_neighbours
 from cutaway.kernels.store import store
 
 
-def turn(forms: Forms, call: Call, x: Any, cos: Any, sin: Any) -> NativeCall | None:
+def turn(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
     """Heads turned by position, normed first where nothing else reads the norm."""
-    turn = forms.turn(cos, sin)
+    return turn_into(forms, call, call.results)
+
+
+def turn_into(forms: Forms, call: Call, out: Recorded) -> NativeCall | None:
+    """The same, to where heads may lie apart."""
+    x, cos, sin = call.args
+    turn = forms.turn(cos, sin, are_neighbours=call.function is rotate_neighbours)
     if turn is None or not is_head_rows(x):
         return None
     source, norm = forms.before(x, call)
-    out: Recorded = call.results
 
     def make(place: Place) -> list[native.Operation]:
         return [native.rotate(place(source), turn.rotation(place), out=place(out), norm=norm)]
@@ -50,7 +55,7 @@ def attend(
     """Attention over pages, with the store of the step's own keys and values before it."""
     tables = [group.page_table for group in forms.step.groups]
     group = next(index for index, table in enumerate(tables) if table is page_table)
-    stores = _stores(forms, call, keys, values)
+    stores = stores_of(forms, call, keys, values)
     if keys.dtype not in PAGE_DTYPES or group >= native.MAX_GROUPS or stores is None:
         return None
     if not is_heads(query):
@@ -83,7 +88,7 @@ def attend(
     return NativeCall((query, key, value), (out,), store_and_attend)
 
 
-def _stores(
+def stores_of(
     forms: Forms, call: Call, keys: Tensor, values: Tensor
 ) -> tuple[Call, Call] | tuple[()] | None:
     """What wrote the step's keys and values for this attention; None where it is not a pair.

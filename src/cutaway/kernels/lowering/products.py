@@ -60,12 +60,14 @@ def norm(forms: Forms, call: Call, x: Any, *_: Any) -> NativeCall | None:
     del forms
     if is_matrix(x):
         return _norm(call, out=call.results)
-    found = norm_of(call) if is_head_rows(x) else None
-    if found is None or found.kind is not native.NormKind.RMS:
+    found, out = norm_of(call), call.results
+    heads, to = _as_heads(x), _as_heads(out)
+    if heads is None or to is None or found.kind is not native.NormKind.RMS:
         return None
-    out: Recorded = call.results
     return NativeCall(
-        (x,), (out,), lambda place: [native.rotate(place(x), None, out=place(out), norm=found)]
+        (heads,),
+        (to,),
+        lambda place: [native.rotate(place(heads), None, out=place(to), norm=found)],
     )
 
 
@@ -288,6 +290,13 @@ def _packed(segments: Sequence[Any]) -> list[native.PackedWeight] | None:
     packed = [getattr(each, "packed", None) for each in segments]
     sound = [each for each in packed if isinstance(each, native.PackedWeight)]
     return sound if len(sound) == len(packed) else None
+
+
+def _as_heads(x: Any) -> Recorded | None:
+    """Rows of heads, or a part of rows as one head. Shapes: [T, H, C] or [T, C] -> [T, H, C]."""
+    if isinstance(x, Recorded) and x.dim() == 2:
+        x = Recorded.of(x.recording, x.meta.unsqueeze(1), call=x.call, root=x.root)
+    return x if is_head_rows(x) else None
 
 
 def _number(x: Any) -> float | None:
