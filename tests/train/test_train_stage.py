@@ -241,6 +241,19 @@ def test_another_run_in_the_same_folder_is_refused(
         stage(prepared, whole, override).run(say=lambda words: None)
 
 
+def test_two_processes_never_train_in_one_folder(prepared: Path, tmp_path: Path) -> None:
+    """What one of them would take for left behind is what the other is saving."""
+    told: list[str] = []
+
+    def meanwhile(progress: Any) -> None:
+        with pytest.raises(ConfigError, match="where another process trains"):
+            stage(prepared, tmp_path / "run").run(say=lambda words: None)
+        told.append("refused")
+
+    stage(prepared, tmp_path / "run").run(meanwhile, lambda words: None)
+    assert len(told) == 6
+
+
 def test_other_data_is_refused(prepared: Path, whole: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text(TEXT * 9, encoding="utf-8")

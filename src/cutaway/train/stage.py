@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar, cast
 
 import torch
+from filelock import FileLock, Timeout
 from torch import nn
 
 from cutaway.core.errors import ConfigError
@@ -32,7 +33,7 @@ from cutaway.train.schedules import COURSES, Schedule
 
 Batch = TypeVar("Batch", bound=Counted)
 
-RUN, UPDATES, MODEL = "run.json", "updates", "model"
+RUN, UPDATES, MODEL, LOCK = "run.json", "updates", "model", ".lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +99,13 @@ class Stage(Generic[Batch]):
 
         report: told of each update.   say: a sentence for a person.
 
-        Raises: ConfigError when the folder holds another run, or one of other data; NumericsError.
+        Raises: ConfigError when the folder holds another run or one of other data, or another
+        process works in it; NumericsError.
         """
+        with alone(self.settings.out):
+            return self._run(report, say)
+
+    def _run(self, report: Report, say: Callable[[str], None]) -> Path:
         settings = self.settings
         self._claim()
         module = self.model.transformer if self.module is None else self.module
@@ -170,7 +176,6 @@ class Stage(Generic[Batch]):
             theirs = cast("dict[str, Any]", json.loads(path.read_bytes()))
             _check_same(path, theirs, mine)
             return
-        self.settings.out.mkdir(parents=True, exist_ok=True)
         told = {**mine, "version": __version__, "torch": torch.__version__}
         write_whole(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
@@ -240,6 +245,26 @@ def set_precision(transformer: nn.Module, settings: StageSettings) -> None:
         is_half = next(transformer.parameters()).is_cuda
     if is_half:
         forms.multiply_in(transformer, torch.bfloat16)
+
+
+@contextmanager
+def alone(out: Path) -> Generator[None]:
+    """Keep other processes out of a run's folder for as long as the block runs.
+
+    Raises: ConfigError when one is at work there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(
+            f"out is {out}, where another process trains; wait for it, or name another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
