@@ -70,3 +70,16 @@ def pairs(count: int, *, start: int = 0) -> list[dict[str, Any]]:
 def tasks(count: int) -> list[dict[str, Any]]:
     """The same prompts with the right answer."""
     return [{"prompt": each["prompt"], "answer": each["chosen"]} for each in pairs(count)]
+
+
+def talks(count: int) -> list[dict[str, Any]]:
+    """Conversations in which the right answer is given."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": each["prompt"]},
+                {"role": "assistant", "content": each["chosen"]},
+            ]
+        }
+        for each in pairs(count)
+    ]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from preference_stages import pairs, tasks, tuned, write_lines
+from preference_stages import pairs, talks, tasks, tuned, write_lines
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.step import Step
 from cutaway.engine.template_of import compiled_template
 from cutaway.tokens.files import load_folder
-from cutaway.train import distill, dpo, grpo, ppo, reward
+from cutaway.train import distill, dpo, grpo, ppo, reward, sft
 from cutaway.train.likelihood import likelihood
 from cutaway.train.loop import descend
 from cutaway.train.model_folder import open_model
@@ -26,6 +26,7 @@ from cutaway.train.pairs import last_answer, read_scored_pairs
 from cutaway.train.record import read_record
 from cutaway.train.rewards import Answered, Task, chosen, final, total
 from cutaway.train.rollouts import Rollout
+from cutaway.train.rounds import Part
 from cutaway.train.sft import CHAT_TEMPLATE
 from cutaway.train.stage import Stage
 from cutaway.train.value_head import copied, open_scoring, scores, with_scores
@@ -250,10 +251,36 @@ def test_rounds_run_and_go_on_to_the_bit(kind: str, folder: Path) -> None:
     assert rows[2]["figures"]["k3_of_answer"] > 0
 
 
-@pytest.mark.parametrize("kind", ["dpo", "grpo"])
+# T37: the KL counts in reward and in loss.
+def test_t37_the_kl_counts_once(folder: Path) -> None:
+    """PPO pays it in rewards and its loss knows no reference; GRPO the other way round."""
+
+    def moved(part: Part) -> Part:
+        return replace(part, reference=part.reference - 1)
+
+    stage = ppo.prepare(ppo.PpoSettings(**rounds(folder, "ppo37", beta=0.1)))
+    batch: Any = stage.feed(0)[0]
+    loss = stage.objective(batch).total
+    assert torch.equal(stage.objective(replace(batch, part=moved(batch.part))).total, loss)
+    settings = grpo.GrpoSettings(**rounds(folder, "grpo37", beta=0.1, answers=4))
+    grouped = grpo.prepare(settings)
+    group = grouped.feed(0)[0]
+    other = replace(group, part=moved(group.part))
+    difference = grouped.objective(other).total - grouped.objective(group).total
+    # k3 of a reference that finds each token e times less likely, of one that is the model: 0.
+    expected = 0.1 * group.count * (math.exp(-1) - 1 + 1)
+    assert float(difference.detach()) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
 def test_an_adapter_is_trained_alone_and_goes_on_to_the_bit(kind: str, folder: Path) -> None:
     def stage(out: str) -> Stage[Any]:
-        own = {"lora_rank": 2, "rate": 1e-2}
+        own: dict[str, Any] = {"lora_rank": 2, "rate": 1e-2}
+        if kind == "sft":
+            data = (write_lines(folder / "talks.jsonl", talks(12)),)
+            return sft.prepare(
+                sft.SftSettings(**told(folder, out, data=data, context=64, tokens=512, **own))
+            )
         if kind == "dpo":
             return dpo.prepare(dpo.DpoSettings(**told(folder, out, **own)))
         return grpo.prepare(grpo.GrpoSettings(**rounds(folder, out, answers=4, beta=0.1, **own)))
@@ -353,12 +380,7 @@ def test_distillation_comes_nearer_to_its_teacher(folder: Path, tmp_path: Path) 
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     (tmp_path / "student").mkdir()
     student.write(tmp_path / "student")
-    talks = [
-        {"messages": [{"role": "user", "content": each["prompt"]},
-                      {"role": "assistant", "content": each["chosen"]}]}
-        for each in pairs(12)
-    ]  # fmt: skip
-    write_lines(tmp_path / "talks.jsonl", talks)
+    write_lines(tmp_path / "talks.jsonl", talks(12))
     settings = distill.DistillSettings(
         out=tmp_path / "out",
         model=str(tmp_path / "student"),

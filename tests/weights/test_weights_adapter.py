@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from cutaway.weights.adapter import (
     take_off,
     write_adapter,
 )
+from cutaway.weights.load import load_weights
 from cutaway.weights.safetensors import SafetensorsWeights
 from cutaway.weights.safetensors_writer import write_safetensors
 
@@ -220,6 +222,54 @@ def test_t44_merging_into_fewer_bits_is_refused() -> None:
     pair.base = Rounded()
     with pytest.raises(ConfigError, match="is kept in fewer bits"):
         merge(model)
+
+
+class Interleaved:
+    """The weights of a model as a GGUF file names and orders them."""
+
+    file = "model.gguf"
+
+    def __init__(self, architecture: GroupedDecoder, model: Transformer) -> None:
+        named = dict(model.named_parameters())
+        self._tensors: dict[str, Tensor] = {}
+        for name, target in architecture.targets("gguf").items():
+            value = named[target.parameter].detach()
+            if target.heads is not None:
+                pairs = value.reshape(target.heads, 2, -1, *value.shape[1:])
+                value = pairs.transpose(1, 2).reshape(value.shape)
+            self._tensors[name] = value
+
+    def names(self) -> Any:
+        return self._tensors.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def check(self, name: str) -> None:
+        pass
+
+    def tensor(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def release(self, name: str) -> None:
+        pass
+
+
+# T47: an adapter with the row order of a GGUF file.
+def test_t47_an_adapter_fits_a_model_whose_file_orders_rows_otherwise(tmp_path: Path) -> None:
+    architecture, model = made()
+    interleaved = replace(architecture, is_interleaved=True)  # what a GGUF file's metadata gives
+    source: Any = Interleaved(interleaved, model)
+    query = "blk.0.attn_q.weight"
+    own = model.get_submodule("blocks.0.attention.qkv.segments.0").weight
+    assert not torch.equal(source.tensor(query), own)  # the file has another order
+    other = architecture.build()
+    load_weights(other, source, interleaved.targets("gguf"), dtype=torch.float32)
+    put_on(model, architecture.targets("hf"), rank=4)
+    disturb(model)
+    write_adapter(tmp_path, model, architecture.targets("hf"))
+    read_adapter(tmp_path, other, interleaved.targets("hf"))
+    assert torch.equal(logits(other), logits(model))
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about peft's own calls

@@ -17,6 +17,7 @@ from cutaway.text.messages import to_dicts
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.train.adapted_model import AdapterSettings, with_adapter
 from cutaway.train.config import option
 from cutaway.train.examples import Conversation, read_conversations
 from cutaway.train.likelihood import likelihood
@@ -43,7 +44,7 @@ _CLOSING = "<|im_end|>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftSettings(StageSettings):
+class SftSettings(AdapterSettings, StageSettings):
     """What fine-tuning is told."""
 
     model: str = option(help="the folder of the model that is tuned")
@@ -77,6 +78,7 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Stage[
     source = _template_source(settings, folder)
     template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
     model = _with_template(model, source, tokenizer)
+    model = with_adapter(model, settings, base=settings.model, seed=settings.seed)
     talks = read_talks(settings.data, template, tokenizer, context=settings.context)
     for reason, count in talks.dropped.items():
         say(f"{count} conversations were left out: {reason}")

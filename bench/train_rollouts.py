@@ -1,0 +1,104 @@
+"""Answers sampled for training: our engine on the trained tensors, and transformers' generate.
+
+The same folder, the same prompts, one temperature, no cuts; rounds take turns. transformers gets
+its prompts padded on the left, as TRL does it.
+
+    python bench/train_rollouts.py --model runs/preferences/sft/model --tasks data/tasks.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cutaway.engine.template_of import compiled_template, folder_template
+from cutaway.tokens.files import load_folder
+from cutaway.train.model_folder import open_model
+from cutaway.train.rewards import read_tasks
+from cutaway.train.rollouts import Rollouts, RolloutSettings
+from cutaway.train.rounds import loaded
+
+
+def ours(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:
+    """What samples a round by our engine, and gives its number of tokens."""
+    settings = RolloutSettings(temperature=0.7, max_tokens=max_tokens, at_once=len(prompts))
+    model = loaded(open_model(str(folder)), folder)
+    rollouts = Rollouts(model, settings, longest=max(map(len, prompts)))
+    return lambda round_: sum(
+        len(each.answer) for each in rollouts.sample(prompts, seed=0, round_=round_)
+    )
+
+
+def theirs(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:
+    """The same by transformers' generate."""
+    import transformers
+
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    end = int(model.config.eos_token_id)
+
+    def sample(round_: int) -> int:
+        torch.manual_seed(round_)
+        with torch.no_grad():
+            found = model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=True,
+                temperature=0.7,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=max_tokens,
+                eos_token_id=end,
+                pad_token_id=end,
+            )
+        rows = found[:, width:].tolist()
+        return sum(row.index(end) + 1 if end in row else len(row) for row in rows)
+
+    return sample
+
+
+def main() -> None:
+    """Take turns, and print tokens per second and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--tasks", type=Path, required=True)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    tokenizer = load_folder(arguments.model)
+    template = compiled_template(
+        folder_template(arguments.model), name="model", tokenizer=tokenizer
+    )
+    tasks = read_tasks([arguments.tasks], template, tokenizer).tasks[: arguments.prompts]
+    prompts = [task.token_ids for task in tasks]
+    sides = {
+        "ours": ours(arguments.model, prompts, arguments.max_tokens),
+        "transformers": theirs(arguments.model, prompts, arguments.max_tokens),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for round_ in range(arguments.rounds + 1):
+        for name, sample in sides.items():
+            began = time.perf_counter()
+            count = sample(round_)
+            if round_:  # the first warms up
+                rates[name].append(count / (time.perf_counter() - began))
+    medians = {name: statistics.median(each) for name, each in rates.items()}
+    ratios = [a / b for a, b in zip(rates["ours"], rates["transformers"], strict=True)]
+    print(f"| {len(prompts)} prompts, at most {arguments.max_tokens} tokens | tokens/s |")
+    print("|---|---|")
+    for name, rate in medians.items():
+        print(f"| {name} | {rate:,.0f} |")
+    print(f"| ratio, median of {len(ratios)} rounds | {statistics.median(ratios):.2f} |")
+
+
+if __name__ == "__main__":
+    main()
