@@ -118,6 +118,26 @@ def test_t11_t12_t14_killed_after_any_update(
     assert [row["update"] for row in read_record(out / "record.jsonl")] == list(range(6))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("form", ["compile=false", "compile=true", "optimizer=muon"])
+def test_t11_killed_on_a_gpu(prepared: Path, tmp_path: Path, form: str) -> None:
+    """Deterministic operations there too: bfloat16 products, blocks plain and compiled."""
+    whole = tmp_path / "whole"
+    stage(prepared, whole, "device=cuda", form).run(say=lambda words: None)
+    for after in (0, 3):
+        out = tmp_path / f"run-{after}"
+
+        def kill(progress: Any, after: int = after) -> None:
+            if progress.updated.update == after:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            stage(prepared, out, "device=cuda", form).run(kill, lambda words: None)
+        stage(prepared, out, "device=cuda", form).run(say=lambda words: None)
+        assert same(out / "model", whole / "model")
+
+
 def places_of_a_save(prepared: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many steps of the file system one run takes, all saves together."""
     count = 0
@@ -135,6 +155,7 @@ def places_of_a_save(prepared: Path, out: Path, monkeypatch: pytest.MonkeyPatch)
     return count
 
 
+@pytest.mark.slow
 def test_t15_killed_at_any_point_of_a_save(
     prepared: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
