@@ -105,8 +105,9 @@ class Changes(ast.NodeVisitor):
                 self.found.append((node, "assignment"))
             case ast.Return() if node.value is not None:
                 self.found.append((node, "return"))
-            case ast.Assert() | ast.Raise():
-                # What an assertion says is a promise to us; what is raised is in words.
+            case ast.Assert() | ast.Raise() | ast.keyword(arg="strict"):
+                # What an assertion says is a promise to us, and so is that lists are as long as
+                # one another; what is raised is in words.
                 return
             case _:
                 pass

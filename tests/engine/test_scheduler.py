@@ -400,6 +400,16 @@ def test_beside_a_prompt_of_who_has_less_the_others_get_few_tokens_and_in_turn()
     assert len(served) == 29 and min(served.values()) >= 1
 
 
+def test_a_fifth_of_a_step_is_left_to_who_has_most() -> None:
+    scheduler = make_scheduler(pages=400, max_sequences=8, max_tokens=100, chunk=100)
+    for number, length in enumerate((90, 300)):
+        scheduler.add(make_sequence(length, 9, name=f"alice{number}", owner="alice"))
+    step(scheduler)
+    scheduler.add(make_sequence(200, 4, name="bob", owner="bob"))
+    counts = {name: count for name, _, count in shape(step(scheduler))}
+    assert counts == {"bob": 80, "alice0": 1, "alice1": 19}, "and none of it is lost"
+
+
 def test_long_prompts_of_one_owner_do_not_keep_anothers_first_token_waiting() -> None:
     scheduler = make_scheduler(pages=400, max_sequences=16, max_tokens=128, chunk=64)
     for number in range(12):
