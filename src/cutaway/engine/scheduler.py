@@ -95,6 +95,7 @@ class _Plan:
         self._chunk = config.prefill_chunk
         self.granted: dict[Sequence, int] = {}
         self.has_preempted = False
+        self.gives_back = True  # what who is preempted had been granted
 
     def grant(self, sequence: Sequence, count: int) -> None:
         self.granted[sequence] = self.granted.get(sequence, 0) + count
@@ -109,7 +110,9 @@ class _Plan:
         return max(1, min(num_left, self._chunk, self.prompt_budget))
 
     def withdraw(self, sequence: Sequence) -> None:
-        self.budget += self.granted.pop(sequence, 0)
+        count = self.granted.pop(sequence, 0)
+        if self.gives_back:
+            self.budget += count
 
     def scheduled(self) -> list[Scheduled]:
         steps: list[Scheduled] = []
@@ -373,6 +376,7 @@ class Scheduler:
         if num_prompt:
             most = max(LEAST_TOKENS, num_prompt // PROMPT_TOKENS_PER_TOKEN)
             plan.budget = min(plan.budget, most)
+            plan.gives_back = False  # a light owner's tokens are not for these
             # The oldest moves; of the others those that have waited longest.
             heavy.sort(key=lambda s: (s is not self._running[0], s.last_step))
         decodes, prefills = _split(heavy)
