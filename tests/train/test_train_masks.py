@@ -195,6 +195,12 @@ def test_a_conversation_without_answers_scores_nothing() -> None:
     assert found.count == 0 and len(found.token_ids) > 5
 
 
+def test_a_template_that_refuses_parts_of_a_conversation_still_scores_its_answers() -> None:
+    refusal = "{% if messages|length < 4 %}{{ raise_exception('too few') }}{% endif %}"
+    refusing = refusal + CHATML
+    assert scored_text(learned(), TALK, refusing) == "Paris.<|im_end|>Yes, Paris.<|im_end|>"
+
+
 def test_a_refusal_of_the_template_is_told() -> None:
     source = "{{ raise_exception('alternate, please') }}"
     with pytest.raises(TemplateError, match="alternate"):

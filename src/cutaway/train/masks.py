@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
-from cutaway.core.errors import RequestError
+from cutaway.core.errors import RequestError, TemplateError
 from cutaway.text.messages import Message, ToolCall
 from cutaway.text.prompt import Prompt, encode_segments
 from cutaway.text.template import ChatTemplate, Spoken
@@ -53,7 +53,7 @@ def answer_spans(
     spans: list[Span] = []
     for index, (first, last) in sorted(spoken.extents.items()):
         before = conversation.messages[:index]
-        header = _header(before, conversation, template) if before else None
+        header = _header(before, conversation, template)
         opens = len(header[0]) if header and text.startswith(header[0]) else first
         is_opened = _has_frame(conversation.messages[index]) and opens < first
         closing = _closing(spoken.prompt, last, header[1] if header else frozenset())
@@ -67,10 +67,18 @@ def _has_frame(message: Message) -> bool:
 
 def _header(
     before: Sequence[Message], conversation: Conversation, template: ChatTemplate
-) -> tuple[str, frozenset[str]]:
-    """The prompt for the answer after some messages, and the control strings that open it."""
-    asked = template.render(before, tools=conversation.tools)
-    told = template.render(before, tools=conversation.tools, add_generation_prompt=False)
+) -> tuple[str, frozenset[str]] | None:
+    """The prompt for the answer after some messages, and the control strings that open it.
+
+    None where the template writes no such prompt.
+    """
+    if not before:
+        return None
+    try:
+        asked = template.render(before, tools=conversation.tools)
+        told = template.render(before, tools=conversation.tools, add_generation_prompt=False)
+    except TemplateError:  # it takes the whole conversation, so what it takes of a part is its own
+        return None
     opening = asked.segments[len(told.segments) :] if asked.text.startswith(told.text) else ()
     return asked.text, frozenset(each.text for each in opening if each.is_control)
 
