@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from cutaway.blocks.attention import delta
 from cutaway.blocks.linear import Linear
 from cutaway.cli.shape_at import shape_at
 from cutaway.core.estimate import estimate
@@ -26,7 +25,7 @@ from cutaway.core.step import LayerCache
 from cutaway.core.weight_types import weights_in
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
-from cutaway.kernels.delta import short_convolution
+from cutaway.kernels.delta import sequences, short_convolution
 from cutaway.models import ARCHITECTURES
 from cutaway.models.reading import shape_of
 from cutaway.service.llm import LLM
@@ -115,7 +114,7 @@ def test_operations_are_those_that_are_counted(word, flags, tmp_path, monkeypatc
         taps[0] += 2 * len(mixed) * weight.numel()
         return mixed
 
-    monkeypatch.setattr(delta, "short_convolution", counted)
+    monkeypatch.setattr(sequences, "short_convolution", counted)
     values = configuration(word, flags=flags)
     shape = shape_of(values)
     context = 3 * PAGE  # whole pages, or the plain decode multiplies the padding of the last
