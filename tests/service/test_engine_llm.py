@@ -21,6 +21,7 @@ from cutaway.core.errors import (
 )
 from cutaway.core.looks import ComparisonRequest, EventBatch, ViewRequest
 from cutaway.core.output import Delta
+from cutaway.service import inbox
 from cutaway.service.llm import Generation
 
 TEMPLATE = (
@@ -167,6 +168,30 @@ async def _gather(folder: Path) -> None:
 
 def test_coroutines_share_one_engine(folder: Path) -> None:
     asyncio.run(_gather(folder))
+
+
+async def _read_slowly(folder: Path) -> None:
+    params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+    async with AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096) as llm:
+        expected = (await llm.generate("slow", params)).token_ids
+        said: list[int] = []
+        async for delta in llm.stream("slow", params):
+            said += delta.token_ids
+            if len(said) == 1:
+                while not await llm.ask(lambda engine: engine.scheduler.num_waiting):
+                    await asyncio.sleep(0)
+                made = await llm.ask(lambda engine: engine.num_steps)
+                assert not await llm.ask(lambda engine: engine.has_work), "it stands still"
+                assert await llm.ask(lambda engine: engine.num_steps) == made
+        assert said == list(expected)
+        assert not await llm.ask(lambda engine: engine.cache_stats.used)
+
+
+def test_a_slow_reader_in_the_same_process_is_held_at_its_own_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_UNREAD", 8)
+    asyncio.run(asyncio.wait_for(_read_slowly(folder), 60))
 
 
 async def _close_early(folder: Path) -> None:

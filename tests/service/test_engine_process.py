@@ -30,6 +30,7 @@ from cutaway.core.errors import (
 )
 from cutaway.core.looks import EventRequest
 from cutaway.core.output import Delta
+from cutaway.service import inbox as inboxes
 from cutaway.service import process as module
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 from cutaway.service.local import LocalService
@@ -386,7 +387,7 @@ def test_a_slow_reader_is_held_at_its_own_answer(
     loop: asyncio.Runner, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets the same tokens as a quick one; meanwhile the engine makes no more than a few."""
-    monkeypatch.setattr(module, "MOST_UNREAD", 8)
+    monkeypatch.setattr(inboxes, "MOST_UNREAD", 8)
 
     async def body() -> None:
         async with running(model) as service:
@@ -413,7 +414,7 @@ def test_a_slow_reader_is_held_at_its_own_answer(
 def test_a_slow_reader_that_leaves_while_it_is_held_leaves_nothing(
     loop: asyncio.Runner, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_UNREAD", 4)
+    monkeypatch.setattr(inboxes, "MOST_UNREAD", 4)
 
     async def body() -> None:
         async with running(model) as service:

@@ -18,6 +18,7 @@ from cutaway.engine.engine import Engine
 from cutaway.host.faults import again, note, refuse
 from cutaway.service import loop
 from cutaway.service.feeds import Feeds
+from cutaway.service.inbox import Inbox
 from cutaway.service.llm import LLM, Generation, Messages, Prompt, generation_of
 from cutaway.service.view_queue import ViewQueue
 
@@ -187,18 +188,27 @@ class AsyncLLM:
                 self._submit(lambda: self._leave(name))
 
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
-        """News of a request that is made already, as stream does."""
-        ours = asyncio.get_running_loop()
-        inbox: asyncio.Queue[Delta | BaseException] = asyncio.Queue()
+        """News of a request that is made already, as stream does.
+
+        While its reader is slow no more of it is made, and others have its place.
+        """
+        ours, inbox = asyncio.get_running_loop(), Inbox()
+
+        def take_in(news: Delta | BaseException) -> None:
+            inbox.put_nowait(news)
+            if inbox.is_full():
+                self._hold(request.request_id, is_held=True)
 
         def deliver(news: Delta | BaseException) -> None:
-            ours.call_soon_threadsafe(inbox.put_nowait, news)
+            ours.call_soon_threadsafe(take_in, news)
 
         self._submit(lambda: self._start(request, deliver))
         num_open = request.params.n
         try:
             while num_open:
                 news = await inbox.get()
+                if inbox.is_drained():
+                    self._hold(request.request_id, is_held=False)
                 if isinstance(news, BaseException):
                     raise news
                 num_open -= news.finish_reason is not None
@@ -206,6 +216,11 @@ class AsyncLLM:
         finally:
             with suppress(EngineClosedError):  # a closed engine has nothing left to forget
                 self._submit(lambda: self._forget(request.request_id))
+
+    def _hold(self, request_id: str, *, is_held: bool) -> None:
+        """Have no more made of a request, or go on with it; a closed engine makes nothing."""
+        with suppress(EngineClosedError):
+            self._submit(lambda: again(lambda: self._llm.engine.hold(request_id, is_held=is_held)))
 
     def _submit(self, command: Callable[[], None]) -> None:
         with self._lock:

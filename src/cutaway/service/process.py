@@ -20,6 +20,7 @@ from cutaway.core.request import Request
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.door import check_request
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
+from cutaway.service.inbox import Inbox
 from cutaway.service.messages import (
     Abort,
     Add,
@@ -47,32 +48,10 @@ from cutaway.service.service import EngineStats, ModelCard, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic
 
-MOST_UNREAD = 64  # news of a request, over which it is held: seconds of reading
-
 _Events = asyncio.Queue[EventBatch | CutawayError]
 
 
 _HUNG = "the engine does not move. It is started again unless it does. Try again in a minute."
-
-
-class _Inbox(asyncio.Queue[Delta | CutawayError]):
-    """What was said of a request and not taken yet; what is full is told once, until drained."""
-
-    is_held = False
-
-    def is_full(self) -> bool:
-        """Whether its reader is so slow that the engine should make no more, from now on."""
-        if self.is_held or self.qsize() < MOST_UNREAD:
-            return False
-        self.is_held = True
-        return True
-
-    def is_drained(self) -> bool:
-        """Whether the engine may go on, from now on."""
-        if not self.is_held or self.qsize() > MOST_UNREAD // 4:
-            return False
-        self.is_held = False
-        return True
 
 
 def _note(text: str) -> None:
@@ -104,7 +83,7 @@ class ProcessService:
         self._life: EngineProcess | None = None
         self._loading: asyncio.Future[Loaded] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._open: dict[str, _Inbox] = {}
+        self._open: dict[str, Inbox] = {}
         self._counts: dict[int, asyncio.Future[EngineStats]] = {}
         self._looks: dict[int, asyncio.Future[bytes]] = {}
         self._feeds: dict[int, _Events] = {}
@@ -163,7 +142,7 @@ class ProcessService:
         check_request(request, self.model.vocab_size, self.model.max_length)
         assert request.request_id not in self._open, "a request's id is its own while it runs"
         with self._traffic.enter(request) as place:
-            inbox = self._open[request.request_id] = _Inbox()
+            inbox = self._open[request.request_id] = Inbox()
             num_open = request.params.n
             try:
                 life.say(Add(request))
@@ -171,7 +150,7 @@ class ProcessService:
                     news = await inbox.get()
                     if inbox.is_drained():
                         life.say(Hold(request.request_id, is_held=False))
-                    if isinstance(news, CutawayError):
+                    if isinstance(news, BaseException):
                         num_open = 0
                         raise news
                     place.begin()
