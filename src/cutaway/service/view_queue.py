@@ -1,7 +1,7 @@
 """Looks into answers, for moments without other work: one step of a replay at a time.
 
-Answers never wait for a look longer than one step takes; looks wait for all answers, and
-comparisons for all looks.
+Answers never wait for a look longer than one step takes; beside answers without end looks have a
+tenth of the time (service/loop.py), and comparisons wait for all looks.
 """
 
 from __future__ import annotations
