@@ -134,6 +134,21 @@ def test_n27_notes_of_clients_on_a_message_change_nothing(name: str) -> None:
     assert one(content="a", **{name: {"type": "ephemeral"}}) == one(content="a")
 
 
+@pytest.mark.parametrize(
+    ("role", "meant"),
+    [("asistant", "assistant"), ("User", "user"), ("systen", "system"), ("tools", "tool")],
+)
+def test_a_misspelt_role_is_refused_with_its_neighbour(role: str, meant: str) -> None:
+    with pytest.raises(RequestError, match=f"did you mean {meant}") as caught:
+        one(role=role, content="a")
+    assert caught.value.param == "messages[0].role"
+
+
+@pytest.mark.parametrize("role", ["narrator", "ipython", "model", "documents", "critic"])
+def test_a_role_of_a_models_own_is_taken(role: str) -> None:
+    assert one(role=role, content="a").role == role
+
+
 def test_a_refusal_is_what_the_assistant_said() -> None:
     assert one(role="assistant", content=None, refusal="No.").text == "No."
     part = {"type": "refusal", "refusal": "No."}

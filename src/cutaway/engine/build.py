@@ -17,7 +17,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
 from cutaway.engine.opened import OpenedModel, folder_of, open_gguf, open_hf
 from cutaway.engine.opening import Opening
-from cutaway.engine.template_of import folder_template
+from cutaway.engine.template_of import folder_template, gguf_template
 from cutaway.kernels import capture, hardware
 from cutaway.quantize.schemes import Scheme, scheme_of
 from cutaway.weights.find import Found, find
@@ -132,7 +132,7 @@ def _load_gguf(opening: Opening, precision: Precision, device: torch.device) -> 
     return _loaded(
         opening,
         open_gguf(file),
-        template=file.text("tokenizer.chat_template", "") or None,
+        template=gguf_template(file),
         licence=opening.found.licence or file.text("general.license", "") or "not stated",
         precision=precision,
         device=device,

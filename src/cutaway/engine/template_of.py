@@ -19,26 +19,44 @@ def template_source_of(found: Found) -> str | None:
     Raises: ModelFormatError naming file and field.
     """
     if found.kind == "gguf":
-        return gguf.read(found.path).text("tokenizer.chat_template", "") or None
+        return gguf_template(gguf.read(found.path))
     return folder_template(found.path if found.kind == "folder" else found.path.parent)
 
 
+def gguf_template(file: gguf.GgufFile) -> str | None:
+    """The chat template of a GGUF file; where it has named ones alone, the one named default."""
+    for key in ("tokenizer.chat_template", "tokenizer.chat_template.default"):
+        if source := file.text(key, ""):
+            return source
+    return None
+
+
 def folder_template(folder: Path) -> str | None:
-    """The chat template: a file of its own wins over the one in tokenizer_config.json."""
+    """The chat template: a file of its own wins over the one in tokenizer_config.json.
+
+    Folders of models that see may have it in chat_template.json alone.
+    """
     own = folder / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8")
-    config = folder / "tokenizer_config.json"
-    if not config.is_file():
+    for name in ("tokenizer_config.json", "chat_template.json"):
+        template = _chat_template(folder / name)
+        if template is not None:
+            return choose_source(template)
+    return None
+
+
+def _chat_template(path: Path) -> object:
+    """The field of that name in a JSON file; None where either is absent."""
+    if not path.is_file():
         return None
     try:
-        values: object = json.loads(config.read_bytes())
+        values: object = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ModelFormatError(f"is not JSON: {error}.", file=str(config), field="file") from None
+        raise ModelFormatError(f"is not JSON: {error}.", file=str(path), field="file") from None
     if not isinstance(values, dict):
-        raise ModelFormatError("must be a JSON object.", file=str(config), field="file")
-    template = cast("dict[str, object]", values).get("chat_template")
-    return None if template is None else choose_source(template)
+        raise ModelFormatError("must be a JSON object.", file=str(path), field="file")
+    return cast("dict[str, object]", values).get("chat_template")
 
 
 def compiled_template(source: str | None, *, name: str, tokenizer: Tokenizer) -> ChatTemplate:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import RequestError
@@ -72,6 +73,9 @@ class Message:
         """All texts in a row; None where there is none, which differs from an empty one."""
         return "".join(self.texts) if self.texts else None
 
+
+# A choice from a list and no free text: what a template makes of one of these is its own word.
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 # The same thing under the names that clients use; the first one that is set counts.
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -191,7 +195,7 @@ def _message(item: object, param: str, *, is_newest: bool) -> Message:
             place = inside(param, name)
             known = ", ".join(sorted(_FIELDS))
             raise RequestError(f"{place} is not a known field; known are {known}.", param=place)
-    role = _string(fields.get("role"), f"{param}.role")
+    role = _role(fields.get("role"), f"{param}.role")
     reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
     message = Message(
         role=role,
@@ -203,6 +207,15 @@ def _message(item: object, param: str, *, is_newest: bool) -> Message:
     if not message.content and message.reasoning is None:
         raise _fault(f"{param}.content", None, "it must be a string or a list of text parts")
     return message
+
+
+def _role(value: object, param: str) -> str:
+    """A role. Some models know more than ROLES, but none knows a misspelt one of these."""
+    role = _string(value, param)
+    near = get_close_matches(role.lower(), ROLES, n=1, cutoff=0.8) if role not in ROLES else ()
+    if near:
+        raise RequestError(f"{param} is {shown(role)}; did you mean {near[0]}?", param=param)
+    return role
 
 
 def _content(

@@ -18,7 +18,7 @@ from jinja2 import Template, TemplateSyntaxError
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import inside, shortened, shown
 from cutaway.text.kinds import is_row, is_table
-from cutaway.text.messages import Json, Message, plain, to_dicts
+from cutaway.text.messages import ROLES, Json, Message, plain, to_dicts
 from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
 from cutaway.text.prompt import Prompt, cut_rendered
 from cutaway.text.sandbox import RefusalError, Sandbox
@@ -37,10 +37,6 @@ MAX_SOURCE = 2**20
 MAX_LEXEMES = 25_000
 MAX_CONTROL = 256  # characters of a control string; Llama 3's longest has 30
 MAX_WORDS = 500  # characters of a template's own message that are passed on
-
-# Roles are a choice from a list and no free text, so a template that writes <|user|> by putting
-# the role between its own characters has written a control token. Any other role is plain text.
-ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 
 _OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
 

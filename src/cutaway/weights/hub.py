@@ -19,6 +19,7 @@ FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
     "README.md",
     "model.safetensors",
     "model.safetensors.index.json",
