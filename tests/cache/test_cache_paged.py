@@ -364,7 +364,7 @@ def test_page_size_out_of_range_is_refused(page_size: int) -> None:
         PagedCache(groups, num_pages=[4], page_size=page_size)
     assert str(caught.value) == (
         f"page_size is {page_size}; it must be a power of two from 8 to 256. "
-        "Set EngineConfig.page_size, or leave it out for 16."
+        "Set page_size, or leave it out for 16."
     )
 
 

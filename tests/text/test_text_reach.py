@@ -12,7 +12,7 @@ from text_templates import STYLES, Style
 
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.text.messages import from_dicts
-from cutaway.text.reach import render_whole
+from cutaway.text.reach import MAX_KEPT, render_whole
 from cutaway.text.template import ChatTemplate
 from oracles import template_file
 
@@ -191,3 +191,37 @@ def test_a_templates_refusal_stays_its_own() -> None:
     )
     with pytest.raises(TemplateError, match=r"^No system here\.$"):
         rendered(source, "an order and a question")
+
+
+def test_a_long_history_is_not_tried_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    )
+    rendered: list[int] = []
+    render = template.render
+    monkeypatch.setattr(
+        template,
+        "render",
+        lambda messages, **asked: rendered.append(1) or render(messages, **asked),
+    )
+    turns = [{"role": "developer", "name": "a", "content": "x"}] * 12_000
+    with pytest.raises(RequestError, match="does not reach"):
+        render_whole(template, from_dicts(turns))
+    assert len(rendered) == 2  # as it came, and with its marks
+
+
+def test_a_history_that_costs_too_much_is_tried_once() -> None:
+    template = ChatTemplate(
+        "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}"
+        "{% endfor %}{% endfor %}"
+    )
+    turns = [{"role": "developer", "content": "x"}] * 900
+    with pytest.raises(TemplateError, match="at fault"):
+        render_whole(template, from_dicts(turns))
+
+
+def test_what_is_known_of_shapes_stays_bounded() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    for count in range(1, MAX_KEPT + 9):
+        render_whole(template, from_dicts([{"role": "user", "content": "x"}] * count))
+    assert len(template.known_shapes) <= MAX_KEPT

@@ -114,13 +114,15 @@ class CpuRow:
 class CpuReport:
     """Rows, what ran, and the read bandwidth of all rounds in bytes per second.
 
-    is_whole: all that was asked for was measured; no Ctrl-C came before.
+    is_whole: all that was asked for was measured; no Ctrl-C and no fault came before.
+    fault: what ended it, where that was a fault.
     """
 
     rows: list[CpuRow] = field(default_factory=list[CpuRow])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     bandwidth: float = 0.0
     is_whole: bool = True
+    fault: str | None = None
 
 
 def run(
@@ -136,31 +138,42 @@ def run(
     """Measure the cases of some models; peers run in the interpreter `python`.
 
     only: a part of the names of the cases that are wanted.
-    After a KeyboardInterrupt the report holds the cases that were done.
+    After a KeyboardInterrupt or a fault of our own side the report holds the cases that were done;
+    a peer that fails is said and left out. Files are made before anything is measured.
 
-    Raises: PeerError when our own side fails; a peer that fails is said and left out.
+    Raises: ConfigError where no case is wanted, or a file cannot be made.
     """
     names = [case.name for case in CASES if case.model in models] + [START]
     if not any(only in name for name in names):
         raise ConfigError(f"only is {only!r}; no case has it. Cases are {', '.join(names)}.")
+    cases_of = {
+        model: [case for case in CASES if case.model == model and only in case.name]
+        for model in models
+    }
+    has_start = "q4_1" in models and only in START
+    wanted = [name for name in models if cases_of[name] or (name == "q4_1" and has_start)]
+    paths = {model: MODELS[model]() for model in wanted}
     report, bandwidths = CpuReport(), list[float]()
     try:
         for model in models:
-            cases = [case for case in CASES if case.model == model and only in case.name]
+            cases = cases_of[model]
             if not cases:
                 continue
-            path = MODELS[model]()
             with ExitStack() as stack:
-                wanted = {name for case in cases for name in case.targets}
-                sides = _Sides(path, wanted, threads=threads, python=python, stack=stack, say=say)
+                peers = {name for case in cases for name in case.targets}
+                sides = _Sides(
+                    paths[model], peers, threads=threads, python=python, stack=stack, say=say
+                )
                 report.versions |= sides.versions
                 for case in cases:
                     say(f"{case.name} ...")
                     bandwidths += _measure(case, sides, rounds, steps, report)
-        if "q4_1" in models and only in START:
-            _measure_start(MODELS["q4_1"](), rounds, threads, python, report, say)
+        if has_start:
+            _measure_start(paths["q4_1"], rounds, threads, python, report, say)
     except KeyboardInterrupt:
         report.is_whole = False
+    except (PeerError, OSError) as error:
+        report.is_whole, report.fault = False, str(error)
     report.bandwidth = statistics.median(bandwidths or [0.0])
     return report
 

@@ -305,14 +305,18 @@ class PagedCache:
                 allocator.release(table.pages.pop())
 
 
-def _check_sizes(page_size: int, num_pages: Sequence[int]) -> None:
+def check_page_size(page_size: int) -> None:
+    """Raise ConfigError unless it is one that caches have."""
     is_power_of_two = page_size > 0 and page_size & (page_size - 1) == 0
     if not is_power_of_two or not LEAST_PAGE_SIZE <= page_size <= MOST_PAGE_SIZE:
         raise ConfigError(
             f"page_size is {page_size}; it must be a power of two from {LEAST_PAGE_SIZE} to "
-            f"{MOST_PAGE_SIZE}. Set EngineConfig.page_size, or leave it out for "
-            f"{DEFAULT_PAGE_SIZE}."
+            f"{MOST_PAGE_SIZE}. Set page_size, or leave it out for {DEFAULT_PAGE_SIZE}."
         )
+
+
+def _check_sizes(page_size: int, num_pages: Sequence[int]) -> None:
+    check_page_size(page_size)
     for number in num_pages:
         if number < 2:
             raise ConfigError(

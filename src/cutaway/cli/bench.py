@@ -80,8 +80,9 @@ def cpu(
     else:
         _print(report)
     if not report.is_whole:
-        note(f"interrupted; rows of cases that were done before: {len(report.rows)}")
-        return exits.INTERRUPTED
+        ended = "interrupted" if report.fault is None else f"ended by a fault: {report.fault}"
+        note(f"{ended}; rows of cases that were done before: {len(report.rows)}")
+        return exits.INTERRUPTED if report.fault is None else exits.FAULT
     if not json:
         short = {row.name for row in measured.misses(report)}
         told = ", ".join(sorted(short))

@@ -130,7 +130,7 @@ KEYS: tuple[Key, ...] = (
     ),
     _engine("device", "text", "auto, cpu, cuda or cuda:N", panel=MODEL),
     _engine("cache_tokens", "int", "tokens that the cache holds, as in 32K; what memory allows"),
-    _engine("page_size", "int", "tokens per page of the cache"),
+    _engine("page_size", "int", "tokens per page of the cache, a power of two from 8 to 256"),
     _engine("prefix_cache", "bool", "find equal beginnings of prompts in the cache"),
     _engine("max_sequences", "int", "answers that run at once"),
     _engine("max_tokens_per_step", "int", "tokens computed in one step, over all answers"),

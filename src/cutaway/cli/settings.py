@@ -27,6 +27,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from cutaway.cache.paged import check_page_size
 from cutaway.cli.integers import parse_integer
 from cutaway.cli.keys import (
     BY_NAME,
@@ -127,6 +128,7 @@ def resolve(
         raise _as_config_error(error.errors()[0], origins) from None
     _check_ranges(values, origins)
     EngineConfig.of({name: values[name] for name in ENGINE_NAMES})
+    check_page_size(values["page_size"])
     return Resolved(values, origins)
 
 

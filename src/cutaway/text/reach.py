@@ -17,6 +17,7 @@ from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import shown
 from cutaway.text.kinds import is_table
 from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult
+from cutaway.text.meter import BudgetError
 from cutaway.text.prompt import Prompt
 from cutaway.text.template import ChatTemplate
 
@@ -25,6 +26,8 @@ Tools = Sequence[Mapping[str, object]]
 # Roles that say what a model has to do; OpenAI renamed the one to the other.
 _ORDERS = ("system", "developer")
 MAX_KEPT = 256  # shapes of histories of which it is known what a template leaves out
+# Of all forms that are tried for one request: no client makes us render a long history for ever.
+MAX_TRIED_MESSAGES = 20_000
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,18 @@ def render_whole(
     """
     given = History(tuple(messages), tools)
     fault: TemplateError | RequestError | None = None
+    tried = 0
     for form in _forms(given, in_words):
+        tried += len(form.messages)
+        if fault is not None and tried > MAX_TRIED_MESSAGES:
+            break
         asked = _Asked(template, extras, add_generation_prompt)
         try:
             prompt = asked.render(form)
         except TemplateError as error:
             fault = fault or error
+            if isinstance(error.__cause__, BudgetError):
+                break
             continue
         left_out = _left_out(form, asked)
         if left_out is None:
@@ -230,7 +239,7 @@ def _left_out(form: History, asked: _Asked) -> RequestError | None:
     known = asked.template.known_shapes
     if shape not in known:
         if len(known) >= MAX_KEPT:
-            known.pop(next(iter(known)), None)
+            known.clear()
         known[shape] = _missing(form, asked)
     missing = known[shape]
     return None if missing is None else _fault(form, missing)
