@@ -59,7 +59,7 @@ PLACES = tuple(
         "engine.recorder": "Recorder.open_answer Recorder.note_plan Recorder.add_tokens "
         "Recorder.end_step Recorder.close_answer Recorder.number_of",
         "trace.ledger": "Ledger.open Ledger.add_token Ledger.add_step Ledger.close Ledger.step",
-        "stream.text": "TextStream.push TextStream.finish",
+        "stream.text": "TextStream.advance TextStream.finish",
         "stream.detokenize": "Detokenizer.push",
         "engine.running": "Running.rows Running.take Running.delta Running._usage",
         "engine.runner": "Runner.run",
