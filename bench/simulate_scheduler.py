@@ -229,6 +229,7 @@ class Simulation:
         )
         self.memory = [[0] * (n * scenario.page_size) for n in scenario.num_pages]
         self.contents: dict[Sequence, Contents] = {}
+        self.owners: set[str] = set()  # who ever asked, in whichever burst
         self.allocation_failed = False
         self.step_bound = 0
         # Per owner that waits: admissions of others that had as much, since it began to wait.
@@ -306,6 +307,7 @@ class Simulation:
             allocator.take = take
 
     def _arrive(self, request: Request) -> None:
+        self.owners.add(request.owner)
         prompt = len(request.prompt_token_ids)
         capacity = self.cache.capacity_tokens
         for choice in range(request.params.n):
@@ -517,10 +519,7 @@ class Simulation:
         config = self.scenario.config
         most = config.max_prompt_tokens or config.max_tokens_per_step
         num_own = Counter(s.owner for s in self.scheduler.running)
-        if (
-            len({request.owner for _, request in self.scenario.requests}) > 1
-            and max(num_own.values(), default=0) > 1
-        ):  # a crowd takes less
+        if len(self.owners) > 1 and max(num_own.values(), default=0) > 1:  # a crowd takes less
             most = min(most, config.shared_prompt_tokens or most)
         if num_prompt >= most:
             return

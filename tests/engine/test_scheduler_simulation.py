@@ -46,7 +46,7 @@ def test_120_seeds_keep_every_promise() -> None:
 # that nobody asked again when an owner had gone, or when pages were owed to whoever has its own;
 # one that was preempted and back within a step, in which it then was twice; one whose tokens in a
 # step went to who has most when it was preempted.
-@pytest.mark.parametrize("seed", [20049, 30147, 30251, 30382, 40798, 10785])
+@pytest.mark.parametrize("seed", [20049, 30147, 30251, 30382, 40798, 10785, 70038])
 def test_seeds_that_broke_a_promise_once_keep_it(seed: int) -> None:
     assert simulator.run_seed(seed, 1000).steps >= 1000
 
