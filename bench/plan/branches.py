@@ -21,7 +21,9 @@ def main() -> int:
     num_branches = taken = 0
     for name, group in GROUPS.items():
         with tempfile.TemporaryDirectory(prefix="cutaway-plan-") as folder:
-            environment = {**os.environ, "COVERAGE_FILE": f"{folder}/data"}
+            # The tests try as often as in the suite: PLAN_TRIALS is of this script.
+            usual = {name: v for name, v in os.environ.items() if not name.startswith("PLAN_")}
+            environment = {**usual, "COVERAGE_FILE": f"{folder}/data"}
             nodes = [f"tests/{node}" for node in group.tests]
             run = ["-m", "coverage", "run", "--branch", f"--source={','.join(group.modules)}"]
             pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=0", *nodes]
