@@ -4,7 +4,8 @@ python bench/pieces.py MODEL [--tokens 3000]     MODEL as for `cutaway run`
 
 Every view is asked for at its heaviest places of one answer, three times each, so that its own pace
 is learned; of the last the longest piece is told, beside the longest step without a view, and what
-only_cost said of it beside what it took.
+only_cost said of it beside what it took. CPU time stands beside wall time, all threads together:
+what is longer by the wall alone waited for the machine, and is no holding of ours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from cutaway import LLM
@@ -42,8 +43,8 @@ def main() -> None:
     print(
         f"longest step without a view: {max(plain[1:]) * 1e3:.1f} ms, median {median(plain):.4f} s"
     )
-    print("| view | places | pieces | longest, ms | took, s | foreseen, s | answer |")
-    print("|---|---|---|---|---|---|---|")
+    print("| view | places | pieces | longest, ms | CPU, ms | took, s | foreseen, s | answer |")
+    print("|---|---|---|---|---|---|---|---|")
     for view in VIEWS:
         for places in ({}, *FURTHER):
             if set(places) <= set(view.takes):
@@ -71,11 +72,12 @@ def line(engine: Engine, view: str, places: Mapping[str, Any]) -> str:
         looked(view_queue, view, places, number)
     _, priced = looked(view_queue, view, places, 2, is_cost=True)
     pieces, answer = looked(view_queue, view, places, 2)
+    walls, cpus = zip(*pieces, strict=True)
     foreseen = json.loads(priced)["seconds"] if isinstance(priced, bytes) else 0.0
     told = f"{len(answer):,} bytes" if isinstance(answer, bytes) else str(answer)[:40]
     shown = ", ".join(f"{name} {str(value)[:8]}" for name, value in places.items())
-    longest, took = max(pieces) * 1e3, sum(pieces)
-    numbers = f"{len(pieces)} | {longest:.1f} | {took:.3f} | {foreseen:.3f}"
+    longest, computed = max(walls) * 1e3, max(cpus) * 1e3
+    numbers = f"{len(pieces)} | {longest:.1f} | {computed:.1f} | {sum(walls):.3f} | {foreseen:.3f}"
     return f"| {view} | {shown} | {numbers} | {told} |"
 
 
@@ -86,8 +88,8 @@ def looked(
     number: int,
     *,
     is_cost: bool = False,
-) -> tuple[list[float], object]:
-    """Seconds of each piece, and what was told."""
+) -> tuple[list[tuple[float, float]], object]:
+    """Seconds of each piece, by the wall and of all threads' CPU; and what was told."""
     told: list[object] = []
     asked = ViewRequest(
         request_id="one",
@@ -101,11 +103,11 @@ def looked(
         max_flops=2 * 10**13,
     )
     view_queue.add(1, asked, told.append)
-    pieces: list[float] = []
+    pieces: list[tuple[float, float]] = []
     while view_queue.has_work:
-        began = perf_counter()
+        began, computed = perf_counter(), process_time()
         view_queue.step()
-        pieces.append(perf_counter() - began)
+        pieces.append((perf_counter() - began, process_time() - computed))
     return pieces, told[0]
 
 
