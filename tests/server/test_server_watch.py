@@ -192,7 +192,8 @@ def test_parsing_and_templates_run_in_worker_threads(asked: Callable[..., Any]) 
         await http.post("/v1/chat/completions", json=chat())
 
     asked(ask)
-    assert len(names) == 1 and names[0].startswith("cutaway-request")
+    # As it came, and once more with marks: whether the template leaves out anything.
+    assert len(names) == 2 and all(name.startswith("cutaway-request") for name in names)
 
 
 def test_no_route_reads_its_body_or_makes_a_file_on_the_loop(
