@@ -100,7 +100,9 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
         failed, done.stdout = True, f"{done.stdout}\n{counted} cases, not {run.figure}."
     if not counted and not failed:
         failed, done.stdout = True, f"{done.stdout}\nIt counted no trial: a skipped test, perhaps."
-    said = (done.stdout + done.stderr).strip()[-3000:] if failed else ""
+    # Where the tree lies on this machine is nobody's business.
+    printed = (done.stdout + done.stderr).replace(f"{ROOT}/", "")
+    said = printed.strip()[-3000:] if failed else ""
     return Record(
         row, run.what, seed, counted, int(failed), round(seconds, 1), figures, said, *now()
     )

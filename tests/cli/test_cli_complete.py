@@ -27,7 +27,9 @@ def test_json_is_one_object_with_all_that_was_promised(cutaway: Cutaway, tiny_mo
     assert ended.json["model"] == "random:tiny"
     assert ended.json["usage"] == {"prompt_tokens": 5, "completion_tokens": 5, "cached_tokens": 0}
     assert set(ended.json["timings"]) == TIMINGS
-    assert all(seconds > 0 for seconds in ended.json["timings"].values())
+    timings = ended.json["timings"]
+    assert (timings.pop("drafted"), timings.pop("accepted")) == (0, 0)
+    assert all(seconds > 0 for seconds in timings.values())
     assert "logprobs" not in ended.json
 
 

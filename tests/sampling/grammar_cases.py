@@ -92,6 +92,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
         "definitions": {"n": {"type": "integer", "minimum": 1}},
     },
+    "unknown format is a remark": {"type": "string", "format": "zzz", "maxLength": 3},
     "unknown keyword is a remark": {"type": "boolean", "title": "t", "x-order": 3, "default": 1},
 }
 
@@ -103,7 +104,6 @@ REFUSED_SCHEMAS: dict[str, Any] = {
     "contains": {"type": "array", "contains": {"type": "null"}},
     "dependent required": {"dependentRequired": {"a": ["b"]}},
     "property names": {"propertyNames": {"maxLength": 3}},
-    "unknown format": {"type": "string", "format": "zzz"},
     "wrong type name": {"type": "intger"},
     "type is a number": {"type": 5},
     "required is a word": {"type": "object", "required": "a"},

@@ -166,7 +166,8 @@ def test_h16_whatever_is_drawn_is_valid_by_the_schema(compiler: GrammarCompiler,
 def test_h16_what_no_mask_can_hold_to_is_refused(compiler: GrammarCompiler, name: str) -> None:
     with pytest.raises(RequestError) as caught:
         compiler.compile(Grammar.json_schema(REFUSED_SCHEMAS[name])).result(timeout=300)
-    assert caught.value.param == "grammar"
+    # By the path of what cannot be held to, where the schema is one at all.
+    assert (caught.value.param or "").partition(".")[0] == "grammar"
     assert len(str(caught.value)) < 500
 
 

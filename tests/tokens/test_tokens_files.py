@@ -450,7 +450,7 @@ def test_ends_of_turns_end_answers_and_are_control_tokens():
         ({"token_type": array("i", [1])}, "token_type"),
         ({"token_type": array("f", [1.0] * 260)}, "token_type"),
         ({"eos_token_id": 260}, "eos_token_id"),
-        ({"eos_token_id": -1}, "eos_token_id"),
+        ({"eos_token_id": -2}, "eos_token_id"),
         ({"bos_token_id": "0"}, "bos_token_id"),
         ({"add_bos_token": 1}, "add_bos_token"),
     ],
