@@ -386,7 +386,20 @@ ROWS = (
             each=5,
         ),
     ),
-    Row(27, "kill -9 in training", none="Cutaway does not train"),
+    row(
+        27,
+        "kill -9 in training",
+        cases(
+            "tests of runs that were killed: after each update, in saves, by the system",
+            8,
+            *of(
+                "train/test_train_stage.py",
+                "t11_t12_t14_killed_after_any_update",
+                "t15_killed_at_any_point_of_a_save",
+                "a_real_kill_is_survived",
+            ),
+        ),
+    ),
     row(28, "full or failing disk", cases("tests: every k-th operation", 10, WHOLE)),
     row(
         29,
