@@ -20,6 +20,8 @@ import torch
 
 from cutaway import LLM
 from cutaway.core.grammar import Grammar
+from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafting import Drafting
 from cutaway.host import gguf
 from cutaway.replay.look import Look
 from cutaway.text.messages import from_dicts
@@ -386,6 +388,29 @@ def test_probabilities_are_the_softmax_of_the_row(look: Look, inner: Inner) -> N
     near(shown.lookups[0].probability, shares[0][ids[token]] * shares[1][ids[token + 1]])
     for below in shown.below:
         near(below.num_entries, (shares[0] < below.probability).sum(), rtol=1e-3)
+
+
+def test_speculation_has_the_probability_of_each_guess(llm: LLM) -> None:
+    """A text that repeats itself is guessed; what stood and what did not is by the draws alone."""
+    before = llm.engine._drafting
+    llm.engine._drafting = Drafting(NGramDrafter())
+    try:
+        look = opened(llm, "Repeat after me: tick tock, tick tock, tick tock.", max_tokens=16)
+    finally:
+        llm.engine._drafting = before
+    tokens = look.subject.answer.tokens
+    told = payload(look, "speculation", token=0)
+    assert told.num_guessed > 0
+    for step in told.steps:
+        shown = payload(look, "speculation", token=step.token)
+        rows = look.take(Wanted(rows=frozenset(range(step.token, step.token + step.given)))).rows
+        for place, guess in enumerate(shown.row.guesses):
+            if guess.verdict == "unused":
+                continue
+            came = tokens[step.token + place].token_id
+            assert (guess.verdict == "accepted") == (guess.token_id == came)
+            row = rows[step.token + place].double().numpy()
+            near(guess.probability, softmax(row)[guess.token_id], atol=1e-9)
 
 
 def test_grammar_allows_what_the_form_begins_with(llm: LLM) -> None:

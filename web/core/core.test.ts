@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import { bodyOf, newsOf, type Scored } from "./chat";
 import { EventReader } from "./events";
 import { Pieces, walk } from "./pieces";
-import { cost, duration, percent, rank, sentence, shade, stages, visible } from "./words";
+import { afterWord, cost, duration, percent, rank, sentence, shade, stages, visible } from "./words";
 
 const encoder = new TextEncoder();
 
@@ -121,6 +121,13 @@ describe("words", () => {
 
   it("shade by probability", () => {
     expect([0.95, 0.7, 0.4, 0.2, 0.01].map((p) => shade(Math.log(p)))).toEqual([4, 3, 2, 1, 0]);
+  });
+
+  it("find the token after the first word, where what is opened is about a word", () => {
+    expect(afterWord(["Gra", "vity", " is"])).toBe(1);
+    expect(afterWord(["\n", "<|", "1", " grave", " as"])).toBe(4);
+    expect(afterWord(["1", " grave"])).toBe(0); // nothing came after it
+    expect(afterWord([])).toBe(0);
   });
 
   it("share the time among stages, even when there was none", () => {

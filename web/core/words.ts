@@ -21,6 +21,12 @@ export function visible(token: string): string {
   return token.replace(/[ \n\t\r]/g, (mark) => marks[mark] ?? mark) || "(no text)";
 }
 
+/** The first token of an answer that came after a word of it, so that what is opened there is about a word; 0 for none. */
+export function afterWord(tokens: readonly string[]): number {
+  const word = tokens.findIndex((token, index) => index < tokens.length - 1 && /\p{L}{3}/u.test(token));
+  return word + 1;
+}
+
 /** Shades of tokens by how likely they were, the likeliest first. least: a probability. */
 export const SHADES = [
   { level: 4, least: 0.9, words: "90 % or more" },
