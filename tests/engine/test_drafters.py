@@ -91,7 +91,8 @@ def taught(*, slope: float, share: float, num_answers: int = 1) -> Controller:
     """A controller for which a further token costs this much of a step, guesses right so often."""
     controller, chance = Controller(), random.Random(0)
     for further in (0, 0, 0, 0, 1, 2, 4, 8, 12) * 6:
-        controller.learn_time(num_answers, further, 0.005 * (1 + slope * further))
+        seconds = 0.005 * (1 + slope * further)
+        controller.learn_time(num_answers, further, seconds, right=further)
     for _ in range(200):
         right = next((i for i in range(4) if chance.random() >= share), 4)
         controller.learn("other", "k", tried=4, right=right)
@@ -144,7 +145,7 @@ def test_nothing_is_taken_before_a_plain_step_was_measured_and_one_is_measured_a
     for _ in range(200):
         (length,) = lengths(controller, GUESSES)
         taken.append(length)
-        controller.learn_time(1, length, 0.005 * (1 + 0.01 * length))
+        controller.learn_time(1, length, 0.005 * (1 + 0.01 * length), right=length)
         if length:
             controller.learn(0, "k", tried=length, right=length)
     assert 2 <= taken.count(0) <= 6, "a plain step now and then, to know what one takes"
@@ -160,6 +161,27 @@ def test_guesses_that_were_wrong_are_tried_again_seldom() -> None:
         if length:
             controller.learn(0, "k", tried=length, right=0)
     assert 5 <= tried <= 12, "one guess in 64 steps costs less than 1 % of them"
+
+
+def test_guesses_end_where_they_do_not_pay_whatever_was_expected() -> None:
+    """As where what was right for other answers is wrong for these, and steps are dearer."""
+    controller = taught(slope=0.1, share=0.95)
+    assert controller.may_pay(1, 1)
+    steps = 0
+    while controller.may_pay(1, 1) and steps < 100:
+        controller.learn_time(1, 4, 0.005 * 1.5, right=0)
+        steps += 1
+    assert 2 <= steps <= 60
+    for _ in range(63):
+        controller.learn_time(1, 0, 0.005)
+        assert not controller.may_pay(1, 1)
+    controller.learn_time(1, 0, 0.005)
+    assert controller.may_pay(1, 1), "they may have become better"
+
+
+def test_none_are_made_where_not_even_right_ones_pay() -> None:
+    controller = taught(slope=1.0, share=0.95)
+    assert not controller.may_pay(1, 1)
 
 
 def asked(name: str, draft: str | None = None, **params: object) -> Request:

@@ -28,6 +28,7 @@ class Drafting:
         self._is_default = is_default
         self._asking: set[Sequence] = set()
         self._kinds: dict[Sequence, str] = {}  # of the guesses that a step verifies
+        self._num_right = 0  # of a step's guesses
 
     @property
     def is_asked(self) -> bool:
@@ -63,9 +64,14 @@ class Drafting:
         What a grammar forces is guessed before anything else.
         """
         self._kinds.clear()
+        self._num_right = 0
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
         asking = [each for each in decoding if each in self._asking]
         if not asking:
+            return
+        if self._controller is not None and not self._controller.may_pay(
+            len(decoding), len(asking)
+        ):
             return
         wishes = [_wish(each) for each in asking]
         drafts = self._drafter.propose(wishes)
@@ -84,6 +90,7 @@ class Drafting:
 
     def learn(self, sequence: Sequence, *, tried: int, right: int) -> None:
         """How one answer's guesses came out."""
+        self._num_right += right
         if self._controller is not None and sequence in self._kinds:
             self._controller.learn(sequence, self._kinds[sequence], tried=tried, right=right)
 
@@ -96,7 +103,7 @@ class Drafting:
             if not item.samples or item.count != 1 + item.num_drafts:
                 return
             num_answers, further = num_answers + 1, further + item.num_drafts
-        self._controller.learn_time(num_answers, further, seconds)
+        self._controller.learn_time(num_answers, further, seconds, right=self._num_right)
 
 
 def drafting_of(config: EngineConfig) -> Drafting:

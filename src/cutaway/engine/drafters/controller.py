@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from cutaway.engine.drafters.drafter import Draft
 
 MOST_DRAFTS = 12  # of one answer in one step
-_LEAST_GAIN = 1.03  # below this it is not worth the variance
+_LEAST_GAIN = 1.08  # below this it is not worth the variance
 _KEPT, _KEPT_OF_ALL = 0.9, 0.99  # of what was counted, at each new count
 _PRIOR_WEIGHT = 2.0  # guesses that what other answers brought counts as
 _FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
 _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
+_HOPED, _PAID = 1.15, 0.98  # a gain before it is known, and the least that goes on
 _PROBE = 64  # steps after which a plain one, or one with guesses, is tried anew
 
 
@@ -44,6 +45,8 @@ class _Times:
     ratios: dict[int, float] = field(default_factory=dict[int, float])  # by further tokens
     since_plain: int = 0
     since_drafts: int = 0
+    gain: float = _HOPED  # tokens a second of steps with guesses, in those of plain ones
+    rest: int = 0  # steps without guesses, after they did not pay
 
 
 class Controller:
@@ -83,6 +86,27 @@ class Controller:
             lengths[place] += 1
         return lengths
 
+    def may_pay(self, num_answers: int, num_asking: int) -> bool:
+        """Whether guesses are worth making at all, before any was made: they take time too.
+
+        num_asking: of the answers, those that want guesses.
+        """
+        times = self._times.get(num_answers)
+        if times is None or times.num_plain < 3:
+            return True
+        if times.rest:
+            return False
+        if times.since_drafts >= _PROBE:
+            return True
+        share = max((self.share(None, kind) for kind in self._all), default=_FIRST_SHARE)
+        won = 0.0
+        for length in range(1, MOST_DRAFTS + 1):
+            won += num_asking * share**length
+            ratio = self.ratio(num_answers, num_asking * length)
+            if (num_answers + won) / num_answers / ratio > _LEAST_GAIN:
+                return True
+        return False
+
     def share(self, key: Hashable, kind: str) -> float:
         """The share of an answer's guesses of a kind that will be right, if those before were."""
         every = self._all.get(kind, _Share())
@@ -110,10 +134,15 @@ class Controller:
         own = self._own.setdefault(key, {}).setdefault(kind, _Share())
         own.count(right, counted, kept=_KEPT)
 
-    def learn_time(self, num_answers: int, further: int, seconds: float) -> None:
-        """Take in what a step took that brought each answer a token, and so many guesses."""
+    def learn_time(self, num_answers: int, further: int, seconds: float, *, right: int = 0) -> None:
+        """Take in what a step took that brought each answer a token, and so many guesses.
+
+        right: of the guesses. Where what they won falls behind their time, none are made for a
+        while, whatever was expected of them.
+        """
         times = self._times.setdefault(num_answers, _Times())
         if not further:
+            times.rest = max(0, times.rest - 1)
             times.num_plain += 1
             times.since_plain, times.since_drafts = 0, times.since_drafts + 1
             times.plain = seconds if times.num_plain == 1 else _nearer(times.plain, seconds)
@@ -122,6 +151,12 @@ class Controller:
         if not times.plain:
             return
         ratio = max(1.0, seconds / times.plain)
+        # Where the machine held the step up, that was no fault of its guesses.
+        took = min(ratio, 1.5 * self.ratio(num_answers, further))
+        gain = min(2.0, (1 + right / num_answers) / took)  # luck is soon forgotten
+        times.gain += 0.05 * (gain - times.gain)
+        if times.gain < _PAID:
+            times.gain, times.rest = _HOPED, _PROBE
         before = times.ratios.get(further)
         times.ratios[further] = ratio if before is None else _nearer(before, ratio)
 
@@ -131,5 +166,5 @@ class Controller:
 
 
 def _nearer(before: float, now: float) -> float:
-    """Near the lower quartile of what was measured: what a machine held up was no step's price."""
-    return before + (0.3 if now < before else 0.1) * (now - before)
+    """The mean of what was measured lately; a step that the machine held up counts for little."""
+    return before + 0.15 * (min(now, 1.5 * before) - before)
