@@ -41,7 +41,16 @@ def found(name: str) -> Path:
 
 
 def violations(page: Page, axe: str) -> list[str]:
-    """What axe has against the page as it stands: rule, weight, and the elements."""
+    """What axe has against the page as it stands: rule, weight, and the elements.
+
+    A figure that comes out of its haze is pale for a fifth of a second: what moves has come to
+    rest before anything is judged.
+    """
+    page.wait_for_function(
+        "() => document.querySelectorAll('article[aria-busy=true]').length === 0 &&"
+        " !document.getAnimations().some((each) => each instanceof CSSTransition"
+        " && each.playState === 'running')"
+    )
     page.evaluate(axe)
     return [
         f"{rule['id']} ({rule['impact']}): {[node['target'] for node in rule['nodes']]}"
