@@ -1,6 +1,7 @@
 """Whether guesses ever change an answer: random workloads, and whole distributions.
 
     PYTHONPATH=src:tests python bench/drafted.py [--workloads 500] [--sequences 200000] [--seed 1]
+    PYTHONPATH=src:tests python bench/drafted.py --times  # of a guess by n-grams, by length of text
 
 Workloads: requests of every kind (greedy and drawn, cuts, penalties, stops, length caps, choices,
 grammars, several answers), in company, with few pages so that some are preempted; answered without
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +26,7 @@ import torch
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
-from cutaway.engine.drafters import Controller, Drafter, NGramDrafter
+from cutaway.engine.drafters import Controller, Drafter, NGramDrafter, Wish
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.model import LoadedModel
@@ -98,7 +100,11 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, default=500)
     parser.add_argument("--sequences", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--times", action="store_true")
     asked = parser.parse_args()
+    if asked.times:
+        tell_times(asked.seed)
+        return
     model = loaded()
     if asked.workloads:
         compare(model, asked.workloads, asked.seed)
@@ -109,6 +115,22 @@ def main() -> None:
     for name, (drafter, controller) in made.items():
         drafting = Drafting(drafter, controller=controller)
         judge(model, name, drafting, asked.sequences, asked.seed)
+
+
+def tell_times(seed: int) -> None:
+    """Microseconds of a guess for a text that grows by a token, of few and of many kinds."""
+    chance = random.Random(seed)
+    for kinds in (50, 50_000):
+        for length in (100, 1_000, 10_000, 100_000):
+            text, drafter = [chance.randrange(kinds) for _ in range(length)], NGramDrafter()
+            drafter.propose([Wish(0, text, 8)])  # indexes the prompt
+            took: list[float] = []
+            for _ in range(500):
+                text.append(chance.randrange(kinds))
+                began = perf_counter()
+                drafter.propose([Wish(0, text, 8)])
+                took.append(1e6 * (perf_counter() - began))
+            print(f"{kinds:,} kinds, {length:,} tokens: median {statistics.median(took):.1f} us")
 
 
 def compare(model: LoadedModel, count: int, seed: int) -> None:

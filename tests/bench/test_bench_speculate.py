@@ -45,6 +45,8 @@ def test_what_there_is_not_is_refused_before_anything_is_measured(llm: LLM) -> N
         speculate.run(llm, workloads=["poem"])
     with pytest.raises(ConfigError, match="batch is 65, above max_sequences, 64"):
         speculate.run(llm, batches=(1, 65))
+    with pytest.raises(ConfigError, match="batch is 0; it must be at least 1"):
+        speculate.run(llm, batches=(1, 0))
 
 
 def test_structured_answers_are_forced_and_guessed(llm: LLM) -> None:

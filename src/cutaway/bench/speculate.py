@@ -111,6 +111,8 @@ def run(
         if name not in WORKLOADS:
             known = ", ".join(WORKLOADS)
             raise ConfigError(f"workloads holds {name!r}; it must be of {known}.")
+    if min(batches) < 1:
+        raise ConfigError(f"batch is {min(batches)}; it must be at least 1.")
     most = llm.engine.config.max_sequences
     if max(batches) > most:
         raise ConfigError(
