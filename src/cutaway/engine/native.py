@@ -50,6 +50,11 @@ class NativeSteps:
         self.kernel = "native" if self._tape.is_native else "native and torch"
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of the values of a step."""
+        return self._tape.num_bytes
+
+    @property
     def torch_calls(self) -> tuple[str, ...]:
         """The names of operations that have no native form here, in order."""
         return self._tape.torch_calls

@@ -37,6 +37,11 @@ class Runner:
         self._native = native
         self.kernel = "plain"  # what ran the latest step
 
+    @property
+    def num_bytes(self) -> int:
+        """Room that recorded steps hold besides the pages."""
+        return 0 if self._native is None else self._native.num_bytes
+
     def prepare(self) -> None:
         """Do now what would else be done in live traffic: compile and capture."""
         if self._graphs is not None:

@@ -110,6 +110,11 @@ class Tape:
         return self._program is not None
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of all buffers."""
+        return sum({id(each): each.nbytes for each in self._buffers.values()}.values())
+
+    @property
     def torch_calls(self) -> tuple[str, ...]:
         """The names of what runs in torch, in order."""
         return tuple(part.name for part in self._parts if isinstance(part, _TorchCall))

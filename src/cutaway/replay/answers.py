@@ -5,6 +5,7 @@ from __future__ import annotations
 from cutaway.engine.engine import Engine
 from cutaway.replay.plan import Level, ReplayPlan, plan_replay
 from cutaway.replay.replay import Replay, SinkOf
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.verify import Present, Verdict, verify
 from cutaway.trace.records import AnswerRecord
 
@@ -39,16 +40,22 @@ def replay_answer(
     prefill_chunk: int | None = None,
     sink_of: SinkOf | None = None,
     intervenes: bool = False,
+    spares: SpareRunners | None = None,
 ) -> Replay:
     """An answer, ready to run again in pages of its own.
 
-    level, prefill_chunk: as for plan_answer.
+    level, prefill_chunk: as for plan_answer.   spares: as in replay/replay.py.
     Its plan tells the cost before it is spent; running it is up to the caller.
     Raises: ReplayError when the record of it is not whole.
     """
     plan = plan_answer(engine, answer, level=level, prefill_chunk=prefill_chunk)
     return Replay(
-        plan, model=engine.model, config=engine.config, sink_of=sink_of, intervenes=intervenes
+        plan,
+        model=engine.model,
+        config=engine.config,
+        sink_of=sink_of,
+        intervenes=intervenes,
+        spares=spares,
     )
 
 

@@ -19,6 +19,7 @@ from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
 from cutaway.host.turns import breathe, in_turns
 from cutaway.replay.look import PIECE_TOKENS, Look
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.trace_file import saving_of
 from cutaway.replay.view_cost import TimePredictor, time_steps
 from cutaway.trace.file import encode_trace
@@ -46,6 +47,7 @@ class ViewQueue:
         self._jobs: deque[_Job] = deque()
         self._trials = Trials(engine)
         self._time_predictor = TimePredictor()
+        self._spares = SpareRunners()
         self._look: tuple[ViewRequest, Look] | None = (
             None  # the latest: views of one answer share it
         )
@@ -131,7 +133,13 @@ class ViewQueue:
             raise ReplayError(
                 f"answer {shown(asked.request_id)} has not ended yet. Ask when it has."
             )
-        look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
+        look = Look(
+            self._engine,
+            answer,
+            max_bytes=asked.max_bytes,
+            max_flops=asked.max_flops,
+            spares=self._spares,
+        )
         self._look = (asked, look)
         return look
 

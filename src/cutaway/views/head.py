@@ -220,12 +220,9 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head:
 
 
 def _window(subject: Subject, query: Query) -> tuple[int, int]:
-    """Positions of which every weight is told: the chosen one is among them."""
-    count = subject.num_positions
-    if count <= SQUARE:
-        return 0, count
-    end = max(SQUARE, position_of(subject, query) + 1)
-    return end - SQUARE, end
+    """Positions of which every weight is told: the chosen one is the last of them."""
+    end = position_of(subject, query) + 1  # later rows are another question, at another price
+    return max(0, end - SQUARE), end
 
 
 def _tile_start(end: int) -> int:
