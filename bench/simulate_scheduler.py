@@ -32,9 +32,9 @@ from cutaway.cache.table import unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.admission.shares import Shares
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import Shares
 
 SEEDS_OF_A_SLICE = 10_000  # the most that a slice of the plan takes; the next one begins behind
 NAN = -1  # stands in a slot for numbers that are not finite

@@ -15,7 +15,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.runner import runner_of
 from cutaway.kernels import capture
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

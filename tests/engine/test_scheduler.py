@@ -12,10 +12,10 @@ from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine import shares
+from cutaway.engine.admission import shares
+from cutaway.engine.admission.shares import LEAST_TOKENS
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import LEAST_TOKENS
 
 
 def make_scheduler(

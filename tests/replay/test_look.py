@@ -17,14 +17,14 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay import spare_runners
-from cutaway.replay.answers import plan_answer, replay_answer
 from cutaway.replay.look import Look
+from cutaway.replay.recorded_answers import plan_answer, replay_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.view_cost import TimePredictor, ViewCost, time_steps
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from engines import run
 
 NATIVE = pytest.param(

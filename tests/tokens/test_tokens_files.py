@@ -17,7 +17,11 @@ from cutaway.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from cutaway.tokens.files import load_rank_file, load_tokenizer_json, tokenizer_from_gguf
+from cutaway.tokens.files.tokenizer_files import (
+    load_rank_file,
+    load_tokenizer_json,
+    tokenizer_from_gguf,
+)
 from cutaway.tokens.patterns import GPT2, LLAMA3
 from cutaway.tokens.unicode import BYTE_SYMBOLS
 

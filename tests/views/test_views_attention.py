@@ -10,11 +10,12 @@ import torch
 
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
-from cutaway.views import head, head_grid, view_of
-from cutaway.views.head import Head
-from cutaway.views.head_grid import HeadGrid
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Wanted
+from cutaway.views import view_of
+from cutaway.views.parts import head, head_grid
+from cutaway.views.parts.head import Head
+from cutaway.views.parts.head_grid import HeadGrid
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Wanted
 from opened_models import engine_of_case, look_at, payload
 from subjects import Numbers, answered, engine_of, recomputed
 

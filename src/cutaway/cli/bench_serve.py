@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli.keys import BY_NAME, ENGINE, MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.terminal import print_data, print_json, table
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import BY_NAME, ENGINE, MODEL
+from cutaway.cli.terminal.terminal import print_data, print_json, table
 from cutaway.core.errors import ConfigError
 from cutaway.text.kinds import is_row
 

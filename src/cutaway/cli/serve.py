@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cutaway.cli.at_hand import note_left_out
-from cutaway.cli.keys import ENGINE, MODEL, TRAFFIC
-from cutaway.cli.options import Given, SettingsFile, integer, with_settings
-from cutaway.cli.progress import download_bar
-from cutaway.cli.terminal import note
+from cutaway.cli.session.at_hand import note_left_out
+from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.terminal.progress import download_bar
+from cutaway.cli.terminal.terminal import note
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.server.config import ServerConfig
     from cutaway.server.entry.auth import Keys
-    from cutaway.server.spans import Spans
+    from cutaway.server.server_config import ServerConfig
+    from cutaway.server.watching.spans import Spans
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
 
@@ -126,7 +126,7 @@ def serve(
 
     Listens on this machine alone unless told otherwise, and then asks for API keys.
     """
-    from cutaway.server.config import ServerConfig
+    from cutaway.server.server_config import ServerConfig
 
     server = ServerConfig(
         host=host,
@@ -179,13 +179,13 @@ def serve_model(
     """Serve until a signal says otherwise. greet: told address and name once it is ready."""
     import asyncio
 
-    from cutaway.cli.settings import resolve
-    from cutaway.server import log
-    from cutaway.server.context import Context
+    from cutaway.cli.settings.settings import resolve
     from cutaway.server.entry.descriptors import fitted, raise_limit
+    from cutaway.server.route_context import Context
     from cutaway.server.run import listening, serve, url_of
+    from cutaway.server.watching import log
     from cutaway.service.process import ProcessService
-    from cutaway.weights.find import find
+    from cutaway.weights.find.find import find
 
     settings = resolve(given, config=file)
     server = fitted(server, raise_limit())
@@ -220,7 +220,7 @@ def serve_model(
 def spans_to(endpoint: str, model: str) -> Spans:
     """Where spans are made. Raises: ConfigError for what is no URL; where the extra is missing."""
     try:
-        from cutaway.server.spans import Spans
+        from cutaway.server.watching.spans import Spans
     except ImportError:
         raise ConfigError(
             "otlp_endpoint is given and OpenTelemetry is not installed. Install it: pip install "

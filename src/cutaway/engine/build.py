@@ -14,15 +14,15 @@ from cutaway.engine import memory
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import drafting_of
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
-from cutaway.engine.opened import OpenedModel, folder_of, open_gguf, open_hf
-from cutaway.engine.opening import Opening
-from cutaway.engine.template_of import folder_template, gguf_template
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.template_of import folder_template, gguf_template
+from cutaway.engine.loading.text_side import Opening
+from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
 from cutaway.kernels import capture, hardware
 from cutaway.quantize.schemes import Scheme, scheme_of
-from cutaway.weights.find import Found, find
+from cutaway.weights.find.find import Found, find
 from cutaway.weights.load import check_weights, load_weights
-from cutaway.weights.mxfp4 import Mxfp4Weights
+from cutaway.weights.mxfp4_checkpoint import Mxfp4Weights
 from cutaway.weights.pack import keep_weights, pack_weights
 from cutaway.weights.quantized import QuantizedWeights
 from cutaway.weights.rounded import RoundedWeights

@@ -21,17 +21,17 @@ from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
-from cutaway.engine.admission import AdmissionQueue
+from cutaway.engine.admission.prerequisites import AdmissionQueue
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.door import check_request
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
 from cutaway.engine.draws import draw, score_prompts, take_until_fault
-from cutaway.engine.fingerprints import fingerprints
 from cutaway.engine.follow import Follower
+from cutaway.engine.loading.fingerprints import fingerprints
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.memory import pages_of
-from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import is_recorded
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.runner import runner_of
@@ -40,7 +40,7 @@ from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 from cutaway.host.faults import again, error_of, note
 from cutaway.sampling.accept import accept
-from cutaway.sampling.grammar import GrammarState
+from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.ledger import Ledger
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Step
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.kernels.capture import Tape
 
 

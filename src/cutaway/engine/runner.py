@@ -13,7 +13,7 @@ from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.host.pulse import PULSE
 

@@ -12,7 +12,7 @@ from cutaway.core.errors import CutawayError, GrammarError
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.grammar import GrammarState, Mask, allows_any
+from cutaway.sampling.grammars.grammar_state import GrammarState, Mask, allows_any
 from cutaway.sampling.logprobs import Score
 from cutaway.sampling.sampler import Sampled
 from cutaway.stream.text import TextStream

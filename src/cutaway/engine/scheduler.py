@@ -23,9 +23,9 @@ from functools import partial
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
+from cutaway.engine.admission.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
+from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
-from cutaway.engine.waiting import WaitingQueue
 from cutaway.host.faults import again
 
 

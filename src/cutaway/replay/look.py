@@ -15,23 +15,23 @@ from torch import Tensor
 
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import plan_answer
 from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.replay.inner_values import num_bytes, num_runs
 from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
+from cutaway.replay.recorded_answers import plan_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
 from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.text.messages import Message
+from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
-from cutaway.views.subject import Build, Subject
-from cutaway.views.view import View
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.subject import Build, Subject
+from cutaway.views.parts.view import View
 
 PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from torch import Tensor
 
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import replay_answer
 from cutaway.replay.inner_values import Sinks, TapReader, num_runs
 from cutaway.replay.plan import Level
+from cutaway.replay.recorded_answers import replay_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.sampling.checksums import checksums
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 
 # Told each row that was asked for as it comes; it is valid until the call returns.
 SeeRow = Callable[[int, Tensor], None]

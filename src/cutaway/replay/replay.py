@@ -15,7 +15,7 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
 from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import is_recorded
 from cutaway.engine.runner import runner_of
 from cutaway.replay.plan import ReplayPlan, Run

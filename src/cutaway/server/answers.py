@@ -16,8 +16,8 @@ from cutaway.core.errors import (
 )
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request
-from cutaway.server.context import Context
 from cutaway.server.entry.door import HttpCall
+from cutaway.server.route_context import Context
 
 # Tells of a delta whether its choice is complete, whatever else the model would say.
 Watch = Callable[[Delta], bool]

@@ -17,13 +17,13 @@ import uvicorn
 
 from cutaway.core.errors import ConfigError, EngineClosedError
 from cutaway.kernels.large_blocks import give_back_large_blocks
-from cutaway.server import log
 from cutaway.server.app import build_app
-from cutaway.server.config import ServerConfig, host_in_url
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.connection import protocol, settings
 from cutaway.server.entry.descriptors import Listener
+from cutaway.server.route_context import Context
+from cutaway.server.server_config import ServerConfig, host_in_url
+from cutaway.server.watching import log
 
 # What the loop waits for a thread that renders or encodes, each time it has news: with Python's own
 # 5 ms a neighbour's next token came after 24 ms (p99), with this after 13 to 18.

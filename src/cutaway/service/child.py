@@ -23,9 +23,9 @@ from cutaway.core.output import Delta
 from cutaway.engine.config import EngineConfig
 from cutaway.host import garbage
 from cutaway.host.faults import again, error_of, note, refuse
-from cutaway.host.lines import MAX_LINES, Lines, LineStream
+from cutaway.host.line_writer import MAX_LINES, Lines, LineStream
 from cutaway.host.pulse import PULSE
-from cutaway.service.messages import (
+from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Abort,
     Add,
@@ -88,10 +88,10 @@ class Child:
             self._say(Unloadable(error))
             self._outbox.close(_LAST_SECONDS)
             return
-        from cutaway.service import loop
+        from cutaway.service import engine_loop
 
         assert self._view_queue and self._feeds, "they come with the engine"
-        loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
+        engine_loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
         with garbage.held_off():
@@ -180,7 +180,7 @@ class Child:
                 pass
 
     def _do(self, told: Command) -> None:
-        from cutaway.service import loop
+        from cutaway.service import engine_loop
         from cutaway.service.card import stats_of
         from cutaway.service.snapshot import snapshot_of
 
@@ -188,7 +188,7 @@ class Child:
         engine = self._engine
         match told:
             case Add(request):
-                error = loop.take_in(engine, request)
+                error = engine_loop.take_in(engine, request)
                 if error is not None:
                     self._say(Failed(request.request_id, error))
             case Abort(request_id, choice):

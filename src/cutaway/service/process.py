@@ -1,7 +1,7 @@
 """The engine in a process of its own, as a service: watched, and started again when it ends.
 
-Free of torch. What the two processes say to each other is in service/messages.py, what the other
-one does in service/child.py.
+Free of torch. What the two processes say to each other is in service/engine_messages.py,
+what the other one does in service/child.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.door import check_request
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
-from cutaway.service.inbox import Inbox
-from cutaway.service.messages import (
+from cutaway.service.engine_messages import (
     Abort,
     Add,
     Count,
@@ -44,6 +43,7 @@ from cutaway.service.messages import (
     Try,
     Unloadable,
 )
+from cutaway.service.inbox import Inbox
 from cutaway.service.service import EngineStats, ModelCard, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic

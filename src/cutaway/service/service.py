@@ -95,7 +95,7 @@ class Service(Protocol):
         ...
 
     async def view(self, asked: ViewRequest) -> bytes:
-        """What a view gives, as views/frame.py writes it, once the engine has a moment for it.
+        """What a view gives, as views/parts/frame.py writes it, once the engine has time for it.
 
         Whoever is cancelled waits no more, and what is not begun for them is not computed.
         Raises: ReplayError where there is nothing to look at or it costs too much; RequestError

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cutaway.host.faults import again, note
-from cutaway.service.messages import (
+from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Command,
     Frames,

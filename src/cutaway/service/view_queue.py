@@ -1,7 +1,7 @@
 """Looks into answers, for moments without other work: one step of a replay at a time.
 
 Answers never wait for a look longer than one step takes; beside answers without end looks have a
-tenth of the time (service/loop.py), and comparisons wait for all looks.
+tenth of the time (service/engine_loop.py), and comparisons wait for all looks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cutaway.replay.view_cost import TimePredictor, time_steps
 from cutaway.trace.file import encode_trace
 from cutaway.trace.ledger import find_recorded
 from cutaway.views import view_of
-from cutaway.views.frame import SCHEMA, framed, plain
-from cutaway.views.query import query_of
+from cutaway.views.parts.frame import SCHEMA, framed, plain
+from cutaway.views.parts.query import query_of
 
 MOST_WAITING = 64  # a page asks for a handful at a time
 Tell = Callable[[bytes | CutawayError], None]
