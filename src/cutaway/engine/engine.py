@@ -47,9 +47,10 @@ from cutaway.trace.ledger import Ledger
 # Prompt tokens in a step of native kernels. More make it longer and no prompt faster: SmolLM2 takes
 # 0.45 ms a token from 64 tokens on, 0.49 with 512 and 0.85 with 2,048 in one step.
 _NATIVE_PROMPT_TOKENS = 128
-# The same of who has most while others come: SmolLM2 on one core takes 50 ms for 128 and 14.5 for
-# 32, where a first token with a cached prefix takes 9. It costs the former 13 % of their speed.
-_NATIVE_SHARED_PROMPT_TOKENS = 32
+# Tokens of who has most in a step while others come, answers included: SmolLM2 on one core takes 50
+# ms for 128 of a prompt and 14.5 for 32, where a first token with a cached prefix takes 9; it costs
+# prompts 13 % of their speed. 64 answers take 75 ms in one step and 79 in two.
+_NATIVE_SHARED_TOKENS = 32
 # How long a step without other work waits for a grammar: no longer than a new request may wait.
 _COMPILE_WAIT = 0.005
 _ENDS = "this answer ends here"
@@ -120,6 +121,7 @@ class Engine:
                 max_tokens_per_step=config.max_tokens_per_step,
                 prefill_chunk=config.prefill_chunk,
                 max_prompt_tokens=_NATIVE_PROMPT_TOKENS if is_recorded(model) else None,
+                shared_tokens=_NATIVE_SHARED_TOKENS if is_recorded(model) else None,
             ),
             self.cache,
         )

@@ -15,9 +15,9 @@ from cutaway.engine.sequence import Sequence
 # While prompts of owners with less load are computed, the others get a token for so many of theirs:
 # so a first token takes at most 5/4 of its time alone, and who has most keeps a fifth of a step.
 PROMPT_TOKENS_PER_TOKEN = 4
-# The others get so many in any case. On a CPU that lengthens the step of a newcomer little: SmolLM2
-# on one core takes 9.1 ms for 16 tokens, 11.7 for 24 and 14.5 for 32.
-LEAST_TOKENS = 8
+# The others get so many in any case. On a CPU that lengthens the step of a newcomer little, whose
+# prompt is mostly cached: SmolLM2 on one core takes 12 ms for 8 tokens, 18 for 12 and 23 for 16.
+LEAST_TOKENS = 4
 # For so many steps whoever came is expected again: half a minute of short ones.
 GUEST_STEPS = 2000
 
