@@ -25,6 +25,7 @@ from cutaway.engine.admission.prerequisites import AdmissionQueue
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
+from cutaway.engine.breaks import Breaks, BrokenOffError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
 from cutaway.engine.draws import draw, score_prompts, take_until_fault
@@ -143,6 +144,7 @@ class Engine:
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
         self._admission = AdmissionQueue(model, self.scheduler, max_length=self.max_length)
+        self.breaks = Breaks()
         self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
         self.follower = Follower(self)
@@ -246,7 +248,8 @@ class Engine:
         self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
-        for batch, drawn_for, computed, start in self._computed(self._schedule(), began):
+        scheduled = self._schedule()
+        for batch, drawn_for, computed, start in self._whole(scheduled, began):
             ended = perf_counter()
             self._record(Recorder.note_plan, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
@@ -291,6 +294,15 @@ class Engine:
                     raise
                 self._break(self.scheduler.turn, fault)
 
+    def _whole(self, scheduled: Items[Scheduled], began: float) -> Iterator[Computed]:
+        """What a step gives; nothing where it was broken off, and all of it is planned again."""
+        try:
+            yield from self._computed(scheduled, began)
+        except BrokenOffError:
+            self.breaks.note()
+            for item in scheduled:
+                self.scheduler.complete(item, 0)
+
     def _computed(self, scheduled: Items[Scheduled], began: float) -> Iterator[Computed]:
         """What a step gives: in one part, unless that raises.
 
@@ -300,12 +312,13 @@ class Engine:
         for item in scheduled:
             answer = self._answers[item.sequence]
             answer.started = answer.started or began
+        is_over = self._is_over(scheduled)
         parts = self._apart(scheduled) if self._suspects else [scheduled]
         while parts and (part := parts.pop()):
             try:
-                computed = self._compute(part, began)
-            except torch.AcceleratorError:
-                raise  # the device is lost for everybody
+                computed = self._compute(part, began, is_over if part is scheduled else None)
+            except (torch.AcceleratorError, BrokenOffError):
+                raise  # the device is lost for everybody; or nobody is at fault
             except Exception as fault:
                 if len(part) == 1:
                     self._break(part[0].sequence, fault)
@@ -318,7 +331,9 @@ class Engine:
                 yield computed
             began = perf_counter()
 
-    def _compute(self, scheduled: Items[Scheduled], began: float) -> Computed:
+    def _compute(
+        self, scheduled: Items[Scheduled], began: float, is_over: Callable[[], bool] | None
+    ) -> Computed:
         """The forward and the draws. Where this raises it may be done again, to the same bits."""
         layers, device = self.runner.pool.layers, self.model.device
         runs_ahead = self._ahead is not None
@@ -327,10 +342,17 @@ class Engine:
             # Guesses are verified from what the host knows, so it does not run ahead of them.
             self._ahead.is_held = self._drafting is not None and self._drafting.is_asked
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
-        logits = self.runner.run(batch)
+        logits = self.runner.run(batch, is_over)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)
+
+    def _is_over(self, scheduled: Items[Scheduled]) -> Callable[[], bool] | None:
+        """What tells whether a step is to be broken off; None where it never is."""
+        if not self._can_roll_back or self._suspects:
+            return None
+        owners = (sequence.owner for sequence in self.scheduler.running)
+        return self.breaks.is_wanted if self.breaks.may_break(scheduled, owners) else None
 
     def _take_back(self, part: Items[Scheduled], fault: Exception) -> None:
         """Begin again, each alone: states may have gone on in the step that raised."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,13 +47,13 @@ class Runner:
         if self._graphs is not None:
             self._graphs.prepare()
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch, is_over: Callable[[], bool] | None = None) -> Tensor:
         """What forward gives for the batch's step.
 
         Shapes: [R, V], valid until the next one.
         """
         PULSE.beat()
-        return self.forward(batch.numbers, batch.sink)
+        return self.forward(batch.numbers, batch.sink, is_over)
 
     @property
     def runs_ahead(self) -> bool:
@@ -73,16 +73,24 @@ class Runner:
         assert self._graphs is not None, "steps are begun ahead where they are captured"
         return self._graphs.run(numbers, token_ids=token_ids)
 
-    def forward(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
+    def forward(
+        self,
+        numbers: Numbers,
+        sink: Sink | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.
 
         Shapes: [R, V], valid until the next forward.
+
+        is_over: asked now and then by native steps without a sink.
+        Raises: BrokenOffError where it says so. Some layers' keys and values are written then.
         """
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
-                return self._native.run_numbers(numbers)
-            return self._native.run(self._step(numbers))
+                return self._native.run_numbers(numbers, is_over)
+            return self._native.run(self._step(numbers), is_over)
         return self._forward_with_torch(numbers, sink)
 
     @torch.inference_mode()

@@ -140,7 +140,20 @@ class Child:
             except Exception as fault:
                 note("a ping was not answered; another comes.", fault)
         else:
-            self._commands.put(lambda: self._obey(told))
+            self._commands.put(self._foretold(told))
+
+    def _foretold(self, told: Command) -> Callable[[], None]:
+        """What obeys a command; the step that runs may be broken off for a request."""
+        if not isinstance(told, Add) or self._engine is None:
+            return lambda: self._obey(told)
+        breaks = self._engine.breaks
+        breaks.come(told.request.sharer)
+
+        def arrive() -> None:
+            breaks.arrive()
+            self._obey(told)
+
+        return arrive
 
     def _answer_ping(self) -> None:
         """Say how far work has come, and let the main thread beat when it next takes a command."""
