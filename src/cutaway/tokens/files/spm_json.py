@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-import regex
-
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files import symbols
 from cutaway.tokens.files.json_node import JsonNode
 from cutaway.tokens.files.json_parts import flat, unsupported, vocabulary_ids
+from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.sentencepiece.charsmap import Charsmap
 from cutaway.tokens.sentencepiece.normalizing import (
     Metaspace,
@@ -214,7 +213,7 @@ def _splitting(step: JsonNode) -> Splitting:
     if kind == "WhitespaceSplit":
         return WhitespaceSplit()
     if kind == "Digits" and step["individual_digits"].flag(default=False):
-        return SplitAt(regex.compile(r"\p{N}"), "alone")
+        return SplitAt(OnigurumaPattern(r"\p{N}"), "alone")
     if kind == "Split":
         goes = {"Isolated": "alone", "MergedWithPrevious": "before", "MergedWithNext": "behind"}
         behaviour = step["behavior"].text()
@@ -237,13 +236,10 @@ def _prefix(step: JsonNode) -> Prefix:
     return PREFIXES[node.text()]
 
 
-def _pattern(node: JsonNode) -> regex.Pattern[str]:
+def _pattern(node: JsonNode) -> OnigurumaPattern:
     if node["Regex"].value is None:
-        return regex.compile(regex.escape(node["String"].text()))
-    try:
-        return regex.compile(node["Regex"].text())
-    except regex.error as error:
-        raise unsupported(node["Regex"], f"what the regex package reads ({error})") from None
+        return OnigurumaPattern.literal(node["String"].text())
+    return OnigurumaPattern(node["Regex"].text())
 
 
 def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import regex
-
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.files import spm_json, symbols
@@ -24,6 +22,7 @@ from cutaway.tokens.files.json_parts import (
     with_control,
 )
 from cutaway.tokens.files.tokenizer_config import read_roles
+from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.patterns import CL100K, DIGIT, GPT2, LLAMA3, O200K, QWEN2
 from cutaway.tokens.sentencepiece.sentencepiece import SentencePiece
 from cutaway.tokens.unicode import NormalForm
@@ -145,7 +144,7 @@ def _normal_form(node: JsonNode) -> NormalForm | None:
     return NORMAL_FORMS[forms[0]["type"].text()]
 
 
-def _patterns(node: JsonNode) -> Iterator[str]:
+def _patterns(node: JsonNode) -> Iterator[OnigurumaPattern]:
     """The split patterns of a pre-tokenizer that ends in ByteLevel."""
     steps = flat(node, "pretokenizers")
     for step in steps:
@@ -153,28 +152,30 @@ def _patterns(node: JsonNode) -> Iterator[str]:
         if kind == "Split":
             yield _split_pattern(step)
         elif kind == "Digits":
-            yield DIGIT if step["individual_digits"].flag(default=False) else DIGIT + "+"
+            yield OnigurumaPattern(
+                DIGIT if step["individual_digits"].flag(default=False) else DIGIT + "+"
+            )
         elif kind != "ByteLevel":
             raise unsupported(step["type"], "Split, Digits, ByteLevel and Sequence")
         elif step["add_prefix_space"].flag(default=True):
             raise unsupported(step["add_prefix_space"], "false")
         elif step["use_regex"].flag(default=True):
-            yield GPT2
+            yield OnigurumaPattern(GPT2)
         if (kind == "ByteLevel") != is_last:
             raise unsupported(node, "byte-level BPE: ByteLevel once, and last")
 
 
-def _split_pattern(step: JsonNode) -> str:
+def _split_pattern(step: JsonNode) -> OnigurumaPattern:
     pattern = step["pattern"]
     if pattern["Regex"].value is not None:
-        expression = pattern["Regex"].text()
+        found = OnigurumaPattern(pattern["Regex"].text())
     else:
-        expression = regex.escape(pattern["String"].text())
+        found = OnigurumaPattern.literal(pattern["String"].text())
     behaviour = step["behavior"].text(), step["invert"].flag(default=False)
-    keeps_matches = behaviour == ("Removed", True) and expression in TOTAL_PATTERNS
+    keeps_matches = behaviour == ("Removed", True) and found.source in TOTAL_PATTERNS
     if behaviour != ("Isolated", False) and not keeps_matches:
         raise unsupported(step, "the behavior Isolated without invert")
-    return expression
+    return found
 
 
 def _check_decoder(node: JsonNode) -> None:

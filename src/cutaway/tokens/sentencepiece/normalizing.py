@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 import regex
 
 from cutaway.tokens.added import AddedToken, AddedTokenFinder
+from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.sentencepiece.charsmap import Charsmap
 from cutaway.tokens.sentencepiece.subword import SPACE
 from cutaway.tokens.unicode import NormalForm, normalize
@@ -122,12 +123,12 @@ class Prepend:
 class Replace:
     """Replaces what an expression matches by a fixed text."""
 
-    pattern: regex.Pattern[str]
+    pattern: OnigurumaPattern
     content: str
 
     def __call__(self, text: str, *, is_start: bool) -> str:
         del is_start
-        return self.pattern.sub(lambda _: self.content, text)
+        return self.pattern.sub(self.content, text)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class WhitespaceSplit:
 class SplitAt:
     """Cuts where an expression matches: the match alone, or kept with its neighbour."""
 
-    pattern: regex.Pattern[str]
+    pattern: OnigurumaPattern
     keeps: Literal["alone", "before", "behind"]  # where the match goes
 
     def __call__(self, parts: Iterable[Part]) -> list[Part]:
@@ -231,11 +232,7 @@ class SplitAt:
 
     def _cut(self, text: str) -> Sequence[str]:
         places = {0, len(text)}
-        for match in self.pattern.finditer(text):
-            places |= {
-                "alone": {*match.span()},
-                "before": {match.end()},
-                "behind": {match.start()},
-            }[self.keeps]
+        for start, end in self.pattern.spans(text):
+            places |= {"alone": {start, end}, "before": {end}, "behind": {start}}[self.keeps]
         ordered = sorted(places)
         return [text[start:end] for start, end in pairwise(ordered)]
