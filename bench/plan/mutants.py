@@ -54,11 +54,7 @@ GROUPS = {
         dict.fromkeys(
             (
                 *("cutaway.cache.allocator", "cutaway.cache.hit", "cutaway.cache.paged"),
-                *(
-                    "cutaway.cache.prefix",
-                    "cutaway.cache.table",
-                    "cutaway.engine.admission.waiting",
-                ),
+                *("cutaway.cache.prefix", "cutaway.cache.table", "cutaway.engine.waiting"),
                 "cutaway.engine.scheduler",
             ),
             (
@@ -77,7 +73,7 @@ GROUPS = {
                 "engine/test_engine_hostile.py",
             ),
             "cutaway.host.gguf_header": ("host/test_host_gguf.py",),
-            "cutaway.weights.files.safetensors_header": ("weights/test_weights_safetensors.py",),
+            "cutaway.weights.safetensors_header": ("weights/test_weights_safetensors.py",),
         }
     ),
 }

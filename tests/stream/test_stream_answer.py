@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 
 from cutaway.core.errors import ConfigError
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.formats import (
-    BY_NAME,
-    FORMATS,
-    ReasoningFormat,
-    choose_format,
-    choose_reasoning,
-    knows_tools,
-)
-from cutaway.stream.text_events import (
+from cutaway.stream.events import (
     CallArguments,
     CallEnd,
     CallStart,
@@ -30,6 +22,14 @@ from cutaway.stream.text_events import (
     ParsedAnswer,
     ParsedCall,
     gather,
+)
+from cutaway.stream.formats import (
+    BY_NAME,
+    FORMATS,
+    ReasoningFormat,
+    choose_format,
+    choose_reasoning,
+    knows_tools,
 )
 
 THINK = ReasoningFormat()

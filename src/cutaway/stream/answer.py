@@ -17,8 +17,7 @@ from cutaway.stream.call_body import (
     read_object,
     read_python,
 )
-from cutaway.stream.formats import ReasoningFormat, ToolFormat
-from cutaway.stream.text_events import (
+from cutaway.stream.events import (
     CallArguments,
     CallEnd,
     CallStart,
@@ -27,6 +26,7 @@ from cutaway.stream.text_events import (
     Reasoning,
     merge_neighbours,
 )
+from cutaway.stream.formats import ReasoningFormat, ToolFormat
 
 _BLANKS = " \t\r\n"
 _LINE = re.compile(r"[ \t]+(\w+)[ \t]*:[ \t]*(.*?)[ \t]*")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import regex
 
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.limits import shown
-from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 
 
 class Splitter:
@@ -17,11 +16,10 @@ class Splitter:
 
     What a pattern does not match stays as pieces of its own between its matches, so that the
     pieces of a text, joined, are the text.
-    A pattern is one of the `regex` package, or one of a file in Oniguruma's dialect.
     Raises: UnsupportedModelError for a pattern that is no regular expression.
     """
 
-    def __init__(self, patterns: Sequence[str | OnigurumaPattern]) -> None:
+    def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = tuple(patterns)
         self._compiled = [_compile(pattern) for pattern in self.patterns]
 
@@ -33,9 +31,7 @@ class Splitter:
         return pieces
 
 
-def _compile(pattern: str | OnigurumaPattern) -> regex.Pattern[str] | OnigurumaPattern:
-    if isinstance(pattern, OnigurumaPattern):
-        return pattern
+def _compile(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern)
     except regex.error as error:
@@ -45,22 +41,16 @@ def _compile(pattern: str | OnigurumaPattern) -> regex.Pattern[str] | OnigurumaP
         ) from None
 
 
-def _cut(text: str, rule: regex.Pattern[str] | OnigurumaPattern) -> list[str]:
+def _cut(text: str, pattern: regex.Pattern[str]) -> list[str]:
     # The usual pattern matches everything; then findall alone is a quarter faster.
-    pattern = rule.compiled_for(text) if isinstance(rule, OnigurumaPattern) else rule
     if not pattern.groups:
         pieces: list[str] = pattern.findall(text)
         if sum(map(len, pieces)) == len(text) and "" not in pieces:
             return pieces
     pieces, done = [], 0
-    for start, end in _spans(text, rule):
+    for match in pattern.finditer(text):
+        start, end = match.span()
         pieces += [text[done:start], text[start:end]]
         done = end
     pieces.append(text[done:])
     return [piece for piece in pieces if piece]
-
-
-def _spans(text: str, rule: regex.Pattern[str] | OnigurumaPattern) -> Iterator[tuple[int, int]]:
-    if isinstance(rule, OnigurumaPattern):
-        return rule.spans(text)
-    return (match.span() for match in rule.finditer(text))

@@ -1,1 +1,0 @@
-"""What architectures share: configurations read field by field, and descriptions of layers."""

@@ -1,1 +1,0 @@
-"""Matrices of GGUF files: how blocks pack numbers, and how numbers become blocks."""

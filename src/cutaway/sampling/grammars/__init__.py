@@ -1,1 +1,0 @@
-"""Grammars: compiled in threads and on trial, an answer's state in one, and its mask."""

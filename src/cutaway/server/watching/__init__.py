@@ -1,1 +1,0 @@
-"""How a server is watched: health, log lines, metrics and spans."""

@@ -1,1 +1,0 @@
-"""Tokenizers read from files and written to them, whatever the layout."""

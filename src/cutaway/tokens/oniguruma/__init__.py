@@ -1,1 +1,0 @@
-"""Patterns of tokenizer.json, in Oniguruma's dialect, as `regex` patterns that match alike."""

@@ -1,1 +1,0 @@
-"""SentencePiece: normalization, pieces, and its two kinds of vocabulary."""

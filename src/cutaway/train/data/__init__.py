@@ -1,1 +1,0 @@
-"""What training reads: examples, their masks and pairs, their order, and how they are packed."""

@@ -1,1 +1,0 @@
-"""What training minimizes: losses, log-probabilities under them, and distances of distributions."""

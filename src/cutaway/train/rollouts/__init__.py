@@ -1,1 +1,0 @@
-"""Answers that a model samples in training: rounds of them, their rewards and advantages."""

@@ -1,1 +1,0 @@
-"""What views are made of: the question, the subject, inner values, drawing and payload."""
