@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from cutaway.bench import files
-from cutaway.bench.peers.process import Peer, has_module
+from cutaway.bench import model_files
+from cutaway.bench.peers.peer_process import Peer, has_module
 from cutaway.kernels import hardware
 
 WANTED_SHARE, WANTED_RATIO = 0.45, 3.0  # of alone; of llama.cpp beside the same loops
@@ -61,7 +61,7 @@ def main() -> None:
     time.sleep(0.5)
     print(f"cores that others used before: {(used_seconds() - before) / 0.5:.1f}", flush=True)
     with ExitStack() as stack:
-        arguments = [str(files.smollm2()), str(options.threads)]
+        arguments = [str(model_files.smollm2()), str(options.threads)]
 
         def start(script: str, *more: str, python: str) -> Peer:
             peer = Peer(script, [*arguments, *more], python=python, own_session=options.apart)

@@ -29,7 +29,7 @@ from cutaway.core.step import Step
 from cutaway.engine.drafters import Controller, Drafter, NGramDrafter, Wish
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from drafters import EachAlone

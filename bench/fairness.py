@@ -1,7 +1,8 @@
 """What a flood of one key does to another: first tokens and cached prefixes, alone and beside it.
 
 A server of its own, by HTTP on the loopback. Alice floods: 400 requests at once, 12 long prompts
-again and again, or connections whose bodies never come. Bob asks one thing after another.
+again and again, or connections whose bodies never come. Bob asks one thing after another, what he
+had asked before: all but the last page of a prompt is cached, alone and beside alike.
 
     python bench/fairness.py --model smollm2 --model random:config.json
 """
@@ -31,9 +32,13 @@ WARM_SECONDS = 1.0  # from the flood's begin to Bob's first question
 
 @dataclass
 class Bob:
-    """What one who asks now and then saw."""
+    """What one who asks now and then saw.
 
-    first: list[float] = field(default_factory=list[float])  # seconds
+    first: seconds to the first token of each answer.
+    cached: tokens of each prompt that were found again.
+    """
+
+    first: list[float] = field(default_factory=list[float])
     cached: list[int] = field(default_factory=list[int])
     refused: int = 0
 
@@ -169,22 +174,20 @@ FLOODS: dict[str, Callable[[int], list[Awaitable[object]]]] = {
 
 
 async def measured(port: int, flood: str, num_words: int, num: int) -> tuple[Bob, Bob]:
-    """Bob alone, and the same questions beside a flood."""
-    prompts = [text(num_words, 10**6 + seed) for seed in range(num)]
-    kept = text(700, 5)
+    """Bob alone, and the same questions beside a flood; a long one is the last of either."""
+    prompts = [*(text(num_words, 10**6 + seed) for seed in range(num)), text(700, 5)]
     alone, beside = Bob(), Bob()
-    for prompt in prompts:
-        await ask(port, alone, prompt)
-    for _ in range(2):
-        await ask(port, Bob(), kept)
-    cached = Bob()
-    await ask(port, cached, kept)
+    for who in (
+        Bob(),
+        Bob(),
+        alone,
+    ):  # what is cached of an answer's own page comes the second time
+        for prompt in prompts:
+            await ask(port, who, prompt)
     async with flood_of(*FLOODS[flood](port)):
         for prompt in prompts:
-            await ask(port, beside, f"well {prompt}")  # not what is cached of before
+            await ask(port, beside, prompt)
             await asyncio.sleep(0.2)
-        await ask(port, cached, kept)
-    alone.cached, beside.cached = cached.cached[:1], cached.cached[1:]
     return alone, beside
 
 
@@ -230,7 +233,7 @@ async def report(port: int, args: argparse.Namespace) -> None:
             print(
                 f"| {flood} | {num_words} | {usual * 1e3:.1f} | {now * 1e3:.1f} | "
                 f"{max(beside.first or [9e9]) * 1e3:.1f} | {now / usual:.2f} | "
-                f"{alone.cached[:1]} {beside.cached[:1]} | {beside.refused} |",
+                f"{sum(alone.cached):,} {sum(beside.cached):,} | {beside.refused} |",
                 flush=True,
             )
     across, own = await timing(port, args.probes)

@@ -23,10 +23,10 @@ import torch
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.host.garbage import held_off
 from cutaway.kernels import dispatch
-from cutaway.models.reading import read_config
+from cutaway.models.parts.reading import read_config
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 SHAPES: dict[str, dict[str, Any]] = {

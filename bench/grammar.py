@@ -17,12 +17,12 @@ import torch
 
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import SamplingParams
-from cutaway.engine.tokenizer_of import tokenizer_of
+from cutaway.engine.loading.tokenizer_of import tokenizer_of
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.grammar import GrammarState
-from cutaway.sampling.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.sampling.sampler import Sampler
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 PERSON = {
     "type": "object",

@@ -46,7 +46,7 @@ class NoDevice:
         runner.run_ahead = self.run_ahead  # type: ignore[method-assign]
         runner.bucket = self.bucket  # type: ignore[method-assign]
 
-    def forward(self, numbers: Any, sink: Any = None) -> Tensor:
+    def forward(self, numbers: Any, sink: Any = None, is_over: Any = None) -> Tensor:
         return self._logits[: len(numbers.logit_rows)]
 
     def run_ahead(self, numbers: Any, token_ids: Tensor) -> Tensor:

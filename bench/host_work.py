@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from cutaway.bench import files
-from cutaway.bench.peers.loop import token_ids
+from cutaway.bench import model_files
+from cutaway.bench.peers.question_loop import token_ids
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import engine, runner, running, scheduler
 from cutaway.kernels import capture
@@ -65,7 +65,7 @@ def measure(
     params: SamplingParams, sequences: int, steps: int, part: tuple[Any, str] | None = None
 ) -> list[float]:
     """Milliseconds of each step: of all the host's work, or of one part."""
-    llm = LLM(str(files.smollm2()), cache_tokens=16384).engine
+    llm = LLM(str(model_files.smollm2()), cache_tokens=16384).engine
     capture.set_num_threads(1)
     for index in range(sequences):
         prompt = tuple(token_ids(32, seed=index))

@@ -18,7 +18,7 @@ import time
 import numpy
 import torch
 
-from cutaway.bench.files import CHOSEN, EXPERT_INNER, EXPERT_LAYERS, EXPERT_WIDTH, EXPERTS
+from cutaway.bench.model_files import CHOSEN, EXPERT_INNER, EXPERT_LAYERS, EXPERT_WIDTH, EXPERTS
 from cutaway.kernels import hardware, native
 from cutaway.kernels.native import library
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from cutaway.bench.quality import CHUNK, Judged, PromptLogits
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 
 def llama_logits(python: str, path: Path, chunks: list[list[int]]) -> Iterator[Tensor]:

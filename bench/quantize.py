@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 
 from cutaway.bench.quality import CHUNK, Judged, PromptLogits
-from cutaway.engine.requantize import requantize
+from cutaway.engine.loading.requantize import requantize
 from cutaway.quantize.schemes import scheme_of
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 SCHEMES = ("int8", "int4", "int4-sym", "int4-g64", "int4-sym-g64", "fp8")
 

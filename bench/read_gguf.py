@@ -13,9 +13,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from cutaway.host import gguf
-from cutaway.quantize.gguf import unpack
-from cutaway.weights.find import find
+from cutaway.host import gguf_file
+from cutaway.quantize.gguf.gguf_tensors import unpack
+from cutaway.weights.find.find import find
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     path = find(arguments.model).path
-    file = gguf.read(path)
+    file = gguf_file.read(path)
     before = peak_megabytes()
 
     def unpack_all() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
             unpack(file, name)
 
     print(f"{path.name}: {len(file.metadata)} keys, {len(file.tensors)} tensors")
-    report("header", arguments.repeats, lambda: gguf.read(path))
+    report("header", arguments.repeats, lambda: gguf_file.read(path))
     report("tensors", arguments.repeats, unpack_all)
     print(f"peak memory above the start, one tensor kept at a time: {peak_megabytes() - before} MB")
 

@@ -3,6 +3,7 @@
     python bench/reliability.py                 what is done and what is wanted
     python bench/reliability.py 8 --jobs 16     a row, several slices at once
     python bench/reliability.py all --minutes 60
+    python bench/reliability.py 14 --mended 207c336     what failed was mended there: it is run anew
 
 Rows are tests of the suite, or scripts beside this one, that are asked for many more trials than
 the suite has time for. Each slice that ended is a line in bench/results/reliability.jsonl: the
@@ -26,11 +27,12 @@ from plan.run import Run, run_slice
 def slices(row: Row, known: list[Record]) -> Iterator[tuple[Row, Run, int, int]]:
     """What is left of a row: run, seed and trials of each slice."""
     for run in row.runs:
-        own = [each for each in known if (each.row, each.what) == (row.number, run.what)]
+        all_of_it = [each for each in known if (each.row, each.what) == (row.number, run.what)]
+        own = [each for each in all_of_it if not each.mended]
         left = run.figure - sum(each.count for each in own)
         if run.once and any(each.count and not each.failures for each in own):
             continue
-        seed = max((each.seed for each in own), default=0)
+        seed = max((each.seed for each in all_of_it), default=0)
         while left > 0:
             seed += 1
             count = min(left, run.slice)
@@ -70,6 +72,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="slices at once")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="begin no slice after")
     parser.add_argument("--fresh", action="store_true", help="forget what was run of these rows")
+    parser.add_argument(
+        "--mended",
+        metavar="COMMIT",
+        help="what these rows' slices found was mended there: they and those before count no more",
+    )
     args = parser.parse_args()
     numbers = {row.number: row for row in ROWS}
     wanted = list(numbers) if args.rows == ["all"] else [int(each) for each in args.rows]
@@ -78,6 +85,11 @@ def main() -> int:
     if args.fresh:
         for number in wanted:
             records.forget(number)
+    if args.mended:
+        for number in wanted:
+            print(f"row {number}: {records.mend(number, args.mended)} slices count no more")
+        table.write()
+        return 0
     failed = work(
         [numbers[each] for each in wanted], args.jobs, time.monotonic() + 60 * args.minutes
     )

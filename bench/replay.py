@@ -9,8 +9,8 @@ from time import perf_counter
 from cutaway import LLM
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import verify_answer
 from cutaway.replay.plan import Level
+from cutaway.replay.recorded_answers import verify_answer
 from cutaway.trace.records import AnswerRecord
 
 QUESTIONS = ("What is gravity?", "How do I bake chocolate chip cookies?", "Count to ten.", "Hi")

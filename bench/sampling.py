@@ -20,14 +20,14 @@ from torch import Tensor
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import Candidates, SamplerRow
-from cutaway.sampling.sampler import Sampler, sample_plain
-from cutaway.sampling.weights import (
+from cutaway.sampling.integer_weights import (
     LEAST_EXPONENT,
     LOG2_E,
     exponential,
     log_of_total,
     total_exponential,
 )
+from cutaway.sampling.sampler import Sampler, sample_plain
 
 SETTINGS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(temperature=0.0),

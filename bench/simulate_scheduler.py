@@ -32,9 +32,9 @@ from cutaway.cache.table import unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.admission.shares import Shares
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import Shares
 
 SEEDS_OF_A_SLICE = 10_000  # the most that a slice of the plan takes; the next one begins behind
 NAN = -1  # stands in a slot for numbers that are not finite
@@ -102,7 +102,7 @@ class Scenario:
                 max_tokens_per_step=max_sequences + random.choice((0, 1, 7, 30, 100)),
                 prefill_chunk=random.choice((1, 3, 8, 16, 17, 64)),
                 max_prompt_tokens=(None, None, None, 20)[seed % 4],
-                shared_prompt_tokens=(None, 5)[seed // 4 % 2],
+                shared_tokens=(None, 5)[seed // 4 % 2],
             ),
             requests=tuple(_requests(random)),
             num_drafts=random.choice((0, 0, 1, 4, 9)),
@@ -511,16 +511,13 @@ class Simulation:
                 return
             running = tuple(s for s in running if s is not victim)
             back = (victim.tables,)
-        elif num_tokens == self.scenario.config.max_tokens_per_step or prompts:
+        elif num_tokens >= self._most_tokens() or prompts:
             return
         num_prompt = sum(
             s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
         )
         config = self.scenario.config
         most = config.max_prompt_tokens or config.max_tokens_per_step
-        num_own = Counter(s.owner for s in self.scheduler.running)
-        if len(self.owners) > 1 and max(num_own.values(), default=0) > 1:  # a crowd takes less
-            most = min(most, config.shared_prompt_tokens or most)
         if num_prompt >= most:
             return
         owed = still_owed(self.cache, running)
@@ -528,6 +525,14 @@ class Simulation:
         needed = self.cache.most_pages(first.num_tokens)
         is_short = any(a < b for a, b in zip(left, needed, strict=True))
         require(is_short, "who is next waits although there is room")
+
+    def _most_tokens(self) -> int:
+        """Of a step: a crowd takes few while others may come."""
+        config = self.scenario.config
+        num_own = Counter(s.owner for s in self.scheduler.running)
+        is_crowd = len(self.owners) > 1 and max(num_own.values(), default=0) > 1
+        shared = config.shared_tokens if is_crowd else None
+        return min(config.max_tokens_per_step, shared or config.max_tokens_per_step)
 
     def _store(self, scheduled: Scheduled) -> None:
         contents = self._all_contents(scheduled)

@@ -134,7 +134,7 @@ def inside(folder: Path) -> None:
         seen: list[Step] = []
         run = engine.runner.run
         with mock.patch.object(
-            engine.runner, "run", lambda batch: (seen.append(batch.step), run(batch))[1]
+            engine.runner, "run", lambda batch, _: (seen.append(batch.step), run(batch))[1]
         ):
             params = SamplingParams(max_tokens=count + 1, temperature=0.0, ignore_eos=True)
             engine.add(Request(request_id="r", prompt_token_ids=tuple(range(2, 42)), params=params))

@@ -24,7 +24,7 @@ from transformers.utils.chat_template_utils import render_jinja_template  # noqa
 from cutaway.core.errors import TemplateError  # noqa: E402
 from cutaway.core.request import SamplingParams  # noqa: E402
 from cutaway.stream.text import TextStream  # noqa: E402
-from cutaway.text.messages import from_dicts  # noqa: E402
+from cutaway.text.chat_messages import from_dicts  # noqa: E402
 from cutaway.text.template import MAX_LEXEMES, ChatTemplate  # noqa: E402
 
 NAMES = ("chatml", "llama 3", "qwen 2 with tools", "qwen 3 with reasoning")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from cutaway.train import dpo, grpo, ppo, pretrain, reward, sft
-from cutaway.train.model_folder import TrainedModel
+from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.record import read_record
 from cutaway.train.vocabulary import VocabularySettings, learn
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from time import perf_counter
 
 from cutaway.train import pretrain
-from cutaway.train.config import read_settings
 from cutaway.train.record import read_record
+from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
 
 HELD_OUT_EVERY = 23

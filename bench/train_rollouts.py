@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from cutaway.engine.template_of import compiled_template, folder_template
-from cutaway.tokens.files import load_folder
-from cutaway.train.model_folder import open_model
-from cutaway.train.rewards import read_tasks
-from cutaway.train.rollouts import Rollouts, RolloutSettings
-from cutaway.train.rounds import loaded
+from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.model.model_folder import open_model
+from cutaway.train.rollouts.rewards import read_tasks
+from cutaway.train.rollouts.rollouts import Rollouts, RolloutSettings
+from cutaway.train.rollouts.rounds import loaded
 
 
 def ours(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:

@@ -14,14 +14,14 @@ from time import perf_counter
 import torch
 
 from cutaway.blocks.transformer import Transformer
-from cutaway.models.reading import read_config
-from cutaway.train import forms
-from cutaway.train.likelihood import likelihood
+from cutaway.models.parts.reading import read_config
+from cutaway.train.data.packing import MicroBatch, Scored
 from cutaway.train.loop import descend
-from cutaway.train.losses import cross_entropy
-from cutaway.train.model_folder import fill
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import cross_entropy
+from cutaway.train.model import compute_forms
+from cutaway.train.model.model_folder import fill
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
-from cutaway.train.packing import MicroBatch, Scored
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -43,9 +43,9 @@ def made(*, is_compiled: bool) -> Transformer:
         model = architecture.build()
     model.to_empty(device="cuda")
     fill(model, architecture, seed=0)
-    forms.multiply_in(model, torch.bfloat16)
+    compute_forms.multiply_in(model, torch.bfloat16)
     if is_compiled:
-        forms.compile_blocks(model)
+        compute_forms.compile_blocks(model)
     return model
 
 

@@ -28,12 +28,12 @@ from cutaway.core.facts import ModelFacts
 from cutaway.core.request import Request, SamplingParams
 from cutaway.replay.look import Look
 from cutaway.views import VIEWS, view_of
-from cutaway.views.drawing import WIDTH, columns
-from cutaway.views.frame import framed, plain
-from cutaway.views.query import Query, query_of
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, columns
+from cutaway.views.parts.frame import framed, plain
+from cutaway.views.parts.query import Query, query_of
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 VOCABULARY, LAYERS = 128_256, 32
 SHAPES = {

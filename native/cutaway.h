@@ -509,6 +509,9 @@ CW_API void cw_program_free(cw_program* program);
 CW_API int64_t cw_program_add(cw_program* program, int64_t operation, const void* arguments,
                               int64_t size);
 CW_API int64_t cw_program_run(cw_program* program, const cw_step* step);
+// Some operations of a step, count from first on: between such parts the caller may give up.
+CW_API int64_t cw_program_run_part(cw_program* program, const cw_step* step, int64_t first,
+                                   int64_t count);
 // Nanoseconds of each operation of one run, taken on the calling thread.
 CW_API int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds);
 // Operations that programs have run so far; any thread may ask, in the middle of a run too.

@@ -17,7 +17,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import Drafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 END = 256  # the byte tokenizer's end token

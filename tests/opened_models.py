@@ -17,7 +17,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.query import query_of
+from cutaway.views.parts.query import query_of
 from subjects import answered
 
 NATIVE = pytest.mark.skipif(

@@ -8,8 +8,8 @@ import torch
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.models import llama as llama_files
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import GroupedDecoder
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.grouped_decoder import GroupedDecoder
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -15,11 +15,11 @@ from typing import Any
 import typer
 
 from cutaway.cli.commands import application
-from cutaway.cli.exits import EXIT_CODES
-from cutaway.cli.keys import CHAT, KEYS
+from cutaway.cli.settings.setting_keys import CHAT, KEYS
+from cutaway.cli.terminal.exits import EXIT_CODES
 from cutaway.core.limits import LIMITS
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
-from cutaway.server.fields import Body, Limited, Refused, Unused
+from cutaway.server.field_types import Body, Limited, Refused, Unused
 from cutaway.server.openai.chat import ChatBody
 from cutaway.server.openai.completions import CompletionBody
 from cutaway.server.openai.responses import ResponsesBody

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "cutaway"
 PAGE = ROOT / "docs" / "tree.md"
 BEGIN, END = "<!-- tree: written by `make tree` -->\n", "<!-- end of tree -->"
-LEFT = 22  # characters of the column of names
+LEFT = 26  # characters of the column of names
 
 
 def main(arguments: list[str]) -> int:
@@ -48,11 +48,7 @@ def tree_lines() -> Iterator[str]:
         if not (PACKAGE / folder / "__init__.py").is_file():
             continue
         yield _line(0, f"{folder}/", PACKAGE / folder / "__init__.py")
-        for path in sorted((PACKAGE / folder).iterdir()):
-            if (path / "__init__.py").is_file():
-                yield _line(1, f"{path.name}/", path / "__init__.py")
-            elif path.suffix == ".py" and path.name != "__init__.py":
-                yield _line(1, path.name, path)
+        yield from _inside(1, PACKAGE / folder)
 
 
 def layer_order() -> list[str]:
@@ -77,6 +73,15 @@ def sizes() -> str:
     longest = max(lines, key=lines.__getitem__)
     name = longest.relative_to(PACKAGE).as_posix()
     return f"src: {len(lines)} files, {sum(lines.values())} lines; longest {name}, {lines[longest]}"
+
+
+def _inside(depth: int, folder: Path) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        if (path / "__init__.py").is_file():
+            yield _line(depth, f"{path.name}/", path / "__init__.py")
+            yield from _inside(depth + 1, path)
+        elif path.suffix == ".py" and path.name != "__init__.py":
+            yield _line(depth, path.name, path)
 
 
 def _line(depth: int, name: str, path: Path) -> str:

@@ -20,12 +20,12 @@ from typing import Any
 
 from cutaway.core.output import Delta, Timings, Usage
 from cutaway.core.request import Request
-from cutaway.server.config import ServerConfig
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
+from cutaway.server.route_context import Context
 from cutaway.server.run import listening, serve, url_of
+from cutaway.server.server_config import ServerConfig
 from cutaway.service.service import EngineStats, ModelCard, State
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 # In the form of Qwen's: it adds to contents, knows four roles, and calls in <tool_call>.
 TEMPLATE = """{%- if tools %}<tools>{% for tool in tools %}

@@ -31,8 +31,8 @@ WORDS = {
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 4096
 MODULES = {
-    "gguf": ["cutaway.host.gguf", "cutaway.host.gguf_header", "cutaway.core.gguf_types"],
-    "safetensors": ["cutaway.weights.safetensors_header"],
+    "gguf": ["cutaway.host.gguf_file", "cutaway.host.gguf_header", "cutaway.core.gguf_types"],
+    "safetensors": ["cutaway.weights.files.safetensors_header"],
 }
 
 
@@ -75,8 +75,8 @@ def fuzz(kind: str, words: list[str]) -> None:
 
     with atheris.instrument_imports(include=MODULES[kind]):
         from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-        from cutaway.host import gguf
-        from cutaway.weights import safetensors_header
+        from cutaway.host import gguf_file
+        from cutaway.weights.files import safetensors_header
 
     shared = Path("/dev/shm")
     path = (shared if shared.is_dir() else Path(tempfile.gettempdir())) / f"plan-{os.getpid()}"
@@ -87,7 +87,7 @@ def fuzz(kind: str, words: list[str]) -> None:
         path.write_bytes(whole)
         try:
             if kind == "gguf":
-                file = gguf.read(path)
+                file = gguf_file.read(path)
                 assert all(len(file.data(n)) == t.num_bytes for n, t in file.tensors.items())
             else:
                 tensors = safetensors_header.read_header(path).values()

@@ -54,7 +54,11 @@ GROUPS = {
         dict.fromkeys(
             (
                 *("cutaway.cache.allocator", "cutaway.cache.hit", "cutaway.cache.paged"),
-                *("cutaway.cache.prefix", "cutaway.cache.table", "cutaway.engine.waiting"),
+                *(
+                    "cutaway.cache.prefix",
+                    "cutaway.cache.table",
+                    "cutaway.engine.admission.waiting",
+                ),
                 "cutaway.engine.scheduler",
             ),
             (
@@ -73,7 +77,7 @@ GROUPS = {
                 "engine/test_engine_hostile.py",
             ),
             "cutaway.host.gguf_header": ("host/test_host_gguf.py",),
-            "cutaway.weights.safetensors_header": ("weights/test_weights_safetensors.py",),
+            "cutaway.weights.files.safetensors_header": ("weights/test_weights_safetensors.py",),
         }
     ),
 }

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[1] / "results" / "reliability.jsonl"
@@ -16,7 +16,11 @@ FILE = Path(__file__).resolve().parents[1] / "results" / "reliability.jsonl"
 
 @dataclass(frozen=True)
 class Record:
-    """One slice of one row's part: trials that were done, and what went wrong."""
+    """One slice of one row's part: trials that were done, and what went wrong.
+
+    mended: the commit that mended what a slice of this part found, this one or a later one: its
+    trials were of something else than what is there now, so they count no more.
+    """
 
     row: int
     what: str
@@ -29,6 +33,7 @@ class Record:
     date: str
     commit: str
     machine: str
+    mended: str = ""
 
 
 def now() -> tuple[str, str, str]:
@@ -73,7 +78,30 @@ def append(record: Record) -> None:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
+def mend(row: int, commit: str) -> int:
+    """Let slices of a row's parts that failed, and what ran before them, count no more; how many.
+
+    commit: of the repair, which the table names beside what was found.
+    """
+    records, num_mended = read(), 0
+    last: dict[str, int] = {}
+    for place, each in enumerate(records):
+        if each.row == row and each.failures and not each.mended:
+            last[each.what] = place
+    for place, each in enumerate(records):
+        if each.row == row and place <= last.get(each.what, -1) and not each.mended:
+            records[place] = replace(each, mended=commit)
+            num_mended += 1
+    write(records)
+    return num_mended
+
+
+def write(records: list[Record]) -> None:
+    """Put these in place of all that there were."""
+    lines = [json.dumps(asdict(each)) + "\n" for each in records]
+    FILE.write_text("".join(lines), encoding="utf-8")
+
+
 def forget(row: int) -> None:
     """Drop a row's records, to begin it anew."""
-    kept = [record for record in read() if record.row != row]
-    FILE.write_text("".join(json.dumps(asdict(each)) + "\n" for each in kept), encoding="utf-8")
+    write([record for record in read() if record.row != row])

@@ -17,6 +17,8 @@ Written by that command from the lines of `reliability.jsonl`, one for each slic
 failures in N trials the true rate is below 3/N (at 95 %); that says something about trials drawn as
 these were, and nothing about others. *wanted* is the plan's figure; a row that fell short shows
 what was really done. Seconds are wall time, mostly on a machine that did other work as well.
+Slices of a part up to its last failure count no more once that is mended (`--mended COMMIT`); what
+they found stands below.
 
 """
 COLUMNS = (
@@ -37,6 +39,12 @@ def seeds_of(records: list[Record]) -> str:
     if not seeds:
         return "-"
     return str(seeds[0]) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+
+
+def records_of(records: list[Record], row: Row, run: Run) -> list[Record]:
+    """The slices of one part that count."""
+    own = (each for each in records if (each.row, each.what) == (row.number, run.what))
+    return [each for each in own if not each.mended]
 
 
 def line_of(row: Row, run: Run, records: list[Record], machines: list[str]) -> str:
@@ -83,11 +91,18 @@ def write() -> Path:
         if row.none:
             lines.append(f"| {row.number} | {row.name} | none: {row.none} |" + " - |" * 8)
         for run in row.runs:
-            own = [each for each in records if (each.row, each.what) == (row.number, run.what)]
+            own = records_of(records, row, run)
             lines.append(line_of(row, run, own, machines))
             figures += figures_of(row, run, own)
     names = [f"- {chr(ord('A') + number)}: {name}" for number, name in enumerate(machines)]
-    failed = [f"- row {r.row}, seed {r.seed}: {r.said[-300:]!r}" for r in records if r.failures]
+    failures = [each for each in records if each.failures]
+    failed = [f"- row {r.row}, seed {r.seed}: {r.said[-300:]!r}" for r in failures if not r.mended]
+    mended = [
+        f"- row {r.row}, {r.what}, seed {r.seed}, {r.commit}, mended by {r.mended}: "
+        f"{r.said.strip().splitlines()[-2:]!r}"
+        for r in failures
+        if r.mended
+    ]
     parts = [
         HEAD + "\n".join([f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *lines]),
         "## Machines",
@@ -102,5 +117,7 @@ def write() -> Path:
         ]
     if failed:
         parts += ["", "## Failures", "", *failed]
+    if mended:
+        parts += ["", "## Failures that were mended since", "", *mended]
     TABLE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     return TABLE

@@ -3,7 +3,7 @@
 
 namespace {
 
-// 2^f for f in [-1/2, 1/2], highest power first: those of sampling/weights.py.
+// 2^f for f in [-1/2, 1/2], highest power first: those of sampling/integer_weights.py.
 constexpr float kPolynomial[5] = {0.0013264709385111928f, 0.009671513922512531f,
                                   0.055507339537143707f, 0.24022242426872253f,
                                   0.693146979808807373f};

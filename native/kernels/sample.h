@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr float kSumScale = 17179869184.0f;    // 2^34, as SUM_SCALE of sampling/weights.py
+constexpr float kSumScale = 17179869184.0f;    // 2^34, as SUM_SCALE of sampling/integer_weights.py
 constexpr float kWeightScale = 1073741824.0f;  // 2^30, as WEIGHT_SCALE
 constexpr int64_t kFirstTry = 128;             // tokens among which top_p mostly ends
 constexpr int64_t kMostEntries = 1024;         // more are not sorted

@@ -67,6 +67,7 @@ struct Replay {
   const cw_program* program;
   const cw_step* step;
   const cutaway::Isa* isa;
+  size_t first, end;     // operations that are run
   int64_t* nanoseconds;  // per operation, or null
 };
 
@@ -75,7 +76,7 @@ void replay(const void* context, Worker& worker) {
   bool is_timed = r.nanoseconds && worker.id == 0;
   using Clock = std::chrono::steady_clock;
   Clock::time_point before = Clock::now();
-  for (size_t i = 0; i < r.program->recorded.size(); i++) {
+  for (size_t i = r.first; i < r.end; i++) {
     const Recorded& each = r.program->recorded[i];
     if (!r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker)) return;
     if (worker.id == 0) operations_run.fetch_add(1, std::memory_order_relaxed);
@@ -86,11 +87,12 @@ void replay(const void* context, Worker& worker) {
   }
 }
 
-int64_t run(const cw_program* program, const cw_step* step, int64_t* nanoseconds) {
+int64_t run(const cw_program* program, const cw_step* step, size_t first, size_t end,
+            int64_t* nanoseconds) {
   cw_status status = cutaway::check_step(*step, program->limits);
   if (status != CW_OK) return status;
   const cutaway::Isa& isa = cutaway::isa_in_use();
-  Replay context{program, step, &isa, nanoseconds};
+  Replay context{program, step, &isa, first, end, nanoseconds};
   return cutaway::guarded([&] {
     return Pool::get().run(replay, &context, program->scratch(isa, *step)) ? CW_OK : CW_NO_MEMORY;
   });
@@ -147,12 +149,20 @@ int64_t cw_program_add(cw_program* program, int64_t operation, const void* argum
 
 int64_t cw_program_run(cw_program* program, const cw_step* step) {
   if (!program || !step) return CW_BAD_ARGUMENT;
-  return run(program, step, nullptr);
+  return run(program, step, 0, program->recorded.size(), nullptr);
+}
+
+int64_t cw_program_run_part(cw_program* program, const cw_step* step, int64_t first,
+                            int64_t count) {
+  if (!program || !step || first < 0 || count < 0) return CW_BAD_ARGUMENT;
+  size_t total = program->recorded.size(), begin = static_cast<size_t>(first);
+  if (begin > total || static_cast<size_t>(count) > total - begin) return CW_BAD_ARGUMENT;
+  return run(program, step, begin, begin + static_cast<size_t>(count), nullptr);
 }
 
 int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds) {
   if (!program || !step || !nanoseconds) return CW_BAD_ARGUMENT;
-  return run(program, step, nanoseconds);
+  return run(program, step, 0, program->recorded.size(), nanoseconds);
 }
 
 int64_t cw_num_operations(void) { return operations_run.load(std::memory_order_relaxed); }

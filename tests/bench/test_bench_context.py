@@ -13,7 +13,7 @@ import torch
 
 import tiny
 from cutaway import LLM
-from cutaway.bench import context
+from cutaway.bench import long_context
 from cutaway.compare.variant import SCALINGS, lengthen
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import Window
@@ -56,7 +56,7 @@ def test_every_reading_is_that_of_a_model_configured_so(config: Path) -> None:
     engine = opened(config)
     said: list[str] = []
     names = tuple(SCALINGS)
-    report = context.run(engine.model, engine.config, TEXT, scalings=names, say=said.append)
+    report = long_context.run(engine.model, engine.config, TEXT, scalings=names, say=said.append)
     assert (report.trained, report.length, report.factor) == (TRAINED, LENGTH, 2.5)
     assert report.starts == tuple(range(0, LENGTH, 8))
     assert len(said) == 2 + len(names)
@@ -101,7 +101,7 @@ def test_what_cannot_be_measured_is_refused(
 ) -> None:
     engine = opened(config)
     with pytest.raises(ConfigError) as fault:
-        context.run(engine.model, engine.config, TEXT[:num_tokens], scalings=scalings)
+        long_context.run(engine.model, engine.config, TEXT[:num_tokens], scalings=scalings)
     assert message in str(fault.value)
 
 
@@ -116,7 +116,7 @@ def test_other_positions_are_refused(config: Path) -> None:
 
 def test_a_text_beyond_the_memory_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened(config)
-    monkeypatch.setattr(context, "num_pages", lambda *_: 3)
+    monkeypatch.setattr(long_context, "num_pages", lambda *_: 3)
     small = replace(engine.config, page_size=8)
     with pytest.raises(ConfigError, match="tokens is 32; the memory of this machine keeps 16"):
-        context.run(engine.model, small, TEXT, scalings=())
+        long_context.run(engine.model, small, TEXT, scalings=())

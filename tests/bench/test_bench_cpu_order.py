@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cutaway.bench import cpu
-from cutaway.bench.peers.process import PeerError
+from cutaway.bench.peers.peer_process import PeerError
 from cutaway.core.errors import ConfigError
 
 

@@ -147,7 +147,7 @@ def test_only_names_sections_and_refuses_others():
     "name", ["Mistral-7B", "Mixtral-8x7B", "DeepSeek-V3", "gpt-oss-120b", "Qwen3-Next-80B-A3B"]
 )
 def test_shapes_are_those_that_transformers_has(name):
-    from cutaway.models.reading import shape_of
+    from cutaway.models.parts.reading import shape_of
     from published_shapes import released
 
     (word,) = CONFIGS[name]["architectures"]

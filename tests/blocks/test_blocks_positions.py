@@ -11,8 +11,8 @@ import tiny
 from cutaway.blocks.positions import Dynamic, Llama3, Plain, Yarn, angles, yarn_attention_factor
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.step import Step
-from cutaway.models import positions
-from cutaway.models.fields import Fields
+from cutaway.models.parts import rotary_config
+from cutaway.models.parts.config_fields import Fields
 
 
 def ratios(scaled: object, plain: Plain) -> list[float]:
@@ -38,7 +38,7 @@ def test_d08_a_gguf_file_carries_the_scaling_as_factors() -> None:
     scaled = Llama3(64, 500000.0, 32.0, 1.0, 4.0, 8192)
     factors = tuple(1 / ratio for ratio in ratios(scaled, Plain(64, 500000.0)))
     metadata = Fields({"rope.freq_base": 500000.0}, file="x.gguf")
-    read = positions.from_gguf(
+    read = rotary_config.from_gguf(
         metadata, head_size=64, max_length=131072, factors={"rope_freqs.weight": factors}
     )
     at, lengths = torch.tensor([1000, 60000]), torch.tensor([1, 1])
@@ -56,9 +56,9 @@ def test_llama3_factors_that_leave_no_room_between_them_are_refused_by_name(high
     fields = Fields({"rope_scaling": rope}, file="config.json")
     words = f"high_freq_factor: is {high}; it must be above low_freq_factor, 1.0"
     with pytest.raises(ModelFormatError, match=f"config.json: rope_scaling: {words}"):
-        positions.from_hf(fields, head_size=64, max_length=128)
+        rotary_config.from_hf(fields, head_size=64, max_length=128)
     rope["high_freq_factor"] = math.nextafter(1.0, 2.0)
-    read = positions.from_hf(fields, head_size=64, max_length=128)
+    read = rotary_config.from_hf(fields, head_size=64, max_length=128)
     assert read is not None and torch.isfinite(read.inverse(torch.tensor([1]))).all()
 
 
@@ -67,11 +67,11 @@ def test_yarn_over_a_base_that_never_slows_is_refused_by_name() -> None:
     rope = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}
     with pytest.raises(ModelFormatError, match=r"rope_theta: is 1\.0; it must be above 1 for yarn"):
         fields = Fields({"rope_parameters": rope}, file="config.json")
-        positions.from_hf(fields, head_size=64, max_length=128)
+        rotary_config.from_hf(fields, head_size=64, max_length=128)
     scaling = {"rope.freq_base": 1.0, "rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}
     with pytest.raises(ModelFormatError, match=r"rope\.freq_base: is 1\.0; it must be above 1 for"):
         fields = Fields(scaling, file="m.gguf")
-        positions.from_gguf(fields, head_size=64, max_length=128, factors={})
+        rotary_config.from_gguf(fields, head_size=64, max_length=128, factors={})
 
 
 def test_d09_yarn_factors_and_ramp() -> None:
@@ -87,7 +87,7 @@ def test_d09_yarn_factors_and_ramp() -> None:
 def test_d09_an_explicit_attention_factor_wins() -> None:
     rope = {"rope_type": "yarn", "factor": 16.0, "attention_factor": 1.5}
     config = Fields({"rope_scaling": rope, "rope_theta": 1e6}, file="config.json")
-    assert positions.from_hf(config, head_size=64, max_length=4096).attention_factor == 1.5
+    assert rotary_config.from_hf(config, head_size=64, max_length=4096).attention_factor == 1.5
 
 
 def test_d10_the_dynamic_base_follows_the_declared_length_and_forgets_it() -> None:

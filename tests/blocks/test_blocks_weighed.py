@@ -11,7 +11,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_in
 from cutaway.models import ARCHITECTURES
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 from cutaway.service.llm import LLM
 from published_shapes import CLASSES, tiny
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.cli.settings import resolve
+from cutaway.cli.settings.settings import resolve
 from cutaway.core.errors import ConfigError
 
 

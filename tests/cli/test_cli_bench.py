@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.bench import cpu, files
-from cutaway.bench.peers.process import Peer, PeerError, has_module
+from cutaway.bench import cpu, model_files
+from cutaway.bench.peers.peer_process import Peer, PeerError, has_module
 from oracles import smollm2_gguf
 from program import Cutaway
 
@@ -201,11 +201,11 @@ def test_our_side_is_measured_on_the_real_model(
 def test_a_conversion_keeps_what_it_does_not_convert(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from cutaway.host import gguf
+    from cutaway.host import gguf_file
 
-    monkeypatch.setattr(files, "smollm2", smollm2_gguf)
-    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
-    before, after = gguf.read(smollm2_gguf()), gguf.read(files.converted("Q4_0"))
+    monkeypatch.setattr(model_files, "smollm2", smollm2_gguf)
+    monkeypatch.setattr(model_files, "cache_folder", lambda: tmp_path)
+    before, after = gguf_file.read(smollm2_gguf()), gguf_file.read(model_files.converted("Q4_0"))
     assert before.tensors.keys() == after.tensors.keys()
     kinds = {"Q4_1": "Q4_0"}
     for name, tensor in before.tensors.items():

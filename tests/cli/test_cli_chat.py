@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from cutaway.cli.repl import prompt
+from cutaway.cli.repl import line_source
 from program import Cutaway, command, environment, spawn
 
 FLAGS = ["--seed", "1", "--max-tokens", "6", "--ignore-eos"]
@@ -237,7 +237,7 @@ def test_a_second_interrupt_ends_the_program(
 
 ENDLESS_STEP = """
 import time
-from cutaway.cli.session import Session
+from cutaway.cli.session.session import Session
 
 def stream(self, request, *, is_stopped):
     print("in a step", flush=True)
@@ -265,7 +265,7 @@ def test_no_signal_is_lost_between_prompt_and_reading(monkeypatch: pytest.Monkey
     try:
         with open(inner, encoding="utf-8", closefd=False) as typed:
             monkeypatch.setattr(sys, "stdin", typed)
-            wait = prompt.line_waiter()
+            wait = line_source.line_waiter()
             for delay in range(1, 200):
                 with pytest.raises(KeyboardInterrupt):
                     signal.setitimer(signal.ITIMER_REAL, delay * 1e-6)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 import tiny
-from cutaway.cli.keys import KEYS, Key
+from cutaway.cli.settings.setting_keys import KEYS, Key
 from gguf_bytes import STRING, gguf, key, string
 from program import Cutaway, Ended
 
@@ -192,7 +192,7 @@ def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def byte_level_tokenizer() -> dict[str, object]:
-    from cutaway.tokens import symbols
+    from cutaway.tokens.files import symbols
 
     return {
         "version": "1.0",

@@ -11,7 +11,7 @@ import typer
 
 from cutaway import __version__
 from cutaway.cli.commands import application
-from cutaway.cli.keys import KEYS
+from cutaway.cli.settings.setting_keys import KEYS
 from cutaway.core.limits import LIMITS
 from house_tree import ROOT
 from program import Cutaway, environment, spawn

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutaway.cli.integers import parse_integer, show_bytes
+from cutaway.cli.settings.integer_text import parse_integer, show_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from cutaway.cli.repl.line_source import line_reader, read_piped_line, read_typed_line
 from cutaway.cli.repl.lines import ClearedError, ReadLine, read_messages
-from cutaway.cli.repl.prompt import line_reader, read_piped_line, read_typed_line
 from cutaway.core.errors import RequestError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli.repl.memory import Fact, Memory, memory_file
+from cutaway.cli.repl.remembered_facts import Fact, Memory, memory_file
 from cutaway.core.errors import RequestError
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli import at_hand as at_hand_module
-from cutaway.cli.at_hand import at_hand
+from cutaway.cli.session import at_hand as at_hand_module
+from cutaway.cli.session.at_hand import at_hand
 from cutaway.core.errors import ModelNotFoundError
-from cutaway.weights import hub, names, package
+from cutaway.weights.find import hub, named_models, package
 from gguf_bytes import STRING, gguf, key, string
 from program import Cutaway
 
@@ -32,11 +32,11 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> Path:
     """smollm2 replaced by a file of some bytes, which is in the cache."""
     content = gguf([key("general.architecture", STRING, string("llama"))])
     model = dataclasses.replace(
-        names.NAMED["smollm2"],
+        named_models.NAMED["smollm2"],
         sha256=hashlib.sha256(content).hexdigest(),
         num_bytes=len(content),
     )
-    monkeypatch.setitem(names.NAMED, "smollm2", model)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(named_models.NAMED, "smollm2", model)  # pyright: ignore[reportArgumentType]
     path = package.cached_path(model)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -202,7 +202,7 @@ def test_terms_are_accepted_by_flag_environment_or_file(
 ) -> None:
     accepted: list[str] = []
 
-    def fetch(model: names.NamedModel, **_: object) -> Path:
+    def fetch(model: named_models.NamedModel, **_: object) -> Path:
         accepted.append(model.name)
         return Path("gemma.gguf")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli.repl import tools
-from cutaway.cli.repl.commands import VERBS, Around, CommandOutcome, apply, parse
-from cutaway.cli.repl.conversation import FORMAT, Conversation, Turn, load, save
-from cutaway.cli.repl.memory import Fact, Memory
+from cutaway.cli.repl import local_tools
+from cutaway.cli.repl.chat_state import FORMAT, Conversation, Turn, load, save
+from cutaway.cli.repl.remembered_facts import Fact, Memory
 from cutaway.cli.repl.reply import IsStopped, reply
+from cutaway.cli.repl.slash_commands import VERBS, Around, CommandOutcome, apply, parse
 from cutaway.core.errors import NumericsError, RequestError
 from cutaway.core.output import Delta
 from cutaway.core.request import SamplingParams
@@ -181,11 +181,11 @@ def test_memory_forgets_one_or_all(around: Around) -> None:
 
 
 def test_tools_are_off_until_they_are_asked_for(around: Around) -> None:
-    assert tools.INSTRUCTIONS not in str(TALK.messages())
+    assert local_tools.INSTRUCTIONS not in str(TALK.messages())
     outcome = said("/tools on", TALK, around)
     assert outcome.lines[0].startswith("[outside the model] tools are on: calc")
     messages = outcome.conversation.messages()
-    assert messages[0]["content"] == f"Be brief.\n\n{tools.INSTRUCTIONS}"
+    assert messages[0]["content"] == f"Be brief.\n\n{local_tools.INSTRUCTIONS}"
     assert messages[-2:] == TALK.messages()[1:]
     roles = [message["role"] for message in messages[1:]]
     assert roles == ["user", "assistant"] * (len(roles) // 2)
@@ -311,7 +311,7 @@ def test_a_call_is_only_text_while_tools_are_off() -> None:
 def test_three_calls_are_the_most() -> None:
     script = Script(["TOOL calc: 1+1"] * 9)
     talk = answered(script, Conversation(turns=ASKED.turns, has_tools=True))
-    assert len(script.asked) == tools.MAX_ROUNDS + 1
+    assert len(script.asked) == local_tools.MAX_ROUNDS + 1
     assert talk.turns[-1].role == "assistant"
     assert script.lines[-1] == "[outside the model] no more than 3 tool calls per message"
 

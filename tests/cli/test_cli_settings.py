@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli.keys import BY_NAME, KEYS, SAMPLING_NAMES
-from cutaway.cli.settings import resolve, user_file
+from cutaway.cli.settings.setting_keys import BY_NAME, KEYS, SAMPLING_NAMES
+from cutaway.cli.settings.settings import resolve, user_file
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.request import SamplingParams

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from cutaway.cli import terminal
 from cutaway.cli.main import run
+from cutaway.cli.terminal import terminal
 from program import command, environment, spawn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses a POSIX shell")
@@ -98,7 +98,7 @@ def test_notes_are_dim_only_where_colour_is_wanted(monkeypatch: pytest.MonkeyPat
 def test_an_interrupt_ends_with_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_model: str
 ) -> None:
-    from cutaway.cli import session
+    from cutaway.cli.session import session
 
     def interrupted(settings: object) -> object:
         raise KeyboardInterrupt
@@ -111,7 +111,7 @@ def test_an_interrupt_ends_with_130(
 def test_a_fault_of_our_own_is_one_line_unless_it_is_debugged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_model: str
 ) -> None:
-    from cutaway.cli import session
+    from cutaway.cli.session import session
 
     def faulty(settings: object) -> object:
         raise AssertionError("pages add up")
@@ -137,7 +137,7 @@ def test_memory_that_runs_out_has_a_hint(
     tiny_model: str,
     error: Exception,
 ) -> None:
-    from cutaway.cli import session
+    from cutaway.cli.session import session
 
     def greedy(settings: object) -> object:
         raise error

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cutaway.cli.repl.tools import (
+from cutaway.cli.repl.local_tools import (
     CallFinder,
     LineCall,
     calculate,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli import exits
 from cutaway.cli.main import run
+from cutaway.cli.terminal import exits
 
 TEXT = "A vocabulary is learned from this very sentence, and a model from the same. "
 TALK = {

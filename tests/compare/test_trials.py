@@ -29,7 +29,7 @@ from cutaway.quantize.packed import Packed
 from cutaway.service import view_queue as lanes
 from cutaway.service.view_queue import ViewQueue
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.payload import as_json
+from cutaway.views.parts.payload import as_json
 from services import heard, make_model, request, running
 from subjects import answered, engine_of
 

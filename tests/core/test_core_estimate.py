@@ -14,7 +14,7 @@ from cutaway.core.layout import FULL, Window
 from cutaway.core.shapes import Grouped, Matrix, seen_pairs, seen_tokens
 from cutaway.core.weight_types import WEIGHT_TYPES, weights_in
 from cutaway.models import ARCHITECTURES
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 from house_tree import ROOT
 from published_shapes import CLASSES, LLAMA_3_8B, parameters_in_transformers, released, tiny
 
@@ -174,7 +174,7 @@ def test_gguf_metadata_means_the_same_as_config_json(tmp_path):
     gguf = pytest.importorskip("gguf")
     import numpy
 
-    from cutaway.cli.shape_at import shape_at
+    from cutaway.cli.session.shape_at import shape_at
 
     path = tmp_path / "tiny.gguf"
     writer = gguf.GGUFWriter(str(path), "llama")

@@ -7,7 +7,7 @@ import pytest
 from cutaway.core.devices import DEVICES
 from cutaway.core.estimate import Estimate, estimate
 from cutaway.core.weight_types import weights_in
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 from published_shapes import LLAMA_3_8B
 
 LLAMA_2_7B = {

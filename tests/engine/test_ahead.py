@@ -11,7 +11,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import verify_answer
+from cutaway.replay.recorded_answers import verify_answer
 from engines import engine, loaded, run, workload
 
 

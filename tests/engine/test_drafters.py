@@ -12,7 +12,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import Controller, Draft, NGramDrafter, Wish
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from drafters import EachAlone
 from engines import engine, loaded, run
 

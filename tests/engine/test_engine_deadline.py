@@ -11,8 +11,8 @@ from cutaway.core.errors import DeadlineError, RequestError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine import engine as module
-from cutaway.engine import model
 from cutaway.engine.engine import Engine
+from cutaway.engine.loading import loaded_model
 
 
 class Clock:
@@ -114,7 +114,7 @@ def test_a_request_that_raises_when_added_leaves_no_trace(monkeypatch: pytest.Mo
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "TextStream", broken)
+        patch.setattr(loaded_model, "TextStream", broken)
         with pytest.raises(ZeroDivisionError):
             target.add(request("r", None))
     assert not target.has_work

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from cutaway.blocks.linear import Linear
-from cutaway.cli.shape_at import shape_at
+from cutaway.cli.session.shape_at import shape_at
 from cutaway.core.estimate import estimate
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.request import Request, SamplingParams
@@ -27,7 +27,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.kernels.delta import sequences, short_convolution
 from cutaway.models import ARCHITECTURES
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 from cutaway.service.llm import LLM
 from oracles import gemma3_gguf, smollm2_gguf
 from published_shapes import CLASSES, tiny

@@ -19,7 +19,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
-from cutaway.replay.answers import verify_answer
+from cutaway.replay.recorded_answers import verify_answer
 from cutaway.trace.ledger import find_recorded
 from planting import load_planting
 

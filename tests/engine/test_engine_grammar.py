@@ -19,8 +19,8 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
-from cutaway.sampling.grammar import CompiledGrammar
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.sampling.grammars.grammar_state import CompiledGrammar
 from drafters import EachAlone
 from engines import END, Answer, engine, loaded, run, workload
 
@@ -303,7 +303,7 @@ def test_logprobs_are_those_of_the_model_and_not_of_the_mask(target: Engine) -> 
 def test_without_the_library_the_request_is_refused_at_once(
     target: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutaway.sampling.grammar_text.find_spec", lambda _: None)
+    monkeypatch.setattr("cutaway.sampling.grammars.grammar_text.find_spec", lambda _: None)
     with pytest.raises(GrammarError, match="pip install"):
         target.add(ask(_POINT))
     assert not target.has_work

@@ -11,7 +11,7 @@ from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import num_pages, precision_of
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from engines import Answer, engine, loaded, run, workload
 
 KV_DTYPES = [torch.bfloat16, torch.int8, torch.float8_e4m3fn]

@@ -25,7 +25,7 @@ from cutaway.core.claims import MAX_EXPERTS, MAX_LAYERS
 from cutaway.core.errors import ModelError, ModelFormatError, UnsupportedModelError
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 from trials import ran, seed, trials
 
 pytest.importorskip("transformers")

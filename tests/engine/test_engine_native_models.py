@@ -14,7 +14,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture, native
 from cutaway.kernels.native import program
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

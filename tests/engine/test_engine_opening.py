@@ -9,9 +9,9 @@ import pytest
 
 import tiny
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.engine.opening import Opening
-from cutaway.engine.tokenizer_of import tokenizer_of
-from cutaway.weights.find import Found, find
+from cutaway.engine.loading.text_side import Opening
+from cutaway.engine.loading.tokenizer_of import tokenizer_of
+from cutaway.weights.find.find import Found, find
 from gguf_bytes import STRING, gguf, key, small_valid, string
 from spm_trained import trained
 

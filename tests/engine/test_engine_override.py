@@ -16,7 +16,7 @@ from cutaway.core.layout import FULL, Window
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.weights.find import Found
+from cutaway.weights.find.find import Found
 
 BASE = {**tiny.config(), "architectures": ["MistralForCausalLM"], "sliding_window": 32}
 

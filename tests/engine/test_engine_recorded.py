@@ -15,7 +15,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.runner import runner_of
 from cutaway.kernels import capture
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")
@@ -67,7 +67,7 @@ def taps_of(target: Engine, **means: Any) -> tuple[list[torch.Tensor], list[Taps
     steps: list[Taps] = []
     forward = target.runner.forward
 
-    def watched(numbers: Any, sink: Any = None) -> torch.Tensor:
+    def watched(numbers: Any, sink: Any = None, is_over: Any = None) -> torch.Tensor:
         seen: Taps = []
         if means:
             sink = lambda name, value, layer: seen.append((name, layer, value.clone()))  # noqa: E731

@@ -181,8 +181,8 @@ def test_a_number_that_is_not_finite_ends_its_own_request_alone(
     honest = target.runner.run
     victim, value, armed = "", 0.0, False
 
-    def run(batch: Any) -> torch.Tensor:
-        logits = honest(batch)
+    def run(batch: Any, *further: Any) -> torch.Tensor:
+        logits = honest(batch, *further)
         for index, scheduled in enumerate(batch.scheduled):
             if armed and where == "logits" and scheduled.sequence.request.request_id == victim:
                 for row in batch.sample_rows(index):

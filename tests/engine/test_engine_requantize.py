@@ -17,16 +17,16 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.request import SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.requantize import requantize
-from cutaway.host import gguf
-from cutaway.quantize.gguf import unpack
-from cutaway.quantize.gguf_rounding import block_type, blocks_of
+from cutaway.engine.loading.requantize import requantize
+from cutaway.host import gguf_file
+from cutaway.quantize.gguf.gguf_rounding import block_type, blocks_of
+from cutaway.quantize.gguf.gguf_tensors import unpack
 from cutaway.quantize.integers import IntegerMatrix
 from cutaway.quantize.rounding import rounded
 from cutaway.quantize.schemes import scheme_of
 from cutaway.service.llm import LLM
-from cutaway.weights.find import find
-from cutaway.weights.write_gguf import write_gguf
+from cutaway.weights.files.write_gguf import write_gguf
+from cutaway.weights.find.find import find
 from oracles import smollm2_gguf
 
 pytest.importorskip("transformers")
@@ -140,7 +140,7 @@ def test_a_written_gguf_file_holds_the_rounded_numbers(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    file, scheme = gguf.read(source), scheme_of(word)
+    file, scheme = gguf_file.read(source), scheme_of(word)
     assert block_type(scheme) == type_name
     made = rounded(given, scheme)
     assert isinstance(made, IntegerMatrix)
@@ -158,7 +158,7 @@ def test_a_written_gguf_file_holds_the_rounded_numbers(
     # The offset of Q4_1 is rounded to float16: at most 15 steps to the 11 bits.
     allowed = 0.0 if scheme.is_symmetric else float(given.abs().max()) * 2.0**-10
     np.testing.assert_allclose(values, made.dense().numpy(), rtol=0, atol=allowed)
-    assert torch.equal(unpack(gguf.read(out), "blk.0.attn_q.weight"), torch.from_numpy(values))
+    assert torch.equal(unpack(gguf_file.read(out), "blk.0.attn_q.weight"), torch.from_numpy(values))
     with pytest.raises(FileExistsError):
         write_gguf(file, out, type_name=type_name, make=blocks)
 

@@ -15,12 +15,12 @@ from cutaway import LLM
 from cutaway.core import limits
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import verify_answer
 from cutaway.replay.look import Look
+from cutaway.replay.recorded_answers import verify_answer
 from cutaway.sampling import sampler
 from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from engines import run
 
 

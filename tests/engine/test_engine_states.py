@@ -23,12 +23,12 @@ from cutaway.engine import memory
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.memory import SNAPSHOTS, pages_of
-from cutaway.engine.model import LoadedModel
 from cutaway.engine.running import Running
 from cutaway.kernels.delta import delta_rule, short_convolution
-from cutaway.replay.answers import verify_answer
-from cutaway.weights.find import find
+from cutaway.replay.recorded_answers import verify_answer
+from cutaway.weights.find.find import find
 from engines import engine, run, workload
 
 PAGE = 8  # of engines.engine

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import gguf_bytes as b
-from cutaway.engine.template_of import folder_template, gguf_template
-from cutaway.host import gguf
+from cutaway.engine.loading.template_of import folder_template, gguf_template
+from cutaway.host import gguf_file
 
 
 def test_n03_a_template_is_found_wherever_it_is_kept(tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_n03_a_template_is_found_wherever_it_is_kept(tmp_path: Path) -> None:
 def test_a_gguf_files_templates(tmp_path: Path, keys: dict[str, str], expected: str | None) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(b.gguf([b.key(k, b.STRING, b.string(v)) for k, v in keys.items()]))
-    assert gguf_template(gguf.read(path)) == expected
+    assert gguf_template(gguf_file.read(path)) == expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cutaway.engine import fingerprints as module
-from cutaway.engine.fingerprints import fingerprints
+from cutaway.engine.loading import fingerprints as module
+from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.host import turns
 
 

@@ -12,10 +12,10 @@ from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine import shares
+from cutaway.engine.admission import shares
+from cutaway.engine.admission.shares import LEAST_TOKENS
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import LEAST_TOKENS
 
 
 def make_scheduler(
@@ -25,7 +25,7 @@ def make_scheduler(
     max_tokens: int = 64,
     chunk: int = 64,
     max_prompt: int | None = None,
-    shared_prompt: int | None = None,
+    shared: int | None = None,
     extents: Items[Full | Window] = (Full(),),
     prefix_cache: bool = True,
 ) -> Scheduler:
@@ -42,7 +42,7 @@ def make_scheduler(
         max_tokens_per_step=max_tokens,
         prefill_chunk=chunk,
         max_prompt_tokens=max_prompt,
-        shared_prompt_tokens=shared_prompt,
+        shared_tokens=shared,
     )
     return Scheduler(config, cache)
 
@@ -434,7 +434,7 @@ def test_a_newcomer_waits_for_a_step_of_few_prompt_tokens() -> None:
 
 def crowded() -> Scheduler:
     """Six long prompts of one owner, of which 128 tokens fit a step, or 32 while others come."""
-    scheduler = make_scheduler(pages=4000, max_tokens=512, max_prompt=128, shared_prompt=32)
+    scheduler = make_scheduler(pages=4000, max_tokens=512, max_prompt=128, shared=32)
     for number in range(6):
         scheduler.add(make_sequence(4000, name=f"long{number}", owner="alice"))
     return scheduler
@@ -463,8 +463,31 @@ def test_while_others_come_the_prompts_of_a_crowd_take_short_steps(
     assert [num_prompt_tokens(scheduler) for _ in range(4)][-1] >= 128, "nobody else for long"
 
 
+def test_while_others_come_the_answers_of_a_crowd_take_turns_and_leave_room_for_its_prompts() -> (
+    None
+):
+    scheduler = make_scheduler(pages=4000, max_sequences=80, max_tokens=512, shared=32)
+    for number in range(64):
+        scheduler.add(make_sequence(4, answer=200, name=f"a{number}", owner="alice"))
+    for _ in range(3):
+        step(scheduler)
+    assert len(step(scheduler)) == 64, "alone they are all in a step"
+    bob = make_sequence(8, answer=1, name="bob", owner="bob")
+    scheduler.add(bob)
+    step(scheduler)
+    assert bob.num_output_tokens == 1
+    long = make_sequence(400, answer=1, name="long", owner="alice")
+    scheduler.add(long)
+    before = {each: each.num_output_tokens for each in scheduler.running}
+    for _ in range(12):
+        assert num_prompt_tokens(scheduler) <= 32
+    gained = [each.num_output_tokens - num for each, num in before.items()]
+    assert min(gained) >= 4 and max(gained) <= 12, "each has its turn"
+    assert long.num_computed_tokens >= 8 * 8, "a prompt goes on beside them"
+
+
 def test_prompts_of_who_has_one_each_keep_long_steps() -> None:
-    scheduler = make_scheduler(pages=400, max_tokens=512, max_prompt=128, shared_prompt=32)
+    scheduler = make_scheduler(pages=400, max_tokens=512, max_prompt=128, shared=32)
     for number in range(4):
         scheduler.add(make_sequence(500, name=f"r{number}", owner=f"connection {number}"))
     assert [num_prompt_tokens(scheduler) for _ in range(4)] == [128] * 4

@@ -14,9 +14,9 @@ from cutaway.cache import hit, paged, prefix, table
 from cutaway.cache.allocator import PageAllocator
 from cutaway.cache.paged import PagedCache
 from cutaway.engine import scheduler as scheduling
+from cutaway.engine.admission.shares import Shares
+from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.scheduler import Scheduler
-from cutaway.engine.shares import Shares
-from cutaway.engine.waiting import WaitingQueue
 
 
 def load_simulator() -> ModuleType:

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.waiting import WaitingQueue
 
 NOBODY: Counter[str] = Counter()
 

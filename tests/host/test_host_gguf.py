@@ -16,17 +16,17 @@ import pytest
 import gguf_bytes as b
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES
-from cutaway.host import gguf
+from cutaway.host import gguf_file
 from oracles import smollm2_gguf
 from trials import ran, trials
 from trials import seed as trial_seed
 
 
-def read(folder: Path, raw: bytes) -> gguf.GgufFile:
+def read(folder: Path, raw: bytes) -> gguf_file.GgufFile:
     path = folder / "m.gguf"
     path.unlink(missing_ok=True)  # a file that is overwritten is flushed to disk: 20 times slower
     path.write_bytes(raw)
-    return gguf.read(path)
+    return gguf_file.read(path)
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ def test_number_refuses_nan(tmp_path: Path) -> None:
 def test_read_names_what_is_no_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent.gguf"):
         with pytest.raises(ModelNotFoundError, match="is not a file; give the path of a"):
-            gguf.read(path)
+            gguf_file.read(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_read_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     with pytest.raises(ModelNotFoundError, match="is not a file"):
-        gguf.read(tmp_path / "pipe.gguf")
+        gguf_file.read(tmp_path / "pipe.gguf")
 
 
 def test_read_names_a_file_that_may_not_be_read(
@@ -121,7 +121,7 @@ def test_read_names_a_file_that_may_not_be_read(
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(ModelNotFoundError, match=r"m\.gguf cannot be read: Permission denied"):
-        gguf.read(path)
+        gguf_file.read(path)
 
 
 HUGE = 2**64 - 1
@@ -423,7 +423,7 @@ def test_random_files_equal_the_gguf_package(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     for _ in range(trials(100)):
         tensors = random_file(path, draw)
-        file = gguf.read(path)
+        file = gguf_file.read(path)
         theirs = oracle.GGUFReader(path)
         for name, field in theirs.fields.items():
             if not name.startswith("GGUF."):
@@ -439,7 +439,7 @@ def test_random_files_equal_the_gguf_package(tmp_path: Path) -> None:
 
 @pytest.mark.oracle
 def test_smollm2_header_holds_the_published_numbers() -> None:
-    file = gguf.read(smollm2_gguf())
+    file = gguf_file.read(smollm2_gguf())
     assert len(file.metadata) == 33
     assert len(file.tensors) == 272
     assert len(file.strings("tokenizer.ggml.tokens")) == 49_152

@@ -9,7 +9,7 @@ import pytest
 
 import gguf_bytes as b
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.host import gguf
+from cutaway.host import gguf_file
 
 UINT16, INT32 = 2, 5
 
@@ -39,7 +39,7 @@ def written(folder: Path, *parts: bytes) -> list[Path]:
 @pytest.mark.parametrize("named", [0, 1])
 def test_n12_any_part_stands_for_all(tmp_path: Path, named: int) -> None:
     paths = written(tmp_path, part(0, 2), part(1, 2))
-    opened = gguf.read(paths[named])
+    opened = gguf_file.read(paths[named])
     assert opened.text("general.architecture") == "llama"
     assert [opened.vector(f"w.{number}") for number in (0, 1)] == [(0.0,) * 4, (1.0,) * 4]
     for number in (0, 1):
@@ -53,14 +53,14 @@ def test_n12_an_absent_part_is_named(tmp_path: Path) -> None:
     first, second = written(tmp_path, part(0, 2), part(1, 2))
     second.unlink()
     with pytest.raises(ModelFormatError, match=r"part 1 of 2, and m-00002-of-00002\.gguf is not"):
-        gguf.read(first)
+        gguf_file.read(first)
 
 
 def test_n12_a_part_whose_name_does_not_say_so_is_told_how(tmp_path: Path) -> None:
     first, _ = written(tmp_path, part(0, 2), part(1, 2))
     renamed = first.rename(tmp_path / "m.gguf")
     with pytest.raises(ModelFormatError, match=r"part 1 of 2.*NAME-00001-of-00002\.gguf"):
-        gguf.read(renamed)
+        gguf_file.read(renamed)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_n12_parts_that_contradict_each_other_are_refused(
 ) -> None:
     first, _ = written(tmp_path, *parts)
     with pytest.raises(ModelFormatError, match=words):
-        gguf.read(first)
+        gguf_file.read(first)
 
 
 def test_a_model_in_one_part_is_as_any_other(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(part(0, 1, tensors=1))
-    assert gguf.read(path).vector("w.0") == (0.0,) * 4
+    assert gguf_file.read(path).vector("w.0") == (0.0,) * 4

@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from cutaway.host.lines import Lines, LineStream
+from cutaway.host.line_writer import Lines, LineStream
 
 PI = "\N{GREEK SMALL LETTER PI}"  # two bytes
 PAGE = 4096  # bytes; the least that a pipe can hold

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli.repl.conversation import Conversation, load, save
-from cutaway.cli.repl.memory import Memory
+from cutaway.cli.repl.chat_state import Conversation, load, save
+from cutaway.cli.repl.remembered_facts import Memory
 from cutaway.host import whole_file as module
 from cutaway.host.whole_file import remove_stale, whole_file, whole_folder, write_whole
 from cutaway.trace.file import TraceFile, read, write
@@ -236,8 +236,8 @@ FULL = """
 import errno, os, sys
 from pathlib import Path
 
-from cutaway.cli.repl.conversation import Conversation, load, save
-from cutaway.cli.repl.memory import Memory
+from cutaway.cli.repl.chat_state import Conversation, load, save
+from cutaway.cli.repl.remembered_facts import Memory
 from cutaway.core.errors import RequestError
 from cutaway.host.whole_file import whole_folder, write_whole
 from cutaway.trace.file import TraceFile, read, write

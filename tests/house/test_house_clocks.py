@@ -18,14 +18,14 @@ from house_tree import PACKAGE, ROOT, python_files, tree_files
 
 # Every look at the wall clock, and whom it tells what.
 PACKAGE_LOOKS = {
-    "cli/repl/tools.py": ["date.today", "date.today"],  # the tool that tells today's date
-    "server/context.py": ["time.time"],  # since when a model is served
-    "server/log.py": ["datetime.fromtimestamp"],  # when a line was logged
+    "cli/repl/local_tools.py": ["date.today", "date.today"],  # the tool that tells today's date
+    "server/route_context.py": ["time.time"],  # since when a model is served
+    "server/watching/log.py": ["datetime.fromtimestamp"],  # when a line was logged
     "server/models.py": ["datetime.fromtimestamp"],  # the same as text
     "server/openai/chat.py": ["time.time", "time.time"],  # when an answer was made
     "server/openai/completions.py": ["time.time", "time.time"],
     "server/openai/responses.py": ["time.time"],
-    "server/spans.py": ["time.time_ns"],  # one look, from which all times of a span are counted
+    "server/watching/spans.py": ["time.time_ns"],  # from it all times of a span are counted
     "text/sandbox.py": ["datetime.now"],  # what a template asks for by strftime_now
     "text/template.py": ["datetime.now"],
 }

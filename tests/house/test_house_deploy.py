@@ -16,7 +16,7 @@ import yaml
 
 from cutaway.core.output import Timings, Usage
 from cutaway.core.request import SamplingParams
-from cutaway.server.metrics import Metrics
+from cutaway.server.watching.metrics import Metrics
 from cutaway.service.service import EngineStats
 from house_tree import ROOT
 from program import spawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from house_tree import ROOT
 
@@ -31,3 +32,27 @@ def test_the_makefile_names_tests_that_are_there() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     files = re.findall(r"tests/\w+/\w+\.py", text)
     assert files and all((ROOT / file).is_file() for file in files), files
+
+
+def test_what_was_mended_counts_no_more_and_stays_told(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from plan import records, table
+from plan.records import Record
+from plan.rows import ROWS
+
+records.FILE = Path({str(tmp_path)!r}) / "lines.jsonl"
+table.TABLE = records.FILE.with_suffix(".md")
+(row,) = (each for each in ROWS if each.number == 26)
+what, other = (run.what for run in row.runs)
+for name, seed, failures in ((what, 1, 0), (other, 1, 1), (what, 2, 1), (what, 3, 0)):
+    said = "it broke" * failures
+    records.append(Record(26, name, seed, 10, failures, 1.0, {{}}, said, "2026", "abc", "this"))
+assert records.mend(26, "def0123") == 3, "a slice, and those of its own part before it"
+kept = [table.records_of(records.read(), row, run) for run in row.runs]
+assert [[each.seed for each in own] for own in kept] == [[3], []]
+assert records.mend(26, "later") == 0, "what ran since counts"
+told = table.write().read_text()
+assert told.count("it broke") == 2 and "mended by def0123" in told
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", check=True)

@@ -95,12 +95,12 @@ ALLOWED = {
     "blocks/attention/opened.py": {"einsum"},  # shown, never compared by bits
     "blocks/attention/latent.py": {"einsum"},  # of updates, which are shown
     "blocks/attention/grouped.py": {"einsum"},  # the same
-    "sampling/weights.py": {"sum"},  # whole numbers in float64
+    "sampling/integer_weights.py": {"sum"},  # whole numbers in float64
     "sampling/filters.py": {"cumsum"},  # the same
     "sampling/draw.py": {"cumsum"},  # the same, and int64
     "sampling/logprobs.py": {"sum"},  # a count
     "sampling/effects.py": {"sum"},  # a count
-    "quantize/words.py": {"sum"},  # int64
+    "quantize/checkpoints/packed_words.py": {"sum"},  # int64
     "quantize/compensated.py": {"mean"},  # of one whole diagonal, when a model is made
 }
 

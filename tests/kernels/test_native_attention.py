@@ -12,6 +12,7 @@ from cutaway.core.step import Step
 from cutaway.kernels import native
 from cutaway.kernels.attention import paged_attention
 from cutaway.kernels.native import library
+from cutaway.kernels.native.attention import scoring_struct
 from cutaway.kernels.norm import wide_rms_norm
 from cutaway.kernels.rotary import rotate
 from cutaway.kernels.store import store
@@ -342,3 +343,11 @@ def test_plain_twin_reads_and_writes_pages_in_the_order_of_the_kernels(dtype: to
         write(each, entries[:, :2], entries[:, 2:], step.groups[0].slots)
     assert_same(pages, plain)
     assert torch.equal(expected(query, pages, step), expected(query, plain, step))
+
+
+@pytest.mark.parametrize("keys", [2**31 + 1, 10**12, 2**63 - 1])
+def test_a_window_wider_than_any_sequence_is_taken(keys: int) -> None:
+    """A look at `window=999999999999999999` raised where the library refused the size."""
+    scoring = native.Scoring(1.0, window=keys, num_first=keys)
+    wide = scoring_struct(scoring, 4)
+    assert wide.window == wide.num_first == 2**31

@@ -10,7 +10,7 @@ from native_cases import ISAS, needs_native, random, rounded, running
 from cutaway.core.gguf_types import BLOCK_TYPES
 from cutaway.kernels import native
 from cutaway.kernels.native import library
-from cutaway.quantize.gguf_blocks import BLOCKS
+from cutaway.quantize.gguf.gguf_blocks import BLOCKS
 from gguf_cases import NUMBERS, random_blocks
 
 pytestmark = needs_native

@@ -19,7 +19,7 @@ from native_cases import (
 from cutaway.core.gguf_types import BLOCK_TYPES
 from cutaway.kernels import native
 from cutaway.kernels.native import library
-from cutaway.quantize.gguf_blocks import BLOCKS
+from cutaway.quantize.gguf.gguf_blocks import BLOCKS
 
 pytestmark = needs_native
 

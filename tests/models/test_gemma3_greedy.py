@@ -10,8 +10,8 @@ from test_gemma3_270m import reference
 
 from cutaway import LLM, SamplingParams
 from cutaway.core.errors import ModelError
-from cutaway.weights.names import NAMED
-from cutaway.weights.package import cached_path
+from cutaway.weights.find.named_models import NAMED
+from cutaway.weights.find.package import cached_path
 from oracles import gemma3_gguf
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]

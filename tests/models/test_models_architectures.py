@@ -15,9 +15,9 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.model import LoadedModel
-from cutaway.replay.answers import verify_answer
-from cutaway.weights.find import find
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.replay.recorded_answers import verify_answer
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

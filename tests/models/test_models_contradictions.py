@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from cutaway.models.fields import Fields
-from cutaway.models.positions import from_hf
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.rotary_config import from_hf
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 PLAIN = {"rope_theta": 500.0, "rope_type": "default"}

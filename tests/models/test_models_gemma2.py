@@ -8,7 +8,7 @@ import pytest
 
 from architectures import COMMON
 from cutaway.models import gemma2
-from cutaway.models.fields import Fields
+from cutaway.models.parts.config_fields import Fields
 
 ABSENT: dict[str, Any] = {}
 

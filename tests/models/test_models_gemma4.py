@@ -8,7 +8,7 @@ import pytest
 
 from cutaway.core.errors import ModelFormatError
 from cutaway.models import gemma4
-from cutaway.models.fields import Fields
+from cutaway.models.parts.config_fields import Fields
 
 CONFIG: dict[str, Any] = {
     **{"vocab_size": 270, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 12},

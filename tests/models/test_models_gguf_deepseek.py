@@ -22,11 +22,11 @@ from cutaway.core.step import Step
 from cutaway.core.weight_types import weights_of_file
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.host import gguf as reader
+from cutaway.host import gguf_file as reader
 from cutaway.models import deepseek2
-from cutaway.models.fields import Fields
-from cutaway.models.reading import read_gguf
-from cutaway.weights.find import find
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.reading import read_gguf
+from cutaway.weights.find.find import find
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("transformers")

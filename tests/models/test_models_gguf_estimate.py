@@ -9,12 +9,12 @@ import test_models_gguf
 import test_models_gguf_experts
 
 import architectures
-from cutaway.cli.shape_at import shape_at
+from cutaway.cli.session.shape_at import shape_at
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.estimate import estimate
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 pytest.importorskip("gguf")
 pytest.importorskip("transformers")
@@ -52,8 +52,8 @@ def test_latent_attention_is_read_in_both_forms_of_the_header(word, is_absorbed,
     import gguf
     import numpy
 
-    from cutaway.host.gguf import read
-    from cutaway.models.reading import read_gguf, shape_of
+    from cutaway.host.gguf_file import read
+    from cutaway.models.parts.reading import read_gguf, shape_of
     from published_shapes import tiny
 
     values = tiny(f"Deepseek{word}ForCausalLM", flags=False)[1]

@@ -19,7 +19,7 @@ import architectures
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("transformers")

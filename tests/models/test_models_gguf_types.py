@@ -14,7 +14,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.kernels import native
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 from gguf_cases import FLOAT16_AT, NUMBERS, random_blocks
 from reference import Float64Llama

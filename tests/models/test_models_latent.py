@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cutaway.models.fields import Fields
-from cutaway.models.latent import latent_from_hf
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.latent_layers import latent_from_hf
 
 CONFIG: dict[str, Any] = {
     **{"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 160},

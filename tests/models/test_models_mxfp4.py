@@ -19,7 +19,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.kernels import capture
 from cutaway.quantize.mxfp4 import Mxfp4Stack, unpack_mxfp4
 from cutaway.quantize.packed_stack import PackedStack
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

@@ -14,11 +14,11 @@ from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.opened import open_hf
-from cutaway.engine.requantize import requantize
-from cutaway.models.nested import TEXT_PARTS, text_name, text_values
+from cutaway.engine.loading.requantize import requantize
+from cutaway.engine.loading.unloaded_model import open_hf
+from cutaway.models.parts.nested import TEXT_PARTS, text_name, text_values
 from cutaway.quantize.schemes import scheme_of
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 pytest.importorskip("transformers")
 

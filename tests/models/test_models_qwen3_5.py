@@ -10,7 +10,7 @@ import torch
 import architectures
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")

@@ -14,10 +14,10 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.models import mistral, qwen2
-from cutaway.models.fields import Fields
-from cutaway.weights.find import find
+from cutaway.models.parts.config_fields import Fields
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

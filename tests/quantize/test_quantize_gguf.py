@@ -11,18 +11,18 @@ import torch
 import gguf_bytes as b
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES
-from cutaway.host import gguf
-from cutaway.quantize.gguf import PLAIN, check_supported, unpack
-from cutaway.quantize.gguf_blocks import BLOCKS
+from cutaway.host import gguf_file
+from cutaway.quantize.gguf.gguf_blocks import BLOCKS
+from cutaway.quantize.gguf.gguf_tensors import PLAIN, check_supported, unpack
 from gguf_cases import NUMBERS, random_blocks
 from oracles import smollm2_gguf
 
 
-def one_tensor(folder: Path, type: str, shape: tuple[int, ...], data: bytes) -> gguf.GgufFile:
+def one_tensor(folder: Path, type: str, shape: tuple[int, ...], data: bytes) -> gguf_file.GgufFile:
     path = folder / "m.gguf"
     entry = b.tensor("blk.0.attn_q.weight", shape[::-1], type=NUMBERS[type])
     path.write_bytes(b.gguf([], [entry], data))
-    return gguf.read(path)
+    return gguf_file.read(path)
 
 
 @pytest.mark.parametrize("type", BLOCKS)
@@ -48,7 +48,7 @@ def test_tensor_of_more_than_one_chunk_equals_the_gguf_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oracle = pytest.importorskip("gguf")
-    monkeypatch.setattr("cutaway.quantize.gguf._CHUNK_VALUES", 96)
+    monkeypatch.setattr("cutaway.quantize.gguf.gguf_tensors._CHUNK_VALUES", 96)
     blocks = random_blocks("Q8_0", 10, seed=8)
     expected = oracle.quants.dequantize(blocks, oracle.GGMLQuantizationType.Q8_0)
     values = unpack(one_tensor(tmp_path, "Q8_0", (10, 32), blocks.tobytes()), "blk.0.attn_q.weight")
@@ -94,7 +94,7 @@ def test_mxfp4_exponents_equal_the_gguf_package(exponent: int, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.7.attn_q.weight", "output_norm.weight"])
 def test_smollm2_tensor_equals_the_gguf_package(name: str) -> None:
     oracle = pytest.importorskip("gguf")
-    file = gguf.read(smollm2_gguf())
+    file = gguf_file.read(smollm2_gguf())
     stored = file.tensors[name]
     raw = np.frombuffer(file.data(name), np.uint8).reshape(stored.shape[0], -1)
     expected = oracle.quants.dequantize(raw, oracle.GGMLQuantizationType[stored.type])

@@ -23,11 +23,11 @@ from cutaway.engine.engine import Engine
 from cutaway.host import turns
 from cutaway.service.view_queue import ViewQueue
 from cutaway.views import VIEWS
-from cutaway.views.payload import Payload
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 MOST_CALLS, MOST_NUMBERS = 50_000, 2**24
 WORDS, ONE = "word and " * 1_100, "a" * 10_000  # as long as a text may be

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 
 from cutaway.core.request import SamplingParams
-from cutaway.replay.answers import verify_answer
+from cutaway.replay.recorded_answers import verify_answer
 from cutaway.replay.teacher_forcing import forced_record
 from cutaway.replay.verify import Prefix, bytes_of_rows, rows_of
 from cutaway.trace.records import AnswerRecord

@@ -16,13 +16,15 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
-from cutaway.replay.answers import plan_answer, replay_answer
+from cutaway.replay import spare_runners
 from cutaway.replay.look import Look
+from cutaway.replay.recorded_answers import plan_answer, replay_answer
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.view_cost import TimePredictor, ViewCost, time_steps
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from engines import run
 
 NATIVE = pytest.param(
@@ -234,6 +236,43 @@ def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.Mon
     assert ended.value.value == ("found", 8.0)
 
 
+@NATIVE.marks[0]
+def test_looks_hand_on_the_recording_of_the_model_and_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, made = opened(folder, "auto"), list[int]()
+    begin = capture.Tape.__init__
+    monkeypatch.setattr(
+        capture.Tape, "__init__", lambda *args, **named: (made.append(1), begin(*args, **named))[1]
+    )
+    answers = [answered(engine, range(40), "one"), answered(engine, range(60, 100), "two")]
+    spares = SpareRunners()
+    for answer in answers:
+        wanted = everything(answer)
+        alone = Look(engine, answer).take(wanted)
+        made.clear()
+        shared = Look(engine, answer, spares=spares).take(wanted)
+        assert len(made) == (answer is answers[0]), "the second answer records nothing"
+        assert shared.proof.is_exact
+        for key, value in alone.values.items():
+            assert torch.equal(value, shared.values[key]), key
+        for layer, fields in alone.stored.items():
+            for name, value in fields.items():
+                assert torch.equal(value, shared.stored[layer][name]), (layer, name)
+    # A look that was left half way gives back what it took, too.
+    made.clear()
+    steps = Look(engine, answers[0], spares=spares).take_in_steps(everything(answers[0]))
+    next(steps)
+    assert spares.take(num_pages=1, max_tokens=1, keeps=True) is None, "it is in use"
+    steps.close()
+    found = spares.take(num_pages=1, max_tokens=1, keeps=True)
+    assert found is not None and not made
+    assert not any(field.any() for each in found.pool.layers for field in each.fields.values())
+    monkeypatch.setattr(spare_runners, "MOST_BYTES", found.num_bytes - 1)
+    spares.give_back(found)
+    assert spares.take(num_pages=1, max_tokens=1, keeps=True) is None, "it was too large to wait"
+
+
 def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:
     predictor, cost = TimePredictor(), ViewCost(1, 1, 1, seconds=2.0)
     told = [predictor.seconds(cost)]
@@ -257,3 +296,10 @@ def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
     assert predictor.seconds(cost, "tokens") == 2.5, "of each view alone"
     predictor.learn_view(ViewCost(0, 0, 0), "tokens", 0.04)
     assert predictor.seconds(ViewCost(0, 0, 0), "tokens") == pytest.approx(0.04)
+
+
+def test_one_head_without_work_of_its_own_says_nothing_of_the_price_of_all() -> None:
+    predictor, all_heads = TimePredictor(), ViewCost(1, 1, 1, own_flops=10**9, own_seconds=0.1)
+    predictor.learn_view(ViewCost(1, 1, 1), "attention", 0.3)
+    assert predictor.seconds(all_heads, "attention") == pytest.approx(0.1)
+    assert predictor.seconds(ViewCost(1, 1, 1), "attention") == pytest.approx(0.3)

@@ -7,8 +7,8 @@ import torch
 
 from cutaway.replay.look import Look
 from cutaway.views import VIEWS
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Wanted
 from engines import engine, loaded
 from subjects import answered
 

@@ -21,7 +21,7 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
-from cutaway.replay.answers import replay_answer, verify_answer
+from cutaway.replay.recorded_answers import replay_answer, verify_answer
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
 from engines import run, workload

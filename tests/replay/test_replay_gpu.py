@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from cutaway.replay.answers import verify_answer
+from cutaway.replay.recorded_answers import verify_answer
 from engines import engine, loaded, run, workload
 
 pytestmark = [

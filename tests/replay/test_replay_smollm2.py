@@ -9,7 +9,7 @@ import pytest
 from cutaway import LLM
 from cutaway.core.request import Request, SamplingParams
 from cutaway.kernels import capture
-from cutaway.replay.answers import verify_answer
+from cutaway.replay.recorded_answers import verify_answer
 from engines import run
 
 pytestmark = [

@@ -14,16 +14,16 @@ import pytest
 import clocks
 import subjects
 from cutaway.core.errors import RequestError
-from cutaway.replay.answers import replay_answer
 from cutaway.replay.look import Look
 from cutaway.replay.places import Places, places_of, spread
+from cutaway.replay.recorded_answers import replay_answer
 from cutaway.replay.trace_file import save_trace
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.trace.export import FORMATS
 from cutaway.trace.file import read
 from cutaway.views import VIEWS, view_of
-from cutaway.views.payload import split
-from cutaway.views.query import query_of
+from cutaway.views.parts.payload import split
+from cutaway.views.parts.query import query_of
 
 
 @pytest.fixture

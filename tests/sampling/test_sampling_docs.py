@@ -10,7 +10,7 @@ import torch
 from plain_sampler import POLYNOMIAL, bits, exponential, float32
 
 from cutaway.core.limits import LIMITS
-from cutaway.sampling import weights
+from cutaway.sampling import integer_weights
 from cutaway.sampling.sampler import ORDER
 from cutaway.sampling.uniform import Purpose, uniform
 
@@ -41,14 +41,16 @@ def test_weights_of_the_specification() -> None:
     for logit, peak, result, weight in rows:
         plain = exponential(float32(float(logit)), float(peak))
         assert (bits(plain), round(plain * 2**30)) == (int(result, 16), int(weight))
-        tensor = weights.exponential(torch.tensor([[float(logit)]]), torch.tensor([[float(peak)]]))
+        tensor = integer_weights.exponential(
+            torch.tensor([[float(logit)]]), torch.tensor([[float(peak)]])
+        )
         assert bits(tensor.item()) == int(result, 16)
 
 
 def test_constants_of_the_specification() -> None:
     words = [int(word, 16) for word in re.findall(r"0x3[0-9A-F]{7}\b", SPECIFICATION)]
-    assert words == [bits(weights.LOG2_E), *POLYNOMIAL]
-    assert [bits(each) for each in weights.POLYNOMIAL] == list(POLYNOMIAL)
+    assert words == [bits(integer_weights.LOG2_E), *POLYNOMIAL]
+    assert [bits(each) for each in integer_weights.POLYNOMIAL] == list(POLYNOMIAL)
 
 
 def test_the_page_lists_the_stages_in_order() -> None:

@@ -16,8 +16,8 @@ from test_sampling_grammar import END, V, walk
 
 from cutaway.core.errors import GrammarError, RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.sampling.grammar import GrammarState, allows_any
-from cutaway.sampling.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_state import GrammarState, allows_any
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 from trials import ran, seed, trials
 

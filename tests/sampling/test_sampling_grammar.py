@@ -25,9 +25,9 @@ from cutaway.core.errors import GrammarError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.grammar import GrammarState, allows_any
-from cutaway.sampling.grammar_compiler import MAX_KEPT, GrammarCompiler
-from cutaway.sampling.grammar_trial import TrialCompiler
+from cutaway.sampling.grammars.grammar_compiler import MAX_KEPT, GrammarCompiler
+from cutaway.sampling.grammars.grammar_state import GrammarState, allows_any
+from cutaway.sampling.grammars.grammar_trial import TrialCompiler
 from cutaway.sampling.sampler import Sampler
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
@@ -283,7 +283,7 @@ def test_without_the_compiler_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    monkeypatch.setattr("cutaway.sampling.grammar_text.find_spec", lambda _: None)
+    monkeypatch.setattr("cutaway.sampling.grammars.grammar_text.find_spec", lambda _: None)
     with pytest.raises(GrammarError, match=r"pip install 'cutaway\[grammar\]'"):
         compiler_of(frozenset({END}))
 

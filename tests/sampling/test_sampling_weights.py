@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from plain_sampler import GOLDEN, bits, exponential, from_bits, logsumexp
 from torch import Tensor
 
-from cutaway.sampling import weights
+from cutaway.sampling import integer_weights
 from cutaway.sampling.candidates import Candidates
 from cutaway.sampling.draw import draw, multiply_fraction
-from cutaway.sampling.weights import (
+from cutaway.sampling.integer_weights import (
     MAX_VOCAB_SIZE,
     POLYNOMIAL,
     exact_sum,
@@ -28,13 +28,13 @@ finite = st.floats(-1e4, 1e4, width=32)
 
 
 def exponential_tensor(logits: list[float], peak: float) -> Tensor:
-    return weights.exponential(torch.tensor([logits]), torch.tensor([[peak]]))
+    return integer_weights.exponential(torch.tensor([logits]), torch.tensor([[peak]]))
 
 
 def test_coefficients_are_float32_numbers() -> None:
     assert torch.tensor(POLYNOMIAL, dtype=torch.float32).double().tolist() == list(POLYNOMIAL)
     # log2(e) and the coefficient of f, ln 2, are what their names say.
-    assert abs(weights.LOG2_E - math.log2(math.e)) < 1e-7
+    assert abs(integer_weights.LOG2_E - math.log2(math.e)) < 1e-7
     assert abs(POLYNOMIAL[-1] - math.log(2)) < 2e-7
 
 
@@ -55,9 +55,9 @@ def test_exponential_equals_the_plain_twin_bit_for_bit(logits: list[float]) -> N
 
 def test_exponential_is_close_to_the_true_one() -> None:
     exponents = torch.linspace(-60, 0, 1_000_001, dtype=torch.float32)
-    result = weights.exponential(exponents[None], torch.zeros(1, 1))[0].double()
+    result = integer_weights.exponential(exponents[None], torch.zeros(1, 1))[0].double()
     # The polynomial alone: against 2^(the rounded product that enters it).
-    product = (exponents * weights.LOG2_E).double().clamp(min=-64)
+    product = (exponents * integer_weights.LOG2_E).double().clamp(min=-64)
     assert ((result / product.exp2()) - 1).abs().max().item() < 1.95e-7
     # The whole: the product's own rounding adds up to half a unit in its last place.
     near = exponents > -21
@@ -74,7 +74,7 @@ def test_the_largest_logit_weighs_exactly_2_to_30() -> None:
 
 def test_no_weight_exceeds_that_of_the_largest_logit() -> None:
     exponents = -torch.linspace(0, 1e-5, 500_001)[None]
-    assert weigh(weights.exponential(exponents, torch.zeros(1, 1))).max().item() == 2**30
+    assert weigh(integer_weights.exponential(exponents, torch.zeros(1, 1))).max().item() == 2**30
 
 
 def test_sums_are_exact_in_any_order() -> None:
@@ -88,7 +88,7 @@ def test_sums_are_exact_in_any_order() -> None:
 
 
 def test_the_largest_vocabulary_sums_below_2_to_53() -> None:
-    assert MAX_VOCAB_SIZE * weights.SUM_SCALE <= 2**53
+    assert MAX_VOCAB_SIZE * integer_weights.SUM_SCALE <= 2**53
     ones = torch.ones(1, MAX_VOCAB_SIZE)
     assert int(total_exponential(ones)) == MAX_VOCAB_SIZE * 2**34
 

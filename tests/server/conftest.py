@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from server_app import client, make_folder, serving
 
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
+from cutaway.server.route_context import Context
 
 Ask = Callable[[httpx2.AsyncClient, Context], Awaitable[Any]]
 

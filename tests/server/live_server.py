@@ -13,11 +13,11 @@ from typing import Any
 import uvicorn
 from server_app import serving
 
-from cutaway.server.config import ServerConfig
-from cutaway.server.context import Context
 from cutaway.server.entry.connection import protocol, settings
 from cutaway.server.entry.door import Door
+from cutaway.server.route_context import Context
 from cutaway.server.run import listening
+from cutaway.server.server_config import ServerConfig
 
 
 @dataclass

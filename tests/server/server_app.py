@@ -13,13 +13,13 @@ import pytest
 
 import tiny
 from cutaway.server.app import build_app
-from cutaway.server.config import ServerConfig
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import Door
+from cutaway.server.route_context import Context
+from cutaway.server.server_config import ServerConfig
 from cutaway.service.local import LocalService
 from cutaway.service.service import Service
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

@@ -14,8 +14,8 @@ import pytest
 from scripted import THINKING_TEMPLATE, ScriptedService, scripted
 from test_server_tools import CALL, SCHEMA, prompt_of
 
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
+from cutaway.server.route_context import Context
 
 URL = "/v1/messages"
 KEY = "a-key-of-enough-characters"

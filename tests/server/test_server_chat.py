@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from server_app import chat, check_near, events
 
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 URL = "/v1/chat/completions"
 

@@ -15,7 +15,7 @@ from server_app import chat, completion
 from test_server_anthropic import read_events
 from test_server_tools import CALL, SCHEMA, WEATHER, prompt_of
 
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 OPEN = {

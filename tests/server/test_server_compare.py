@@ -17,7 +17,7 @@ from cutaway.compare.levers import LEVERS, change_of
 from cutaway.core.limits import LIMITS
 from cutaway.server.entry.auth import Keys
 from cutaway.service.llm import LLM
-from cutaway.views.payload import as_json
+from cutaway.views.parts.payload import as_json
 from subjects import answered as recorded
 
 # What no two runs have in common.

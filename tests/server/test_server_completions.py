@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from server_app import chat, completion, events
 
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 URL = "/v1/completions"
 IDS = list(b"hello")

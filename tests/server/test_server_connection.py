@@ -17,9 +17,9 @@ from server_app import chat, completion
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.kernels import capture
-from cutaway.server.config import MAX_HEADER_BYTES, ServerConfig
 from cutaway.server.entry.connection import ConnectionNumbers
 from cutaway.server.run import listening
+from cutaway.server.server_config import MAX_HEADER_BYTES, ServerConfig
 
 # Longer than what a busy machine takes to leave in the midst of it.
 LONG: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}

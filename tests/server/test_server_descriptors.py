@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from cutaway.server.config import ServerConfig
 from cutaway.server.entry.descriptors import KEPT_FOR_OTHERS, Listener, fitted
 from cutaway.server.run import listening
+from cutaway.server.server_config import ServerConfig
 
 RAISED = """
 import resource

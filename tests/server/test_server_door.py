@@ -20,11 +20,11 @@ import pytest
 from server_app import ORIGIN, chat, serving
 
 from cutaway.core.errors import ConfigError
-from cutaway.server.config import MAX_HEADERS, ServerConfig
-from cutaway.server.context import Context
 from cutaway.server.entry import auth, door
 from cutaway.server.entry.auth import Keys, read_keys
 from cutaway.server.entry.door import OPEN_PATHS, Door
+from cutaway.server.route_context import Context
+from cutaway.server.server_config import MAX_HEADERS, ServerConfig
 from program import environment
 from trials import IN_FULL, ran, seed, trials
 

@@ -17,9 +17,9 @@ from live_server import live
 from server_app import answered, chat
 
 from cutaway.core.errors import ConfigError
-from cutaway.server.config import ServerConfig
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
+from cutaway.server.route_context import Context
+from cutaway.server.server_config import ServerConfig
 
 PAGE = "http://localhost:5173"
 SENT_BY_SDKS = (

@@ -15,7 +15,7 @@ from server_app import chat, completion, events
 from cutaway.core.errors import DeadlineError, GrammarError, NumericsError, OverloadedError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 URL = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}

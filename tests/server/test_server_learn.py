@@ -9,7 +9,7 @@ import pytest
 from server_app import client, serving
 
 from cutaway.core.limits import MAX_LEARN_BYTES
-from cutaway.tokens.learn import BPELearner
+from cutaway.tokens.learn_vocabulary import BPELearner
 
 PATH = "/cutaway/v1/learn"
 TEXT = "To be, or not to be, that is the question: na\u00efve \U0001f642\r\n" * 20

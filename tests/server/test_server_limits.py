@@ -16,15 +16,15 @@ from server_app import chat, client, completion, serving
 from cutaway.core import limits
 from cutaway.core.limits import LIMITS, Limit
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
-from cutaway.server.context import Context
-from cutaway.server.fields import Body, Limited, Unused
-from cutaway.server.looks.learn import LearnBody
-from cutaway.server.looks.levers import CompareBody
+from cutaway.server.field_types import Body, Limited, Unused
+from cutaway.server.looks.learn_routes import LearnBody
+from cutaway.server.looks.lever_routes import CompareBody
 from cutaway.server.looks.views import FileBody, ViewBody
 from cutaway.server.openai.chat import ChatBody
 from cutaway.server.openai.completions import CompletionBody
 from cutaway.server.openai.responses import ResponsesBody
-from cutaway.server.tokens import DetokenizeBody, TokenizeBody
+from cutaway.server.route_context import Context
+from cutaway.server.tokenizer_routes import DetokenizeBody, TokenizeBody
 from trials import ran
 
 MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}

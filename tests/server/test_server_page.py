@@ -12,8 +12,8 @@ import pytest
 from server_app import ORIGIN, chat
 
 from cutaway.server import page
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
+from cutaway.server.route_context import Context
 
 KEY = "k" * 32
 SCRIPT = b"export const words = 'abc';\n" * 100

@@ -21,7 +21,7 @@ import pytest
 from live_server import Live, live
 from server_app import chat, completion, make_folder
 
-from cutaway.server import log
+from cutaway.server.watching import log
 from planting import load_planting
 from trials import ran, seed, trials
 

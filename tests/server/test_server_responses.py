@@ -20,7 +20,7 @@ from test_server_tools import CALL, SCHEMA, prompt_of
 from cutaway.core.errors import NumericsError
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 URL = "/v1/responses"
 WEATHER = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from server_app import chat, completion
 
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 from house_tree import ROOT
 from trials import ran, seed, trials
 
@@ -82,7 +82,9 @@ class Watch:
             "os.posix_spawn",
             "ctypes.dlopen",
         ):
-            if "cutaway.sampling.grammar_trial" not in str(arguments):  # tries each grammar first
+            if "cutaway.sampling.grammars.grammar_trial" not in str(
+                arguments
+            ):  # tries each grammar first
                 self.reached.append((name, arguments))
 
 

@@ -22,7 +22,7 @@ from test_server_load import CHAT, closing
 from test_server_program import served
 
 from cutaway.bench.server import children
-from cutaway.server.config import MAX_HEADER_BYTES, MAX_HEADERS, ServerConfig
+from cutaway.server.server_config import MAX_HEADER_BYTES, MAX_HEADERS, ServerConfig
 from trials import ran, seed, trials
 
 pytestmark = [

@@ -16,10 +16,10 @@ from test_server_responses import joined as joined_items
 from test_server_tools import NAMED, SCHEMA, WEATHER, joined, whole
 
 from cutaway.server.app import build_app
-from cutaway.server.config import ServerConfig
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
+from cutaway.server.server_config import ServerConfig
 from cutaway.service.local import LocalService
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from oracles import smollm2_gguf
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]

@@ -23,7 +23,7 @@ from test_server_program import served
 
 from cutaway.cli.serve import spans_to
 from cutaway.core.errors import ConfigError
-from cutaway.server.spans import Spans
+from cutaway.server.watching.spans import Spans
 from program import environment
 
 URL = "/v1/chat/completions"
@@ -211,7 +211,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cutaway.server.spans", None)
+    monkeypatch.setitem(sys.modules, "cutaway.server.watching.spans", None)
     with pytest.raises(ConfigError, match=r"pip install 'cutaway\[otel\]'"):
         spans_to("http://127.0.0.1:4318", "tiny")
 

@@ -13,7 +13,7 @@ import pytest
 from scripted import THINKING_TEMPLATE, ScriptedService, scripted
 from server_app import chat, events
 
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 
 URL = "/v1/chat/completions"
 SCHEMA = {

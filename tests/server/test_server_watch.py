@@ -16,10 +16,10 @@ import pytest
 from server_app import answered, chat, completion
 
 from cutaway.server import body as bodies
-from cutaway.server import log
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
 from cutaway.server.looks import views
+from cutaway.server.route_context import Context
+from cutaway.server.watching import log
 from cutaway.service import view_queue
 
 # Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.

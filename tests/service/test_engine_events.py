@@ -15,10 +15,10 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
-from cutaway.service.events import MAX_TOKENS, Teller
+from cutaway.service.answer_events import MAX_TOKENS, Teller
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 
 
 @pytest.fixture(scope="module")

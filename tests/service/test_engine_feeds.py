@@ -12,7 +12,7 @@ from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
 from cutaway.core.looks import EventBatch, EventRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.service.events import Teller
+from cutaway.service.answer_events import Teller
 from cutaway.service.feeds import MAX_EVENTS, MAX_OF_OWNER, MAX_OPEN, Feeds
 from cutaway.trace.events import Event
 from cutaway.trace.records import AnswerRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from queue import SimpleQueue
 from typing import Any
 
-from cutaway.service import loop
-from cutaway.service.loop import STEPS_PER_LOOK, LookTurns
+from cutaway.service import engine_loop
+from cutaway.service.engine_loop import STEPS_PER_LOOK, LookTurns
 
 
 def test_looks_have_a_tenth_of_the_time_beside_steps() -> None:
@@ -62,5 +62,5 @@ class NoFeeds:
 def test_a_look_ends_beside_an_answer_that_never_ends() -> None:
     commands: SimpleQueue[Any] = SimpleQueue()
     engine, looks = Endless(), Looks(20, commands)
-    loop.run(engine, looks, NoFeeds(), commands, lambda _: None)  # type: ignore[arg-type]
+    engine_loop.run(engine, looks, NoFeeds(), commands, lambda _: None)  # type: ignore[arg-type]
     assert not looks.left and engine.num_steps >= 20, "each piece has its turn behind a step"

@@ -14,8 +14,16 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
-from cutaway.service import messages
-from cutaway.service.messages import Add, Counted, Failed, Frames, News, Progress, encode_frame
+from cutaway.service import engine_messages
+from cutaway.service.engine_messages import (
+    Add,
+    Counted,
+    Failed,
+    Frames,
+    News,
+    Progress,
+    encode_frame,
+)
 from cutaway.service.service import EngineStats
 
 MADE = {
@@ -32,7 +40,7 @@ KINDS = [
 ]
 
 
-def body(message: messages.Command | messages.Report) -> bytes:
+def body(message: engine_messages.Command | engine_messages.Report) -> bytes:
     (only,) = Frames().feed(encode_frame(message))
     return only
 
@@ -40,7 +48,7 @@ def body(message: messages.Command | messages.Report) -> bytes:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_arrives_with_its_class_words_and_attributes(kind: type[CutawayError]) -> None:
     sent = MADE.get(kind) or kind("went wrong.")
-    got = messages.decode_report(body(Failed("r", sent)))
+    got = engine_messages.decode_report(body(Failed("r", sent)))
     assert isinstance(got, Failed)
     assert type(got.error) is kind
     assert str(got.error) == str(sent)
@@ -51,15 +59,15 @@ def test_a_class_from_elsewhere_arrives_as_its_nearest_public_one() -> None:
     class OwnError(errors.RequestError):
         pass
 
-    got = messages.decode_report(body(Failed("r", OwnError("no.", param="n"))))
+    got = engine_messages.decode_report(body(Failed("r", OwnError("no.", param="n"))))
     assert isinstance(got, Failed)
     assert type(got.error) is errors.RequestError and got.error.param == "n"
 
 
 def test_settings_arrive_as_they_are() -> None:
     config = EngineConfig.of({"override": ("rope_theta=1", "window=2"), "page_size": 8})
-    got = messages.decode_command(body(messages.Load("tiny", asdict(config))))
-    assert isinstance(got, messages.Load)
+    got = engine_messages.decode_command(body(engine_messages.Load("tiny", asdict(config))))
+    assert isinstance(got, engine_messages.Load)
     assert EngineConfig.of(got.settings) == config
 
 
@@ -79,7 +87,7 @@ def test_requests_of_every_kind_arrive_equal() -> None:
         deadline=1.5,
     )
     for request in [own, *engines.workload(1, count=20)]:
-        got = messages.decode_command(body(Add(request)))
+        got = engine_messages.decode_command(body(Add(request)))
         assert isinstance(got, Add) and got.request == request
 
 
@@ -91,7 +99,7 @@ def test_news_arrives_equal() -> None:
         Delta("b", 1, stopped_by=7, finish_reason="stop", timings=Timings(1, 2, 3, 4, 5)),
         Delta("c", 0, finish_reason="error", error=errors.NumericsError("NaN.")),
     ]
-    got = messages.decode_report(body(News(deltas)))
+    got = engine_messages.decode_report(body(News(deltas)))
     assert isinstance(got, News) and got.deltas == deltas
     assert got.deltas[2].timings == Timings(1, 2, 3, 4, 5)
     assert isinstance(got.deltas[3].error, errors.NumericsError)
@@ -107,6 +115,9 @@ def test_a_stream_may_be_cut_anywhere() -> None:
         position = 0
         while position < len(stream):
             part = chance.randint(1, size)
-            got += [messages.decode_report(each) for each in frames.feed(stream[position:][:part])]
+            got += [
+                engine_messages.decode_report(each)
+                for each in frames.feed(stream[position:][:part])
+            ]
             position += part
         assert got == said

@@ -14,15 +14,6 @@ from hypothesis import strategies as st
 
 from cutaway.core.errors import ConfigError
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.events import (
-    CallArguments,
-    CallEnd,
-    CallStart,
-    Event,
-    ParsedAnswer,
-    ParsedCall,
-    gather,
-)
 from cutaway.stream.formats import (
     BY_NAME,
     FORMATS,
@@ -30,6 +21,15 @@ from cutaway.stream.formats import (
     choose_format,
     choose_reasoning,
     knows_tools,
+)
+from cutaway.stream.text_events import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    ParsedAnswer,
+    ParsedCall,
+    gather,
 )
 
 THINK = ReasoningFormat()

@@ -10,11 +10,11 @@ import jsonschema
 import pytest
 
 from cutaway.core.errors import RequestError
-from cutaway.sampling.grammar import GrammarState
-from cutaway.sampling.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.events import gather
 from cutaway.stream.formats import BY_NAME
+from cutaway.stream.text_events import gather
 from cutaway.stream.tool_grammar import MAX_CALLS, Tool, call_grammar, tools_message
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 

@@ -12,7 +12,7 @@ from test_text_parity import compiled, compiled_style, published, reference
 from text_templates import CALL, STYLES, TALKS, TOOLS, Style
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.prompt import Prompt, Segment, cut_rendered, encode
 from cutaway.text.template import ChatTemplate
 from cutaway.text.written import written

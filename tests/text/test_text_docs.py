@@ -8,7 +8,7 @@ import pytest
 from text_templates import STYLES
 
 from cutaway.text import meter, template
-from cutaway.text.messages import MAX_INT_BITS, from_dicts
+from cutaway.text.chat_messages import MAX_INT_BITS, from_dicts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "text.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from test_text_parity import reference
 from text_templates import Style
 
 from cutaway.core.errors import TemplateError
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.template import ChatTemplate
 from trials import IN_FULL, ran, trials
 

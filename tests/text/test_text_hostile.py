@@ -15,7 +15,7 @@ import pytest
 import cutaway
 from cutaway.core.errors import TemplateError
 from cutaway.text import template as template_module
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.meter import MAX_TEXT, STEPS_AT_START, Meter
 from cutaway.text.template import MAX_LEXEMES, MAX_SOURCE, ChatTemplate
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cutaway.core.errors import RequestError
-from cutaway.text.messages import (
+from cutaway.text.chat_messages import (
     MAX_DEPTH,
     Message,
     Text,

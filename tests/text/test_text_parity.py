@@ -15,8 +15,8 @@ from transformers.utils.chat_template_utils import (
 )
 
 from cutaway.core.errors import TemplateError
-from cutaway.host import gguf
-from cutaway.text.messages import from_dicts
+from cutaway.host import gguf_file
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.template import ChatTemplate
 from oracles import HfName, smollm2_gguf, tokenizer_json
 
@@ -123,7 +123,7 @@ def test_there_are_twenty_styles_and_more() -> None:
 def published(name: HfName | str) -> Style:
     """The template of a published model, with its special tokens."""
     if name == "smollm2":
-        source = gguf.read(smollm2_gguf()).text("tokenizer.chat_template")
+        source = gguf_file.read(smollm2_gguf()).text("tokenizer.chat_template")
         return Style(source, ("<|im_start|>", "<|im_end|>"), has_tools=True)
     folder = tokenizer_json("llama3" if name == "llama3" else "qwen3").parent
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))

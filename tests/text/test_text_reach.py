@@ -11,7 +11,7 @@ from test_text_parity import published, references
 from text_templates import STYLES, Style
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.reach import MAX_KEPT, render_whole
 from cutaway.text.template import ChatTemplate
 from oracles import template_file

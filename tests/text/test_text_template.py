@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.prompt import Prompt, Segment
 from cutaway.text.template import ChatTemplate, choose_source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.tokens.gguf_fields import GgufFields
+from cutaway.tokens.files.gguf_fields import GgufFields
 
 
 def fields(name: str, value: object) -> GgufFields:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import models, pre_tokenizers, trainers
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.tokens.learn import BYTES_BY_ID, BPELearner, PairCount
+from cutaway.tokens.learn_vocabulary import BYTES_BY_ID, BPELearner, PairCount
 from cutaway.tokens.unicode import symbols_to_bytes
 from oracles import prose
 

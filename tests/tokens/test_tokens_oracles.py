@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from token_oracles import NAMES, RANK_NAMES, Beside, beside
 
 from cutaway.tokens.byte_bpe import ByteBPE
-from cutaway.tokens.files import load_rank_file
+from cutaway.tokens.files.tokenizer_files import load_rank_file
 from oracles import PROSE, prose, public_plans, rank_file
 
 pytestmark = pytest.mark.oracle

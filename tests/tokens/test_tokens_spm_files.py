@@ -15,10 +15,10 @@ from cutaway.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from cutaway.tokens.charsmap import Charsmap
-from cutaway.tokens.files import load_folder, load_model_file, tokenizer_from_gguf
-from cutaway.tokens.model_file import PieceType, parse_model_file
-from cutaway.tokens.sentencepiece import SentencePiece
+from cutaway.tokens.files.model_file import PieceType, parse_model_file
+from cutaway.tokens.files.tokenizer_files import load_folder, load_model_file, tokenizer_from_gguf
+from cutaway.tokens.sentencepiece.charsmap import Charsmap
+from cutaway.tokens.sentencepiece.sentencepiece import SentencePiece
 from spm_trained import trained
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6

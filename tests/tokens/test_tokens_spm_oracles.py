@@ -10,8 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_tokens_oracles import ALPHABET, CODE, LANGUAGES, ODD, WORDS
 
-from cutaway.host import gguf
-from cutaway.tokens.files import load_model_file, load_tokenizer_json, tokenizer_from_gguf
+from cutaway.host import gguf_file
+from cutaway.tokens.files.tokenizer_files import (
+    load_model_file,
+    load_tokenizer_json,
+    tokenizer_from_gguf,
+)
 from cutaway.tokens.tokenizer import Tokenizer
 from oracles import PROSE, gemma3_gguf, model_file, prose, tokenizer_json
 
@@ -32,7 +36,7 @@ def ours(name: str) -> Tokenizer:
         return load_model_file(model_file(name))
     if name == "gemma3":
         return load_tokenizer_json(tokenizer_json("gemma3"))
-    return tokenizer_from_gguf(gguf.read(gemma3_gguf()).metadata, file="gemma3.gguf")
+    return tokenizer_from_gguf(gguf_file.read(gemma3_gguf()).metadata, file="gemma3.gguf")
 
 
 @cache

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HfTokenizer
 
 from cutaway.stream.detokenize import Detokenizer
-from cutaway.tokens.files import load_folder, load_model_file, tokenizer_from_gguf
-from cutaway.tokens.model_file import ModelFile, PieceType, parse_model_file
-from cutaway.tokens.sentencepiece import SentencePiece
+from cutaway.tokens.files.model_file import ModelFile, PieceType, parse_model_file
+from cutaway.tokens.files.tokenizer_files import load_folder, load_model_file, tokenizer_from_gguf
+from cutaway.tokens.sentencepiece.sentencepiece import SentencePiece
 from cutaway.tokens.tokenizer import Tokenizer
 from spm_trained import SETTINGS, lines, trained
 

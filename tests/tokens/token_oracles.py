@@ -11,9 +11,13 @@ import tiktoken
 from tiktoken.load import load_tiktoken_bpe
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from cutaway.host import gguf
+from cutaway.host import gguf_file
 from cutaway.tokens.byte_bpe import ByteBPE
-from cutaway.tokens.files import load_rank_file, load_tokenizer_json, tokenizer_from_gguf
+from cutaway.tokens.files.tokenizer_files import (
+    load_rank_file,
+    load_tokenizer_json,
+    tokenizer_from_gguf,
+)
 from cutaway.tokens.patterns import ENCODINGS
 from oracles import RankName, rank_file, smollm2_gguf, tokenizer_json
 
@@ -73,7 +77,7 @@ def reference_pattern(name: str) -> str:
 def _beside_hf(name: str) -> Beside:
     if name == "smollm2":
         path = smollm2_gguf()
-        metadata = gguf.read(path).metadata
+        metadata = gguf_file.read(path).metadata
         ours, theirs = tokenizer_from_gguf(metadata, file=path.name), _smollm2_reference(metadata)
     else:
         path = tokenizer_json("llama3" if name == "llama3" else "qwen3")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from cutaway.tokens.files import load_folder
-from cutaway.train.model_folder import new_model
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.model.model_folder import new_model
 from cutaway.train.sft import CHAT_TEMPLATE
 from cutaway.train.vocabulary import VocabularySettings, learn
 

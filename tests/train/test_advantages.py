@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.train.advantages import (
+from cutaway.train.rollouts.advantages import (
     compare_in_groups,
     estimate,
     explained_variance,

@@ -12,15 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.train.advantages import compare_in_groups, estimate, token_rewards, whiten
-from cutaway.train.divergences import DIVERGENCES, distil, k1, kl_penalties
-from cutaway.train.pair_losses import (
+from cutaway.train.losses.divergences import DIVERGENCES, distil, k1, kl_penalties
+from cutaway.train.losses.pair_losses import (
     PAIR_LOSSES,
     PairLogprobs,
     PairSettings,
     bradley_terry,
 )
-from cutaway.train.policy_losses import (
+from cutaway.train.losses.policy_losses import (
     Clip,
     GroupForm,
     clipped_surrogate,
@@ -29,6 +28,7 @@ from cutaway.train.policy_losses import (
     group_surrogate,
     num_clipped,
 )
+from cutaway.train.rollouts.advantages import compare_in_groups, estimate, token_rewards, whiten
 
 pytest.importorskip("torchtune.rlhf.loss")
 pytest.importorskip("trl.trainer.grpo_trainer")

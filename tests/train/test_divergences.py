@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.train.divergences import (
+from cutaway.train.losses.divergences import (
     DIVERGENCES,
     acceptance,
     distil,

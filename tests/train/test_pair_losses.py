@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.train.pair_losses import (
+from cutaway.train.losses.pair_losses import (
     PAIR_LOSSES,
     PairLogprobs,
     PairSettings,

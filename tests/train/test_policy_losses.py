@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutaway.train.policy_losses import (
+from cutaway.train.losses.policy_losses import (
     GROUP_FORMS,
     Clip,
     GroupForm,

@@ -12,12 +12,12 @@ import transformers
 from torch import Tensor
 
 import tiny
-from cutaway.train.likelihood import likelihood
+from cutaway.train.data.packing import MicroBatch, Scored
 from cutaway.train.loop import descend
-from cutaway.train.losses import cross_entropy
-from cutaway.train.model_folder import open_model
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import cross_entropy
+from cutaway.train.model.model_folder import open_model
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
-from cutaway.train.packing import MicroBatch, Scored
 from cutaway.train.schedules import Schedule
 
 UPDATES, PER_UPDATE, RATE = 20, 4, 3e-3

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cutaway.core.errors import ConfigError
-from cutaway.train.config import read_settings, resolved
 from cutaway.train.pretrain import PretrainSettings
+from cutaway.train.stage_config import read_settings, resolved
 
 GOOD = 'out = "run"\nupdates = 5\nrate = 1e-3\ndata = "a.txt"\n[model]\nhidden_size = 8\n'
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cutaway.core.errors import ConfigError
-from cutaway.train.examples import read_conversations, read_documents, read_pairs
+from cutaway.train.data.examples import read_conversations, read_documents, read_pairs
 
 
 def written(folder: Path, *lines: object) -> Path:

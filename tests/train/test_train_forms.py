@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import tiny
-from cutaway.train import forms
-from cutaway.train.likelihood import likelihood
-from cutaway.train.losses import cross_entropy
-from cutaway.train.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import cross_entropy
+from cutaway.train.model import compute_forms
 
 BATCHES = [
     MicroBatch(tuple(Scored.whole(list(range(n, n + length))) for n, length in enumerate(lengths)))
@@ -22,9 +22,9 @@ def gradients(*, compiled: bool = False, dtype: torch.dtype | None = None) -> li
     """The flat gradients of each batch."""
     _, model = tiny.random_model(dtype=torch.float32)
     if dtype is not None:
-        forms.multiply_in(model, dtype)
+        compute_forms.multiply_in(model, dtype)
     if compiled:
-        forms.compile_blocks(model, backend="aot_eager")
+        compute_forms.compile_blocks(model, backend="aot_eager")
     found: list[Tensor] = []
     for batch in BATCHES:
         model.zero_grad()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import tiny
 from cutaway.core.errors import ConfigError, NumericsError
 from cutaway.core.step import Step
-from cutaway.train.likelihood import in_chunks, likelihood, of_logits, sums_by_sequence
+from cutaway.train.data.packing import MicroBatch, Scored
 from cutaway.train.loop import descend
-from cutaway.train.losses import Loss, cross_entropy
+from cutaway.train.losses.likelihood import in_chunks, likelihood, of_logits, sums_by_sequence
+from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
-from cutaway.train.packing import MicroBatch, Scored
 
 SEQUENCES = [
     Scored((5, 9, 200, 31, 7), (False, False, True, True, True)),

@@ -10,14 +10,14 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.prompt import encode
 from cutaway.text.template import ChatTemplate
-from cutaway.tokens.files import load_folder
-from cutaway.tokens.learn import BPELearner
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.tokens.learn_vocabulary import BPELearner
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.examples import Conversation
-from cutaway.train.masks import answer_spans, score
+from cutaway.train.data.examples import Conversation
+from cutaway.train.data.masks import answer_spans, score
 from oracles import chat_template, tokenizer_json
 
 SYSTEM = {"role": "system", "content": "Be brief."}

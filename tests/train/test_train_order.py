@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from cutaway.train.order import permutation
-from cutaway.train.packing import Scored, UpdatePlan, cut, micro_batches
+from cutaway.train.data.order import permutation
+from cutaway.train.data.packing import Scored, UpdatePlan, cut, micro_batches
 
 LENGTHS = [3, 9, 4, 4, 7, 1, 2, 8, 5, 6]
 

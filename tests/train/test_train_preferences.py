@@ -14,22 +14,22 @@ from preference_stages import pairs, talks, tasks, tuned, write_lines
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.step import Step
-from cutaway.engine.template_of import compiled_template
-from cutaway.tokens.files import load_folder
+from cutaway.engine.loading.template_of import compiled_template
+from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train import distill, dpo, grpo, ppo, reward, sft
-from cutaway.train.likelihood import likelihood
+from cutaway.train.data.packing import Scored
+from cutaway.train.data.pairs import last_answer, read_scored_pairs
 from cutaway.train.loop import descend
-from cutaway.train.model_folder import open_model
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.value_head import copied, open_scoring, scores, with_scores
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
-from cutaway.train.packing import Scored
-from cutaway.train.pairs import last_answer, read_scored_pairs
 from cutaway.train.record import read_record
-from cutaway.train.rewards import Answered, Task, chosen, final, total
-from cutaway.train.rollouts import Rollout
-from cutaway.train.rounds import Part
+from cutaway.train.rollouts.rewards import Answered, Task, chosen, final, total
+from cutaway.train.rollouts.rollouts import Rollout
+from cutaway.train.rollouts.rounds import Part
 from cutaway.train.sft import CHAT_TEMPLATE
 from cutaway.train.stage import Stage
-from cutaway.train.value_head import copied, open_scoring, scores, with_scores
 from cutaway.weights.adapter import adapters, read_adapter
 
 

@@ -14,11 +14,11 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.drafting import Drafting
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
-from cutaway.train.likelihood import likelihood
-from cutaway.train.packing import MicroBatch
-from cutaway.train.rollouts import (
+from cutaway.train.data.packing import MicroBatch
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.rollouts.rollouts import (
     Agreement,
     Rollout,
     Rollouts,

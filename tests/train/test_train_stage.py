@@ -19,10 +19,10 @@ from cutaway import LLM, SamplingParams
 from cutaway.core.errors import ConfigError
 from cutaway.host import whole_file
 from cutaway.train import checkpoint, pretrain, sft
-from cutaway.train.config import read_settings
 from cutaway.train.record import read_record
+from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
-from cutaway.weights.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors import SafetensorsWeights
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. "
 SHAPE = {
@@ -192,7 +192,7 @@ def test_a_real_kill_is_survived(prepared: Path, whole: Path, tmp_path: Path) ->
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from cutaway.train import checkpoint, pretrain\n"
-        "from cutaway.train.config import read_settings\n"
+        "from cutaway.train.stage_config import read_settings\n"
         "real, saves = checkpoint.write_safetensors, []\n"
         "def dying(path, tensors):\n"
         "    saves.append(path)\n"

@@ -10,9 +10,9 @@ import tokenizers
 import transformers
 
 from cutaway.core.errors import ConfigError
-from cutaway.tokens.files import load_folder
-from cutaway.train.bits import bits_per_byte, num_bytes, without_controls
-from cutaway.train.packing import Scored
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.data.packing import Scored
+from cutaway.train.losses.bits import bits_per_byte, num_bytes, without_controls
 from cutaway.train.vocabulary import CONTROL_TOKENS, PATTERNS, VocabularySettings, learn
 
 TEXT = "The cat's café cost 1234€, and the 🦙 said: don't!\n\n  It  isn't\ttrue. " * 20

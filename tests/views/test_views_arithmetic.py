@@ -10,8 +10,8 @@ import pytest
 from cutaway.replay.look import Look
 from cutaway.views import arithmetic
 from cutaway.views.arithmetic import Arithmetic
-from cutaway.views.heads import MIXED, QUERY
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.head_layers import MIXED, QUERY
+from cutaway.views.parts.replay_values import Wanted
 from opened_models import NATIVE, engine_of_case, llama_engine, look_at, payload
 from subjects import engine_of, recomputed
 

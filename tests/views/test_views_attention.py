@@ -10,10 +10,12 @@ import torch
 
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
-from cutaway.views import head, head_grid
-from cutaway.views.head import Head
-from cutaway.views.head_grid import HeadGrid
-from cutaway.views.replay_values import Wanted
+from cutaway.views import view_of
+from cutaway.views.parts import head, head_grid
+from cutaway.views.parts.head import Head
+from cutaway.views.parts.head_grid import HeadGrid
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Wanted
 from opened_models import engine_of_case, look_at, payload
 from subjects import Numbers, answered, engine_of, recomputed
 
@@ -32,12 +34,11 @@ def weights(look: Look) -> Numbers:
 
 
 def test_rows_are_those_of_the_formula(look: Look, weights: Numbers) -> None:
-    count = look.subject.num_positions
     for layer, each in ((0, 3), (1, 0)):
         shown: Head = payload(look, "attention", layer=layer, head=each, position=12, top=4)
-        np.testing.assert_allclose(shown.weights, weights[layer, each], atol=1e-6)
-        assert shown.weights.shape == (count, count) and shown.group == each // 2
-        assert shown.tokens == tuple(look.subject.texts()[:count]) and shown.tiles is None
+        np.testing.assert_allclose(shown.weights, weights[layer, each, :13, :13], atol=1e-6)
+        assert shown.weights.shape == (13, 13) and shown.group == each // 2
+        assert shown.tokens == tuple(look.subject.texts()[:13]) and shown.tiles is None
         order = np.argsort(-weights[layer, each, 12], kind="stable")[:4]
         assert shown.top_keys.tolist() == order.tolist()
         np.testing.assert_allclose(shown.top_weights, weights[layer, each, 12, order], rtol=1e-5)
@@ -60,6 +61,14 @@ def test_the_picture_of_a_head_says_what_it_shows(look: Look, weights: Numbers) 
         least = {"\u2588": 0.5, "\u2593": 0.2, "\u2592": 0.05, "\u2591": 0.01, "\u00b7": 0.0}[cell]
         assert least <= weight
     assert f"10 other tokens: {shown.hidden:.3f} together, not shown" in lines
+
+
+def test_an_early_token_of_a_long_answer_costs_no_later_ones() -> None:
+    look = look_at(engine_of(), range(3, 11), max_tokens=120)
+    view, query = view_of("attention"), Query(layer=1, head=2, position=12)
+    assert look.predict_cost(view, query).num_tokens <= 13 + engine_of().config.page_size
+    shown: Head = payload(look, "attention", layer=1, head=2, position=12)
+    assert shown.position == 12 and shown.weights.shape == (13, 13)
 
 
 def test_a_long_text_is_told_by_a_window_and_tiles(

@@ -7,8 +7,8 @@ import torch
 
 from cutaway.replay.look import Look
 from cutaway.views import VIEWS
-from cutaway.views.query import Query
-from cutaway.views.view import View
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.view import View
 from engines import engine, loaded
 from subjects import answered
 

@@ -9,12 +9,12 @@ import pytest
 import engines
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.views import view_of
 from cutaway.views.characters import MAX_CHARACTERS, Characters
-from cutaway.views.drawing import columns
-from cutaway.views.query import Query, query_of
-from cutaway.views.subject import Subject
+from cutaway.views.parts.drawing import columns
+from cutaway.views.parts.query import Query, query_of
+from cutaway.views.parts.subject import Subject
 from subjects import answered, engine_of
 
 

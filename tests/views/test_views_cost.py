@@ -11,7 +11,7 @@ from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.cost import AnswerCost
-from cutaway.views.query import Query, query_of
+from cutaway.views.parts.query import Query, query_of
 from subjects import answered, engine_of
 
 

@@ -9,8 +9,8 @@ from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.detokenization import MAX_ROWS, Detokenization
-from cutaway.views.drawing import columns
-from cutaway.views.query import Query
+from cutaway.views.parts.drawing import columns
+from cutaway.views.parts.query import Query
 from subjects import answered, engine_of
 
 pytest.importorskip("llguidance")

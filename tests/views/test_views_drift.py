@@ -9,7 +9,7 @@ from cutaway import LLM
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.drift import MAX_APART, Drift
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from subjects import answered, engine_of, recomputed
 
 

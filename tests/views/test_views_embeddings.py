@@ -14,12 +14,12 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.packed import Packed
 from cutaway.replay.look import Look
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.views import view_of
-from cutaway.views.drawing import columns
 from cutaway.views.embeddings import MAX_WINDOW, NUM_BINS, Embeddings
-from cutaway.views.query import Query
-from cutaway.views.words import Equation, equation_of
+from cutaway.views.parts.drawing import columns
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.token_words import Equation, equation_of
 from subjects import answered, engine_of, weights
 
 

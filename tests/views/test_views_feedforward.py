@@ -11,7 +11,7 @@ import pytest
 from cutaway.core.errors import RequestError
 from cutaway.views.experts import ExpertRoutes
 from cutaway.views.feedforward import FeedForwardUnits
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.replay_values import Wanted
 from opened_models import NATIVE, engine_of_case, llama_engine, look_at, payload
 from subjects import engine_of, recomputed, rms_norm, weights
 

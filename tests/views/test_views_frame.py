@@ -9,11 +9,11 @@ import pytest
 
 from cutaway.core.errors import RequestError
 from cutaway.views import VIEWS, view_of
-from cutaway.views.drawing import Drawing, Span, bar, columns, cut, strip
-from cutaway.views.payload import Array, as_json, split
-from cutaway.views.query import Query, query_of
-from cutaway.views.replay_values import Wanted
-from cutaway.views.subject import visible
+from cutaway.views.parts.drawing import Drawing, Span, bar, columns, cut, strip
+from cutaway.views.parts.payload import Array, as_json, split
+from cutaway.views.parts.query import Query, query_of
+from cutaway.views.parts.replay_values import Wanted
+from cutaway.views.parts.subject import visible
 
 BOUNDS = {"layer": 4, "head": 8, "top": 320}
 

@@ -9,7 +9,7 @@ from cutaway import LLM
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.lens import Lens
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from subjects import Numbers, answered, engine_of, recomputed, rms_norm, softmax, weights
 
 

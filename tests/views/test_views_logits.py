@@ -11,7 +11,7 @@ from cutaway.core.grammar import Grammar
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.logits import LogitRow
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from sampling.plain_sampler import float32, sample
 from subjects import answered, engine_of, recomputed
 

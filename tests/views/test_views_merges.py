@@ -14,10 +14,10 @@ from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.merging import PairMerges
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.views import view_of
-from cutaway.views.drawing import columns
 from cutaway.views.merges import MAX_CHARACTERS, MAX_PIECES, Merges
-from cutaway.views.query import Query
-from cutaway.views.subject import Subject
+from cutaway.views.parts.drawing import columns
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.subject import Subject
 from spm_trained import trained
 from subjects import answered
 
@@ -108,7 +108,7 @@ def test_long_and_many_pieces_are_left_out() -> None:
 
 
 def test_a_unigram_vocabulary_shows_its_best_cut(tmp_path) -> None:
-    from cutaway.tokens.files import load_model_file
+    from cutaway.tokens.files.tokenizer_files import load_model_file
 
     path = tmp_path / "tokenizer.model"
     path.write_bytes(trained("unigram", "defaults"))

@@ -9,7 +9,7 @@ from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.pages import AnswerPages
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from subjects import answered
 
 

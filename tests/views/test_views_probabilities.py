@@ -9,8 +9,8 @@ from cutaway import LLM
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
 from cutaway.views import view_of
+from cutaway.views.parts.query import Query
 from cutaway.views.probabilities import Probabilities
-from cutaway.views.query import Query
 from subjects import answered, engine_of, recomputed, softmax
 
 

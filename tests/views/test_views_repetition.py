@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.views.repetition import MAX_AGAIN, SIZES, repeats_of, said_again
+from cutaway.views.parts.repetition import MAX_AGAIN, SIZES, repeats_of, said_again
 
 # web/core/repetition.test.ts has the same rows: tokens, [num_again, num_all] by size, said again.
 WORKED = (

@@ -6,7 +6,7 @@ import numpy as np
 
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from cutaway.views.residual import Residual
 from subjects import answered, engine_of, recomputed
 

@@ -10,7 +10,7 @@ import pytest
 from cutaway.core.grammar import Grammar
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from cutaway.views.sampling import RowSampling
 from subjects import answered, engine_of, recomputed, softmax
 

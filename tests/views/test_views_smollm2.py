@@ -22,11 +22,11 @@ from cutaway import LLM
 from cutaway.core.grammar import Grammar
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.drafting import Drafting
-from cutaway.host import gguf
+from cutaway.host import gguf_file
 from cutaway.replay.look import Look
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.views import VIEWS
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.replay_values import Wanted
 from opened_models import payload
 from oracles import smollm2_gguf
 from subjects import (
@@ -150,7 +150,7 @@ def naive_merges(word: str, ranks: dict[tuple[str, str], int]) -> Iterator[tuple
 
 
 def bpe_files() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    file = gguf.read(smollm2_gguf())
+    file = gguf_file.read(smollm2_gguf())
     tokens = file.strings("tokenizer.ggml.tokens")
     merges = [each.split(" ") for each in file.strings("tokenizer.ggml.merges")]
     ranks = {(left, right): rank for rank, (left, right) in enumerate(merges)}

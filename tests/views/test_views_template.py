@@ -10,9 +10,9 @@ import engines
 from cutaway import LLM
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from cutaway.views.template import Expansion
 from subjects import answered
 

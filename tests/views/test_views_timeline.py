@@ -14,7 +14,7 @@ from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 from cutaway.views.timeline import Timeline
 
 

@@ -8,8 +8,8 @@ from cutaway import LLM
 from cutaway.core.errors import RequestError
 from cutaway.replay.look import Look
 from cutaway.views import tokens, view_of
-from cutaway.views.drawing import columns
-from cutaway.views.query import Query
+from cutaway.views.parts.drawing import columns
+from cutaway.views.parts.query import Query
 from cutaway.views.tokens import Tokens
 from subjects import answered, engine_of
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from cutaway.views import view_of
 from cutaway.views.drift import Drift
-from cutaway.views.frame import framed
-from cutaway.views.payload import Payload
+from cutaway.views.parts.frame import framed
+from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.replay_values import Proof
+from cutaway.views.parts.view import Shown
 from cutaway.views.probabilities import Below, Entry, Probabilities
-from cutaway.views.replay_values import Proof
-from cutaway.views.view import Shown
 from cutaway.views.weights import Weights
 
 GOLDEN = Path(__file__).resolve().parents[2] / "web" / "core" / "golden.json"

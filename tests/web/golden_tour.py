@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cutaway.server.looks.learn import _learned
+from cutaway.server.looks.learn_routes import _learned
 from cutaway.views import view_of
 from cutaway.views.characters import Characters
 from cutaway.views.cost import AnswerCost, Mode, Share
@@ -22,16 +22,16 @@ from cutaway.views.detokenization import Detokenization
 from cutaway.views.drift import Drift
 from cutaway.views.embeddings import Analogy, Embeddings, EmbeddingWindow, Neighbour
 from cutaway.views.experts import ExpertRoutes
-from cutaway.views.frame import framed
 from cutaway.views.merges import Merges, MergeStep, PieceMerges
 from cutaway.views.pages import AnswerPages
-from cutaway.views.payload import Payload
+from cutaway.views.parts.frame import framed
+from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.view import Shown
 from cutaway.views.positions import Positions
 from cutaway.views.residual import Residual
 from cutaway.views.template import Expansion, Stretch
 from cutaway.views.timeline import Phase, Timeline
 from cutaway.views.tokens import Tokens
-from cutaway.views.view import Shown
 
 GOLDEN = Path(__file__).resolve().parents[2] / "web" / "core" / "golden_tour.json"
 Kind = typing.TypeVar("Kind")

@@ -17,18 +17,18 @@ from cutaway.views.arithmetic import Arithmetic
 from cutaway.views.cost import AnswerCost, Mode, Share
 from cutaway.views.detokenization import Detokenization
 from cutaway.views.feedforward import FeedForwardUnits
-from cutaway.views.frame import framed
-from cutaway.views.head_grid import HeadGrid
 from cutaway.views.lens import Lens
 from cutaway.views.pages import AnswerPages, PageGroup
-from cutaway.views.payload import Payload
+from cutaway.views.parts.frame import framed
+from cutaway.views.parts.head_grid import HeadGrid
+from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.repetition import SIZES, repeats_of
+from cutaway.views.parts.view import Shown
 from cutaway.views.probabilities import Below, Entry, Lookup, Probabilities
-from cutaway.views.repetition import SIZES, repeats_of
 from cutaway.views.sampling import Effect, RowSampling, Strategy
 from cutaway.views.template import Expansion
 from cutaway.views.timeline import Timeline
 from cutaway.views.tokens import Tokens
-from cutaway.views.view import Shown
 from cutaway.views.weights import Weights
 
 GOLDEN = Path(__file__).resolve().parents[2] / "web" / "core" / "golden_tour_late.json"

@@ -20,7 +20,7 @@ from test_web_cutaway import copied, facts
 
 from conftest import PATIENCE_MS, Opened
 from cutaway.core.request import SamplingParams
-from cutaway.host.gguf import read as read_gguf
+from cutaway.host.gguf_file import read as read_gguf
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Sampler
 from cutaway.sampling.uniform import uniform

@@ -15,7 +15,7 @@ import tiny
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.step import Step
-from cutaway.models.grouped import GroupedDecoder
+from cutaway.models.parts.grouped_decoder import GroupedDecoder
 from cutaway.quantize.adapted import Adapted
 from cutaway.weights.adapter import (
     adapters,
@@ -27,9 +27,9 @@ from cutaway.weights.adapter import (
     take_off,
     write_adapter,
 )
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_writer import write_safetensors
 from cutaway.weights.load import load_weights
-from cutaway.weights.safetensors import SafetensorsWeights
-from cutaway.weights.safetensors_writer import write_safetensors
 
 SEQUENCES = [[1, 2, 3, 4, 5], [9, 8, 7]]
 

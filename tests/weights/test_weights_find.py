@@ -17,8 +17,8 @@ from cutaway.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from cutaway.weights import hub, store
-from cutaway.weights.find import find
+from cutaway.weights.find import hub, store
+from cutaway.weights.find.find import find
 
 HEADER = b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}'
 SAFETENSORS = len(HEADER).to_bytes(8, "little") + HEADER + bytes(12)

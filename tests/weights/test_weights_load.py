@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.weights import Target
-from cutaway.host import gguf
+from cutaway.core.weight_targets import Target
+from cutaway.host import gguf_file
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_index import SINGLE
 from cutaway.weights.load import half_split, load_weights, shown_names
 from cutaway.weights.random import RandomWeights
-from cutaway.weights.safetensors import SafetensorsWeights
-from cutaway.weights.safetensors_index import SINGLE
 from cutaway.weights.source import GgufWeights, WeightSource
 
 
@@ -185,7 +185,7 @@ def test_g06_only_targets_with_heads_are_reordered(tmp_path: Path) -> None:
     writer.close()
     module = tiny()
     targets = {**TARGETS, "b.0.bias": Target("biases.0", (4,), heads=1)}
-    load(module, GgufWeights(gguf.read(tmp_path / "m.gguf")), targets)
+    load(module, GgufWeights(gguf_file.read(tmp_path / "m.gguf")), targets)
     assert module.biases[0].tolist() == [0, 1, 2, 3]
     assert module.table.weight.tolist() == rows.tolist()
 

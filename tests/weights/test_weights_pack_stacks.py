@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.kernels import native
 from cutaway.kernels.native import library
-from cutaway.quantize.gguf_packed import BlockMatrix
+from cutaway.quantize.dense_stack import DenseStack, Stack
+from cutaway.quantize.gguf.gguf_packed import BlockMatrix
 from cutaway.quantize.mxfp4 import Mxfp4Matrix, unpack_mxfp4
 from cutaway.quantize.packed_stack import PackedStack
 from cutaway.quantize.scheme import Quantized
-from cutaway.quantize.stack import DenseStack, Stack
 from cutaway.weights.pack_stacks import pack_stacks
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason=library.why_missing())

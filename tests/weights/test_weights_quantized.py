@@ -19,7 +19,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.kernels import capture, native
 from cutaway.quantize.integers import KeptIntegers
 from cutaway.quantize.packed import Packed
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 from engines import engine, run
 
 pytest.importorskip("transformers")

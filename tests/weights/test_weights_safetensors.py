@@ -13,9 +13,9 @@ import safetensors.torch
 import torch
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
-from cutaway.weights.safetensors import SafetensorsWeights
-from cutaway.weights.safetensors_header import MAX_HEADER_BYTES
-from cutaway.weights.safetensors_index import INDEX, SINGLE
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_header import MAX_HEADER_BYTES
+from cutaway.weights.files.safetensors_index import INDEX, SINGLE
 from trials import ran, trials
 from trials import seed as trial_seed
 

@@ -43,7 +43,7 @@ export function pythonOf(query: Query, made: Made): string {
   return `from cutaway import LLM, SamplingParams
 from cutaway.replay.look import Look
 from cutaway.views import view_of
-from cutaway.views.query import Query
+from cutaway.views.parts.query import Query
 
 ${againOf(made)}
 look = Look(llm.engine, list(llm.engine.ledger.answers)[-1])

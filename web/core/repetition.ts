@@ -1,4 +1,4 @@
-// How much an answer says again: the twin of src/cutaway/views/repetition.py, for tokens not yet said.
+// How much an answer says again: the twin of src/cutaway/views/parts/repetition.py, for tokens not yet said.
 
 export const SIZES = [1, 2, 3, 4] as const;
 const MOST_AGAIN = 64; // as there

@@ -2,6 +2,7 @@
 // The tour's chapter stands behind its name: #/room/tour-e.
 
 export const ROOMS = [
+  { id: "follow", name: "Follow one token", about: "A film of how this model makes the next piece of its answer, with the numbers of this run." },
   { id: "tour", name: "Tour", about: "From your question to the answer, stage by stage, with the numbers of this run." },
   { id: "lab", name: "Sampling lab", about: "Turn every knob on a row that this answer was drawn from." },
   { id: "levers", name: "Levers", about: "Change one thing of this answer, and read what that did." },

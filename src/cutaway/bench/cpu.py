@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from cutaway.bench import files
-from cutaway.bench.peers.process import Peer, PeerError, has_module
+from cutaway.bench import model_files
+from cutaway.bench.peers.peer_process import Peer, PeerError, has_module
 from cutaway.core.errors import ConfigError
-from cutaway.host import gguf
+from cutaway.host import gguf_file
 
 Say = Callable[[str], None]
 _REST = 0.15  # seconds between two sides: threads of the last one have gone to sleep
@@ -60,12 +60,12 @@ class Case:
 START = "process start to first token"
 
 MODELS: dict[str, Callable[[], Path]] = {
-    "q4_1": lambda: files.smollm2(),
-    "q4_0": lambda: files.converted("Q4_0"),
-    "q8_0": lambda: files.converted("Q8_0"),
-    "1b": files.random_1b,
-    "experts": files.random_experts,
-    "gemma": lambda: files.gemma3(),
+    "q4_1": lambda: model_files.smollm2(),
+    "q4_0": lambda: model_files.converted("Q4_0"),
+    "q8_0": lambda: model_files.converted("Q8_0"),
+    "1b": model_files.random_1b,
+    "experts": model_files.random_experts,
+    "gemma": lambda: model_files.gemma3(),
 }
 # The terms of one are to be accepted; of the other the file alone takes a while.
 DEFAULT_MODELS = tuple(name for name in MODELS if name not in ("gemma", "experts"))
@@ -262,7 +262,7 @@ def _bytes_read(path: Path, case: Case) -> int:
 
     Of experts no more than the sequences can choose.
     """
-    file = gguf.read(path)
+    file = gguf_file.read(path)
     word = file.text("general.architecture")
     experts = file.integer(f"{word}.expert_count", 0)
     most = min(experts, case.sequences * file.integer(f"{word}.expert_used_count", 0))

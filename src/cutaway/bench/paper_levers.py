@@ -8,7 +8,7 @@ from cutaway.bench.paper_engine import Driver, fastest, written
 from cutaway.bench.paper_rows import How, PaperRow, PaperSize
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_in
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 
 _HEADS, _EXPERTS, _WINDOW = 16, 8, 64
 _SHAPE: dict[str, object] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cutaway.core.shapes import ModelShape
-from cutaway.models.reading import shape_of
+from cutaway.models.parts.reading import shape_of
 
 _LLAMA_3_8B: Mapping[str, object] = {
     "architectures": ["LlamaForCausalLM"],

@@ -9,9 +9,9 @@ from cutaway.bench.paper_engine import Driver, fastest
 from cutaway.bench.paper_rows import PaperRow, PaperSize
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_of_file
-from cutaway.host import gguf
-from cutaway.models.reading import read_gguf
-from cutaway.weights.find import find
+from cutaway.host import gguf_file
+from cutaway.models.parts.reading import read_gguf
+from cutaway.weights.find.find import find
 
 
 def prefix(size: PaperSize) -> Iterator[PaperRow]:
@@ -143,7 +143,7 @@ class _Floor:
 
     def __init__(self, model: str) -> None:
         found = find(model)
-        self.file = gguf.read(found.path) if found.kind == "gguf" else None
+        self.file = gguf_file.read(found.path) if found.kind == "gguf" else None
         self.bandwidth = measure().bandwidth
 
     def told(self, context: int, batch: int) -> str:

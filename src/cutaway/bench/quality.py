@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.batch import Batch
-from cutaway.engine.requantize import CHUNK
+from cutaway.engine.loading.requantize import CHUNK
 from cutaway.service.llm import LLM
 
 

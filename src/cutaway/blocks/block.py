@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.layer_inputs import LayerInput
-from cutaway.blocks.parts import AddingNorm, Attention, Cosines, FeedForward, Norm
+from cutaway.blocks.slots import AddingNorm, Attention, Cosines, FeedForward, Norm
 from cutaway.core.step import Step
 
 

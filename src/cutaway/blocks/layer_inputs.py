@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from cutaway.blocks.activations import Gate
 from cutaway.blocks.embedding import rounded
 from cutaway.blocks.linear import Linear
-from cutaway.blocks.parts import Norm
+from cutaway.blocks.slots import Norm
 from cutaway.core.step import Step
 from cutaway.kernels.linear import take_rows
 from cutaway.quantize.dense import DenseWeight

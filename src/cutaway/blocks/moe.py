@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from cutaway.blocks.activations import Gate
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
-from cutaway.blocks.parts import Norm
 from cutaway.blocks.router import Router
+from cutaway.blocks.slots import Norm
 from cutaway.core.step import Step
 from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.experts import Chosen, count_by_expert, grouped_linear, mix_experts
 from cutaway.kernels.gate import silu_gate
-from cutaway.quantize.stack import DenseStack, Stack
+from cutaway.quantize.dense_stack import DenseStack, Stack
 
 Split = Callable[[Tensor], tuple[Tensor, Tensor]]  # [M, 2F] -> gate and value [M, F]
 

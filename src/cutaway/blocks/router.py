@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cutaway.blocks.parts import Norm
+from cutaway.blocks.slots import Norm
 from cutaway.kernels.elementwise import row_sum, sigmoid
 from cutaway.kernels.experts import (
     GroupChoice,

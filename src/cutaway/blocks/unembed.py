@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cutaway.blocks.parts import Norm
+from cutaway.blocks.slots import Norm
 from cutaway.core.step import Step
 from cutaway.kernels.linear import project
 from cutaway.quantize.dense import DenseWeight

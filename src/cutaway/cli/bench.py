@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli import (
-    bench_context,
-    bench_paper,
-    bench_serve,
-    bench_speculate,
-    bench_speed,
-    exits,
-)
-from cutaway.cli.options import AsJson
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli import bench_context, bench_paper, bench_serve, bench_speculate, bench_speed
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.terminal import exits
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import MODEL
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.bench.context import ContextReport
+    from cutaway.bench.long_context import ContextReport
 
 
 @with_settings(MODEL)
@@ -51,15 +51,15 @@ def context(
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{text} cannot be read as UTF-8 text: {error}.") from None
 
-    from cutaway.cli.session import open_llm
-    from cutaway.cli.settings import resolve
+    from cutaway.cli.session.session import open_llm
+    from cutaway.cli.settings.settings import resolve
 
     settings = resolve(given, config=config)
     # Each reading has a cache of its own; this one holds nothing.
     small = {"cache_tokens": settings.values["page_size"]}
     llm = open_llm(replace(settings, values={**settings.values, **small}))
 
-    from cutaway.bench import context as measured
+    from cutaway.bench import long_context as measured
 
     length = 2 * llm.engine.model.facts.max_length if tokens is None else tokens
     token_ids = llm.encode(words[: 16 * max(length, 0)])[: max(length, 0)]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import DEFAULT_MODEL
-from cutaway.cli.options import AsJson
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.settings.setting_keys import DEFAULT_MODEL
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 
 if TYPE_CHECKING:
     from cutaway.bench.paper_rows import PaperReport

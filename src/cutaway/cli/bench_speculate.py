@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import ENGINE, MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import ENGINE, MODEL
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 
 if TYPE_CHECKING:
     from cutaway.bench.speculate import SpeculateReport
@@ -35,8 +35,8 @@ def speculate(
     quartile of the rounds, the median beside it.
     """
     from cutaway.bench import speculate as measured
-    from cutaway.cli.session import open_llm
-    from cutaway.cli.settings import resolve
+    from cutaway.cli.session.session import open_llm
+    from cutaway.cli.settings.settings import resolve
 
     settings = resolve(given, config=config)
     batches = [integer(each) for each in batch.split(",")]

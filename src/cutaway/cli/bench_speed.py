@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import ENGINE, MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import ENGINE, MODEL
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,8 +145,8 @@ def throughput(
 
 def _engine(given: Given, config: Path | None, *, at_least: int) -> Engine:
     """An engine with the settings that are given; so many sequences fit if that is not said."""
-    from cutaway.cli.session import open_llm
-    from cutaway.cli.settings import resolve
+    from cutaway.cli.session.session import open_llm
+    from cutaway.cli.settings.settings import resolve
     from cutaway.engine.config import EngineConfig
 
     if config is None and "max_sequences" not in given:

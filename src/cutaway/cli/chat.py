@@ -10,25 +10,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.answers import figures
-from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
-from cutaway.cli.keys import CHAT, CHAT_TOKENS, ENGINE, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.repl import commands
-from cutaway.cli.repl.conversation import Conversation
+from cutaway.cli.repl import slash_commands
+from cutaway.cli.repl.chat_state import Conversation
 from cutaway.cli.repl.interrupt import Interrupts
+from cutaway.cli.repl.line_source import line_reader
 from cutaway.cli.repl.lines import read_messages
-from cutaway.cli.repl.memory import Memory, memory_file
-from cutaway.cli.repl.prompt import line_reader
+from cutaway.cli.repl.remembered_facts import Memory, memory_file
 from cutaway.cli.repl.reply import IsStopped, reply
-from cutaway.cli.terminal import is_seen, note, print_data, print_json
+from cutaway.cli.session.answer_forms import (
+    Choices,
+    GrammarFile,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    form_of,
+)
+from cutaway.cli.session.answer_json import figures
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, CHAT_TOKENS, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.terminal import is_seen, note, print_data, print_json
 from cutaway.core.errors import ContextLengthError, CutawayError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 
 if TYPE_CHECKING:
-    from cutaway.cli.session import Session
+    from cutaway.cli.session.session import Session
 
 
 @with_settings(MODEL, ENGINE, SAMPLING, CHAT)
@@ -69,7 +76,7 @@ def chat(
     if form is not None and tools:
         raise RequestError("--tools and a form of the answer are given; leave out one of the two.")
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
 
     if is_seen(sys.stdin):
         note("loading ...", dim=True)
@@ -95,7 +102,7 @@ class Talk:
         self._session = session
         self._memory = memory
         self._as_json = as_json
-        self._around = commands.Around(
+        self._around = slash_commands.Around(
             defaults=replace(session.settings.sampling(), grammar=form),
             memory=memory,
             about_model=self.about,
@@ -130,20 +137,22 @@ class Talk:
 
     def _turn(
         self, message: str, conversation: Conversation, is_interrupted: IsStopped
-    ) -> commands.CommandOutcome:
-        command = commands.parse(message)
+    ) -> slash_commands.CommandOutcome:
+        command = slash_commands.parse(message)
         if command is not None:
-            outcome = commands.apply(*command, conversation, self._around)
+            outcome = slash_commands.apply(*command, conversation, self._around)
             for line in outcome.lines:
                 note(line)
             return outcome
         asked = conversation.said("user", message)
-        return commands.CommandOutcome(reply(asked, self, self, is_interrupted=is_interrupted))
+        return slash_commands.CommandOutcome(
+            reply(asked, self, self, is_interrupted=is_interrupted)
+        )
 
     # The model of a reply.
 
     def __call__(self, conversation: Conversation, is_stopped: IsStopped) -> Iterator[Delta]:
-        from cutaway.cli.session import bounded
+        from cutaway.cli.session.session import bounded
 
         facts = [fact.text for fact in self._memory.facts()] if conversation.has_memory else []
         began = perf_counter()
@@ -211,7 +220,7 @@ class Talk:
 
     def diagnosis(self) -> Sequence[str]:
         """What /why says of the last answer. Some of it is run again, which takes its time."""
-        from cutaway.cli.looks import opened
+        from cutaway.cli.session.opened_answer import opened
         from cutaway.compare.why import why
 
         if self._request is None:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
-from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.pictures import print_drawing
-from cutaway.cli.terminal import note, print_json
+from cutaway.cli.session.opened_answer import look_at, words_of
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.pictures import print_drawing
+from cutaway.cli.terminal.terminal import note, print_json
 from cutaway.compare.levers import LEVERS, change_of
 from cutaway.core.errors import RequestError
 
 if TYPE_CHECKING:
-    from cutaway.cli.session import Session
+    from cutaway.cli.session.session import Session
     from cutaway.compare.comparison import Comparison
 
 _LEVERS = "\n\n".join(f"{name}: {meaning}" for name, meaning in LEVERS.items())
@@ -58,7 +58,7 @@ def compare(
     changes = [change_of(each) for each in change]
     words = words_of(prompt, given, is_chat=chat)
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
     from cutaway.compare.compare import compare as compared
 
     session = open_session(given, config=config)
@@ -90,7 +90,7 @@ of time, memory and operations. What can be changed:
 
 
 def _object(session: Session, found: Comparison) -> dict[str, object]:
-    from cutaway.views.payload import as_json
+    from cutaway.views.parts.payload import as_json
 
     values = as_json(found)
     assert isinstance(values, dict), "a comparison is a dataclass"

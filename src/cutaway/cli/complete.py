@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.answers import figures
-from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
-from cutaway.cli.keys import CHAT, COMPLETE_TOKENS, ENGINE, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.reading import text_of, without_line_end
-from cutaway.cli.terminal import note, print_data, print_json
+from cutaway.cli.session.answer_forms import (
+    Choices,
+    GrammarFile,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    form_of,
+)
+from cutaway.cli.session.answer_json import figures
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, COMPLETE_TOKENS, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.terminal import note, print_data, print_json
+from cutaway.cli.terminal.text_input import text_of, without_line_end
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.output import Delta
 from cutaway.core.request import SamplingParams
 
 if TYPE_CHECKING:
-    from cutaway.cli.session import Session
+    from cutaway.cli.session.session import Session
     from cutaway.service.llm import Generation
 
 
@@ -84,7 +91,7 @@ def complete(
     if prompt is None or prompt == "-":
         text = without_line_end(text)
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
 
     session = open_session(given, config=config)
     began = perf_counter()
@@ -108,7 +115,7 @@ def _answer(
     session: Session, token_ids: list[int], params: SamplingParams, *, is_shown: bool
 ) -> Generation:
     """The whole answer; its text is shown as it comes, if at all."""
-    from cutaway.cli.session import bounded
+    from cutaway.cli.session.session import bounded
     from cutaway.service.llm import generation_of
 
     num_left = session.llm.engine.max_length - len(token_ids)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import CHAT, ENGINE, KEYS, MODEL, SAMPLING
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.terminal import note, print_data, print_json
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, ENGINE, KEYS, MODEL, SAMPLING
+from cutaway.cli.terminal.terminal import note, print_data, print_json
 from cutaway.core.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
-    from cutaway.cli.settings import Resolved
+    from cutaway.cli.settings.settings import Resolved
 
 app = typer.Typer(name="config", help="Show settings and where they come from.")
 
@@ -33,7 +33,7 @@ def show(
 
     Flags are taken as other commands take them, to see what they change.
     """
-    from cutaway.cli.settings import resolve, user_file
+    from cutaway.cli.settings.settings import resolve, user_file
 
     settings = resolve(given, config=config)
     settings = resolve(given, config=config, recommended=_recommended(settings.model))
@@ -47,7 +47,7 @@ def show(
 
 def _recommended(model: str) -> Mapping[str, object]:
     """What the model's makers recommend, where the model is on this machine."""
-    from cutaway.cli.at_hand import at_hand
+    from cutaway.cli.session.at_hand import at_hand
 
     found = None
     try:

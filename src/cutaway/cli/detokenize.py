@@ -8,10 +8,10 @@ from typing import Annotated, cast
 
 import typer
 
-from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.reading import stdin_text
-from cutaway.cli.terminal import is_seen, note, print_data, print_json
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import MODEL
+from cutaway.cli.terminal.terminal import is_seen, note, print_data, print_json
+from cutaway.cli.terminal.text_input import stdin_text
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.core.whole_numbers import whole_number
@@ -37,8 +37,8 @@ def detokenize(
 
     What `cutaway tokenize --json` printed comes back as it was.
     """
-    from cutaway.cli.settings import resolve
-    from cutaway.cli.vocabulary import open_tokenizer
+    from cutaway.cli.session.named_tokenizer import open_tokenizer
+    from cutaway.cli.settings.settings import resolve
 
     written = " ".join(ids or ["-"])
     token_ids = parse_ids(stdin_text(param="ids") if written == "-" else written)

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
-from cutaway.cli import environment, exits
-from cutaway.cli.integers import show_bytes
-from cutaway.cli.options import AsJson
-from cutaway.cli.terminal import note, print_data, print_json
+from cutaway.cli import environment
+from cutaway.cli.settings.integer_text import show_bytes
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.terminal import exits
+from cutaway.cli.terminal.terminal import note, print_data, print_json
 
 ReportSection = environment.ReportSection
 
@@ -108,8 +109,8 @@ def _room_problems(memory: ReportSection, models: ReportSection) -> list[Problem
 
 def _models() -> ReportSection:
     """The cache of models: where it is, what is in it, how much room it has."""
-    from cutaway.weights.package import cache_folder
-    from cutaway.weights.store import list_models
+    from cutaway.weights.find.package import cache_folder
+    from cutaway.weights.find.store import list_models
 
     folder = cache_folder()
     existing = next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cutaway import __version__
-from cutaway.cli.keys import CHAT, KEYS
+from cutaway.cli.settings.setting_keys import CHAT, KEYS
 
 # What decides speed here: vector width, and units for bfloat16 and int8.
 FLAGS = (

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli.options import AsJson
-from cutaway.cli.terminal import print_data, print_json
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.terminal.terminal import print_data, print_json
 from cutaway.core.devices import DEVICES, Device
 from cutaway.core.errors import ConfigError
 from cutaway.core.estimate import KV_DTYPES, Estimate, Roofline
@@ -49,7 +49,7 @@ def estimate(
 
     Weights count as bfloat16, or as a GGUF file has them, unless --quant says otherwise.
     """
-    from cutaway.cli.shape_at import shape_at
+    from cutaway.cli.session.shape_at import shape_at
     from cutaway.core import estimate as arithmetic
     from cutaway.core.weight_types import weights_in
 

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from cutaway.cli import exits
 from cutaway.cli.commands import application
-from cutaway.cli.terminal import is_seen, note
+from cutaway.cli.terminal import exits
+from cutaway.cli.terminal.terminal import is_seen, note
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli import exits
 from cutaway.cli.estimate import estimate
-from cutaway.cli.integers import show_bytes
-from cutaway.cli.keys import DEFAULT_MODEL
-from cutaway.cli.options import AsJson
 from cutaway.cli.quantize import quantize
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.settings.integer_text import show_bytes
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.settings.setting_keys import DEFAULT_MODEL
+from cutaway.cli.terminal import exits
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ModelNotFoundError
 
 app = typer.Typer(name="models", help="List, describe, fetch, check and remove models.")
@@ -28,8 +28,8 @@ Name = Annotated[str, typer.Argument(help="as for --model")]
 @app.command()
 def ls(*, json: AsJson = False) -> None:
     """List the models that have a name of their own, with licences."""
-    from cutaway.weights.package import cache_folder
-    from cutaway.weights.store import list_models
+    from cutaway.weights.find.package import cache_folder
+    from cutaway.weights.find.store import list_models
 
     models = list_models()
     if json:
@@ -53,8 +53,8 @@ def ls(*, json: AsJson = False) -> None:
 @app.command()
 def info(name: Name = DEFAULT_MODEL, *, json: AsJson = False) -> None:
     """Show what a model is, from its headers; nothing is fetched."""
-    from cutaway.cli.at_hand import at_hand
-    from cutaway.weights.store import describe
+    from cutaway.cli.session.at_hand import at_hand
+    from cutaway.weights.find.store import describe
 
     found = at_hand(name)
     if found is None:
@@ -92,10 +92,10 @@ def pull(
     json: AsJson = False,
 ) -> None:
     """Fetch a model, unless it is here, and print its path."""
-    from cutaway.cli.progress import download_bar
-    from cutaway.cli.settings import resolve
-    from cutaway.weights.find import find
-    from cutaway.weights.names import NAMED
+    from cutaway.cli.settings.settings import resolve
+    from cutaway.cli.terminal.progress import download_bar
+    from cutaway.weights.find.find import find
+    from cutaway.weights.find.named_models import NAMED
 
     given = {"accept_license": True} if accept_license else {}
     accepts = resolve(given).accepts_license
@@ -120,7 +120,7 @@ def verify(
     json: AsJson = False,
 ) -> int:
     """Compare files with their published checksums; exit code 4 if one differs."""
-    from cutaway.weights import store
+    from cutaway.weights.find import store
 
     names = [model.name for model in store.list_models() if model.is_cached]
     checked = [store.verify(each) for each in ([name] if name is not None else names)]
@@ -145,7 +145,7 @@ def rm(
     name: Annotated[str, typer.Argument(help="a name of `models ls`")], *, json: AsJson = False
 ) -> None:
     """Remove a fetched model from the cache."""
-    from cutaway.weights import store
+    from cutaway.weights.find import store
 
     freed = store.remove(name)
     if json:

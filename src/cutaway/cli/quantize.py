@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cutaway.cli.integers import show_bytes
-from cutaway.cli.options import AsJson
-from cutaway.cli.progress import download_bar
-from cutaway.cli.terminal import note, print_data, print_json
+from cutaway.cli.settings.integer_text import show_bytes
+from cutaway.cli.settings.options import AsJson
+from cutaway.cli.terminal.progress import download_bar
+from cutaway.cli.terminal.terminal import note, print_data, print_json
 from cutaway.core.errors import ConfigError
 from cutaway.quantize.schemes import scheme_of
-from cutaway.weights.find import find
+from cutaway.weights.find.find import find
 
 
 def quantize(
@@ -48,9 +48,9 @@ def quantize(
         found = find(model, progress=progress)
 
     from cutaway.bench.quality import CHUNK
-    from cutaway.engine.requantize import requantize
-    from cutaway.engine.tokenizer_of import tokenizer_of
-    from cutaway.weights.store import describe
+    from cutaway.engine.loading.requantize import requantize
+    from cutaway.engine.loading.tokenizer_of import tokenizer_of
+    from cutaway.weights.find.store import describe
 
     chunks: list[list[int]] = []
     if calibrate is not None:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.keys import ENGINE, FLEET, MODEL, TRAFFIC
-from cutaway.cli.options import Given, SettingsFile, integer, with_settings
 from cutaway.cli.serve import keys_of, serve_model
-from cutaway.cli.terminal import note
+from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.terminal.terminal import note
 
 if TYPE_CHECKING:
     from cutaway.server.entry.auth import Keys
 
 
-@with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
+@with_settings(MODEL, ENGINE, TRAFFIC)
 def run(
     *,
     name: Annotated[
@@ -44,7 +44,7 @@ def run(
 
     Other clients find the same API there as with cutaway serve.
     """
-    from cutaway.server.config import ServerConfig
+    from cutaway.server.server_config import ServerConfig
 
     server = ServerConfig(port=port)
     keys = keys_of(server, api_key_file, allow_unauthenticated=False)

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cutaway.cli.at_hand import note_left_out
-from cutaway.cli.keys import ENGINE, FLEET, MODEL, TRAFFIC
-from cutaway.cli.options import Given, SettingsFile, integer, with_settings
-from cutaway.cli.progress import download_bar
-from cutaway.cli.terminal import note
+from cutaway.cli.session.at_hand import note_left_out
+from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.terminal.progress import download_bar
+from cutaway.cli.terminal.terminal import note
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.cli.settings import Resolved
-    from cutaway.server.config import ServerConfig
     from cutaway.server.entry.auth import Keys
-    from cutaway.server.run import Signalled
-    from cutaway.server.spans import Spans
-    from cutaway.service.service import Service
+    from cutaway.server.server_config import ServerConfig
+    from cutaway.server.watching.spans import Spans
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
 
 
-@with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
+@with_settings(MODEL, ENGINE, TRAFFIC)
 def serve(
     *,
     name: Annotated[
@@ -129,7 +126,7 @@ def serve(
 
     Listens on this machine alone unless told otherwise, and then asks for API keys.
     """
-    from cutaway.server.config import ServerConfig
+    from cutaway.server.server_config import ServerConfig
 
     server = ServerConfig(
         host=host,
@@ -182,12 +179,13 @@ def serve_model(
     """Serve until a signal says otherwise. greet: told address and name once it is ready."""
     import asyncio
 
-    from cutaway.cli.settings import resolve
-    from cutaway.server import log
-    from cutaway.server.context import Context
+    from cutaway.cli.settings.settings import resolve
     from cutaway.server.entry.descriptors import fitted, raise_limit
+    from cutaway.server.route_context import Context
     from cutaway.server.run import listening, serve, url_of
-    from cutaway.weights.find import find
+    from cutaway.server.watching import log
+    from cutaway.service.process import ProcessService
+    from cutaway.weights.find.find import find
 
     settings = resolve(given, config=file)
     server = fitted(server, raise_limit())
@@ -195,7 +193,14 @@ def serve_model(
     with listener:
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
-        service = service_of(settings, server, tell=log.of_engine)
+        engine: dict[str, Any] = settings.engine
+        service = ProcessService(
+            settings.model,
+            process=settings.process,
+            traffic=settings.traffic,
+            tell=log.of_engine,
+            **engine,
+        )
         context = Context.of(found, service, server, name=served_name)
         context.max_silent_seconds = settings.process.silent_seconds
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
@@ -205,84 +210,17 @@ def serve_model(
         say = greet or _greet
         with log.writing(form):
             try:
-                running = serve(
-                    context,
-                    listener,
-                    keys=keys,
-                    ready=lambda: say(url, context.name),
-                    signals=signals_of(service, log.of_engine),
-                )
+                running = serve(context, listener, keys=keys, ready=lambda: say(url, context.name))
                 asyncio.run(running)
             finally:
                 if context.spans is not None:
                     context.spans.close()  # a receiver that does not answer is told of in a line
 
 
-def service_of(settings: Resolved, server: ServerConfig, *, tell: Callable[[str], None]) -> Service:
-    """One engine in a process of its own, or a fleet of them."""
-    from cutaway.fleet.fleet import Fleet
-    from cutaway.fleet.places import share_of
-    from cutaway.service.bounds import UNBOUNDED
-    from cutaway.service.process import ProcessService
-
-    engine: dict[str, Any] = settings.engine
-    fleet, process = settings.fleet, settings.process
-    if fleet.replicas == 1:
-        return ProcessService(
-            settings.model, process=process, traffic=settings.traffic, tell=tell, **engine
-        )
-
-    def make(
-        name: str, changed: Callable[[], None], secret: bytes, replicas: int
-    ) -> ProcessService:
-        share = share_of(int(name), replicas, secret=secret, device=engine["device"])
-        return ProcessService(
-            settings.model,
-            process=process,
-            traffic=UNBOUNDED,  # who waits, waits at the fleet
-            tell=lambda text: tell(f"replica {name}: {text}"),
-            share=share,
-            changed=changed,
-            **engine,
-        )
-
-    return Fleet(
-        make,
-        fleet,
-        traffic=settings.traffic,
-        hang_seconds=process.silent_seconds,
-        drain_seconds=server.drain_seconds,
-        tell=tell,
-    )
-
-
-def signals_of(service: Service, tell: Callable[[str], None]) -> Mapping[int, Signalled]:
-    """What signals ask of a fleet: one engine more or less, and all of them anew."""
-    import signal
-
-    from cutaway.core.errors import CutawayError
-    from cutaway.fleet.fleet import Fleet
-
-    if not isinstance(service, Fleet):
-        return {}
-
-    async def scale(by: int) -> None:
-        try:
-            await service.scale(service.wanted_replicas + by)
-        except CutawayError as error:
-            tell(str(error))
-
-    return {
-        signal.SIGTTIN: lambda: scale(1),
-        signal.SIGTTOU: lambda: scale(-1),
-        signal.SIGHUP: service.roll,
-    }
-
-
 def spans_to(endpoint: str, model: str) -> Spans:
     """Where spans are made. Raises: ConfigError for what is no URL; where the extra is missing."""
     try:
-        from cutaway.server.spans import Spans
+        from cutaway.server.watching.spans import Spans
     except ImportError:
         raise ConfigError(
             "otlp_endpoint is given and OpenTelemetry is not installed. Install it: pip install "

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli.answers import TokenLookup, token_object
-from cutaway.cli.keys import MODEL
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.reading import text_of
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.session.answer_json import TokenLookup, token_object
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import MODEL
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
+from cutaway.cli.terminal.text_input import text_of
 
 
 @with_settings(MODEL, only=("model", "accept_license"))
@@ -31,8 +31,8 @@ def tokenize(
     json: AsJson = False,
 ) -> None:
     """Cut a text into tokens: id, bytes in hex and text of each."""
-    from cutaway.cli.settings import resolve
-    from cutaway.cli.vocabulary import open_tokenizer
+    from cutaway.cli.session.named_tokenizer import open_tokenizer
+    from cutaway.cli.settings.settings import resolve
 
     written = text_of(text, param="text")
     tokenizer = open_tokenizer(resolve(given, config=config))

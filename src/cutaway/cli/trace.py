@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from cutaway.cli.integers import show_bytes
-from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
-from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.pictures import print_lines, print_title
-from cutaway.cli.terminal import note, print_data, print_json, table
+from cutaway.cli.session.opened_answer import look_at, words_of
+from cutaway.cli.settings.integer_text import show_bytes
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.pictures import print_lines, print_title
+from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError, RequestError, TraceFileError
 from cutaway.host.whole_file import write_whole
 
@@ -68,7 +68,7 @@ def save(
     if not file.parent.is_dir():  # told before an answer is made that could not be kept
         raise ConfigError(f"{file}: its folder is not there. Make {file.parent}, or name another.")
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
     from cutaway.core.looks import FileRequest
     from cutaway.replay.trace_file import saving_of
     from cutaway.views import view_of

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cutaway.cli.terminal import is_seen, note, print_data
+from cutaway.cli.terminal.terminal import is_seen, note, print_data
 
 if TYPE_CHECKING:
     from cutaway.tokens.tokenizer import Tokenizer
-    from cutaway.train.packing import Scored
+    from cutaway.train.data.packing import Scored
     from cutaway.train.stage import Progress, Stage
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ def train() -> None:
 @app.command()
 def bpe(config: Config, overrides: Overrides = None) -> None:
     """Learn a byte-level BPE vocabulary from text, and write it as a tokenizer's folder."""
-    from cutaway.train.config import read_settings
+    from cutaway.train.stage_config import read_settings
     from cutaway.train.vocabulary import VocabularySettings, learn
 
     settings = read_settings(VocabularySettings, config, overrides or ())
@@ -57,8 +57,8 @@ def pretrain(config: Config, overrides: Overrides = None, *, show: Show = 0) -> 
     The folder has a record of every update, checkpoints, and at the end the model.
     """
     from cutaway.train import pretrain as stage
-    from cutaway.train.config import read_settings
-    from cutaway.train.model_folder import tokenizer_of_model
+    from cutaway.train.model.model_folder import tokenizer_of_model
+    from cutaway.train.stage_config import read_settings
 
     settings = read_settings(stage.PretrainSettings, config, overrides or ())
     prepared = stage.prepare(settings)
@@ -76,8 +76,8 @@ def sft(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     --show prints ids, text and mask side by side, so that both can be looked at first.
     """
     from cutaway.train import sft as stage
-    from cutaway.train.config import read_settings
-    from cutaway.train.model_folder import tokenizer_of_model
+    from cutaway.train.model.model_folder import tokenizer_of_model
+    from cutaway.train.stage_config import read_settings
 
     settings = read_settings(stage.SftSettings, config, overrides or ())
     prepared = stage.prepare(settings, note)
@@ -124,8 +124,8 @@ def _run_stage(
     """Read a stage's settings and run it, or show what it learns from."""
     from importlib import import_module
 
-    from cutaway.train.config import read_settings
-    from cutaway.train.model_folder import tokenizer_of_model
+    from cutaway.train.model.model_folder import tokenizer_of_model
+    from cutaway.train.stage_config import read_settings
 
     stage: Any = import_module(f"cutaway.train.{module}")
     prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), note)

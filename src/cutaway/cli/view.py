@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.forms import Choices, GrammarFile, JsonObject, JsonSchema, Regex, form_of
-from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
-from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.pictures import show
-from cutaway.cli.terminal import print_json
+from cutaway.cli.session.answer_forms import (
+    Choices,
+    GrammarFile,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    form_of,
+)
+from cutaway.cli.session.opened_answer import look_at, words_of
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.pictures import show
+from cutaway.cli.terminal.terminal import print_json
 from cutaway.core.errors import RequestError
 
 if TYPE_CHECKING:
-    from cutaway.cli.session import Session
-    from cutaway.views.view import Shown
+    from cutaway.cli.session.session import Session
+    from cutaway.views.parts.view import Shown
 
 
 def _place(help_text: str) -> typer.models.OptionInfo:
@@ -90,9 +97,9 @@ def view(
         grammar=grammar,
     )
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
     from cutaway.views import VIEWS, view_of
-    from cutaway.views.query import query_of
+    from cutaway.views.parts.query import query_of
 
     views = VIEWS if name is None else (view_of(name),)
     query = query_of(places)
@@ -110,7 +117,7 @@ def view(
 
 def _object(session: Session, shown: Shown) -> dict[str, object]:
     """What --json prints of a view: its numbers beside its name and proof."""
-    from cutaway.views.payload import as_json
+    from cutaway.views.parts.payload import as_json
 
     model = session.llm.engine.model
     values = as_json(shown.payload)

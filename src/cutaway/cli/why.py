@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cutaway.cli.keys import CHAT, ENGINE, MODEL, SAMPLING
-from cutaway.cli.looks import look_at, words_of
-from cutaway.cli.options import AsJson, Given, SettingsFile, with_settings
-from cutaway.cli.pictures import print_drawing
-from cutaway.cli.terminal import print_json
+from cutaway.cli.session.opened_answer import look_at, words_of
+from cutaway.cli.settings.options import AsJson, Given, SettingsFile, with_settings
+from cutaway.cli.settings.setting_keys import CHAT, ENGINE, MODEL, SAMPLING
+from cutaway.cli.terminal.pictures import print_drawing
+from cutaway.cli.terminal.terminal import print_json
 
 
 @with_settings(MODEL, ENGINE, SAMPLING, CHAT)
@@ -33,7 +33,7 @@ def why(
     """
     words = words_of(prompt, given, is_chat=chat)
 
-    from cutaway.cli.session import open_session
+    from cutaway.cli.session.session import open_session
     from cutaway.compare.why import why as diagnose
 
     session = open_session(given, config=config)

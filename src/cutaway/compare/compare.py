@@ -21,9 +21,9 @@ from cutaway.compare.side import Ran, Side
 from cutaway.compare.sides import Pair, Source, pair_of
 from cutaway.core.layout import CacheSpec, Window
 from cutaway.engine.engine import Engine
-from cutaway.text.messages import Message
+from cutaway.text.chat_messages import Message
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.subject import visible
+from cutaway.views.parts.subject import visible
 
 NUM_RUNS = 3
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from cutaway.views.drawing import Drawing, Span, cut, strip
-from cutaway.views.payload import Array
+from cutaway.views.parts.drawing import Drawing, Span, cut, strip
+from cutaway.views.parts.payload import Array
 
 _AROUND = (3, 9)  # tokens before and behind the first difference that are shown
 

@@ -29,7 +29,7 @@ from cutaway.core.looks import LeverCard
 from cutaway.core.request import DRAFTS
 from cutaway.engine.config import DTYPES, KV_DTYPES
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 
 _GROUPS: Mapping[str, Mapping[str, str]] = {
     "draw": DRAWS,

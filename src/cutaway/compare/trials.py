@@ -23,7 +23,7 @@ from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
 from cutaway.trace.ledger import find_recorded
-from cutaway.views.payload import as_json
+from cutaway.views.parts.payload import as_json
 
 MOST_WAITING, MOST_OF_OWNER = 16, 4
 TELL_SECONDS = 0.1  # between two words of how far one is

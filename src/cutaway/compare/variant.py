@@ -25,7 +25,7 @@ from cutaway.blocks.positions import (
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.layout import FULL, Extent, Window
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 
 Edit = Callable[[nn.Module], nn.Module]
 Scaling = Callable[[Plain, float, int], Frequencies]

@@ -16,9 +16,9 @@ from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.views import cost, timeline
-from cutaway.views.drawing import WIDTH, Drawing, Span, cut
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, cut
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Wanted
 
 _QUESTIONS: tuple[Question, ...] = ("slow", "expensive", "wrong")
 

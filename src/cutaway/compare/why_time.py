@@ -15,7 +15,7 @@ from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord, StepRecord
 from cutaway.views.cost import AnswerCost
-from cutaway.views.subject import Subject
+from cutaway.views.parts.subject import Subject
 from cutaway.views.timeline import Timeline
 
 _TRIED = 8  # tokens of a rerun that is timed

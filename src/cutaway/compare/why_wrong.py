@@ -12,7 +12,7 @@ from cutaway.core.layout import Window
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.replay_values import Wanted
+from cutaway.views.parts.replay_values import Wanted
 
 _DOUBT = 0.5  # a token below this probability was no foregone conclusion
 _DRAWS = 4  # other draws of a doubtful span

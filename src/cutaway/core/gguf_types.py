@@ -1,6 +1,6 @@
 """Every tensor type of the GGUF format: its name, values per block and bytes per block.
 
-It says how large a tensor is, not how to unpack it: quantize/gguf.py does that.
+It says how large a tensor is, not how to unpack it: quantize/gguf/gguf_tensors.py does that.
 """
 
 from __future__ import annotations

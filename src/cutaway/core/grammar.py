@@ -1,6 +1,6 @@
 """What an answer's form may be, as plain data: a JSON schema, a regex, choices or a grammar.
 
-Free of torch and of the library that compiles it; sampling/grammar.py does that. It judges what
+Free of torch and of the library that compiles it; sampling/grammars/ does that. It judges what
 can be told from the text alone: type, size and depth.
 """
 

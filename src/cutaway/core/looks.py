@@ -63,7 +63,7 @@ class ViewRequest:
     """A view of an answer that somebody wants to see, or a file of many.
 
     owner:  who had the answer made; nobody else finds it.
-    places: fields of views/query.py.
+    places: fields of views/parts/query.py.
     is_json: whether as JSON instead of the layout of safetensors.
     is_cost: whether what it would take is told instead, as JSON; nothing is computed.
     max_bytes, max_flops: what running the answer again may take.

@@ -14,43 +14,30 @@ from cutaway.engine import memory
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import drafting_of
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
-from cutaway.engine.opened import OpenedModel, folder_of, open_gguf, open_hf
-from cutaway.engine.opening import Opening
-from cutaway.engine.template_of import folder_template, gguf_template
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.template_of import folder_template, gguf_template
+from cutaway.engine.loading.text_side import Opening
+from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
 from cutaway.kernels import capture, hardware
 from cutaway.quantize.schemes import Scheme, scheme_of
-from cutaway.weights.find import Found, find
+from cutaway.weights.find.find import Found, find
 from cutaway.weights.load import check_weights, load_weights
-from cutaway.weights.mxfp4 import Mxfp4Weights
+from cutaway.weights.mxfp4_checkpoint import Mxfp4Weights
 from cutaway.weights.pack import keep_weights, pack_weights
 from cutaway.weights.quantized import QuantizedWeights
 from cutaway.weights.rounded import RoundedWeights
 
 
-def build_engine(
-    model: str | Opening,
-    config: EngineConfig,
-    *,
-    page_secret: bytes | None = None,
-    num_sharing: int = 1,
-) -> Engine:
+def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
     """Find, load and make ready. Fetches a named model that is not here yet.
 
     model: its name, or the model itself where it was found before torch was there.
-    page_secret: as for Engine.   num_sharing: engines that this machine's memory is for.
 
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
     loaded = load_model(find(model) if isinstance(model, str) else model, config)
-    pages = num_pages(loaded, config, num_sharing=num_sharing)
-    return Engine(
-        loaded,
-        config,
-        num_pages=pages,
-        drafting=drafting_of(config),
-        page_secret=page_secret,
-    )
+    pages = num_pages(loaded, config)
+    return Engine(loaded, config, num_pages=pages, drafting=drafting_of(config))
 
 
 def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
@@ -125,8 +112,8 @@ def _precision_of_mode(mode: str, device: torch.device) -> Precision:
     return Precision(torch.float32, torch.float32, keeps_quantized=True)
 
 
-def num_pages(model: LoadedModel, config: EngineConfig, *, num_sharing: int = 1) -> int:
-    """Pages of the cache, the scratch page included. num_sharing: as for build_engine."""
+def num_pages(model: LoadedModel, config: EngineConfig) -> int:
+    """Pages of the cache, the scratch page included."""
     tokens = config.cache_tokens
     if tokens is None:
         dtype = str(model.cache_dtype).removeprefix("torch.")
@@ -136,7 +123,6 @@ def num_pages(model: LoadedModel, config: EngineConfig, *, num_sharing: int = 1)
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
             state_bytes=memory.state_bytes(model.facts.cache_specs, config),
-            num_sharing=num_sharing,
         )
     return 1 + max(1, tokens // config.page_size)
 

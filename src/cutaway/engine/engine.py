@@ -18,22 +18,22 @@ from cutaway.cache.paged import CacheStats, PagedCache
 from cutaway.cache.pool import Pool
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
 from cutaway.core.layout import group_layers
-from cutaway.core.output import Delta, ToldChoice
+from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
-from cutaway.engine.admission import AdmissionQueue
+from cutaway.engine.admission.prerequisites import AdmissionQueue
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
+from cutaway.engine.breaks import Breaks, BrokenOffError
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.door import check_request
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
 from cutaway.engine.draws import draw, score_prompts, take_until_fault
-from cutaway.engine.fingerprints import fingerprints
 from cutaway.engine.follow import Follower
+from cutaway.engine.loading.fingerprints import fingerprints
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.memory import pages_of
-from cutaway.engine.model import LoadedModel
 from cutaway.engine.native import is_recorded
-from cutaway.engine.pace import Pace
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
@@ -41,16 +41,17 @@ from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 from cutaway.host.faults import again, error_of, note
 from cutaway.sampling.accept import accept
-from cutaway.sampling.grammar import GrammarState
+from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.ledger import Ledger
 
 # Prompt tokens in a step of native kernels. More make it longer and no prompt faster: SmolLM2 takes
 # 0.45 ms a token from 64 tokens on, 0.49 with 512 and 0.85 with 2,048 in one step.
 _NATIVE_PROMPT_TOKENS = 128
-# The same of who has most while others come: SmolLM2 on one core takes 50 ms for 128 and 14.5 for
-# 32, where a first token with a cached prefix takes 9. It costs the former 13 % of their speed.
-_NATIVE_SHARED_PROMPT_TOKENS = 32
+# Tokens of who has most in a step while others come, answers included: SmolLM2 on one core takes 50
+# ms for 128 of a prompt and 14.5 for 32, where a first token with a cached prefix takes 9; it costs
+# prompts 13 % of their speed. 64 answers take 75 ms in one step and 79 in two.
+_NATIVE_SHARED_TOKENS = 32
 # How long a step without other work waits for a grammar: no longer than a new request may wait.
 _COMPILE_WAIT = 0.005
 _ENDS = "this answer ends here"
@@ -91,13 +92,8 @@ class Engine:
         drafting: Drafting | None = None,
         sink: Sink | None = None,
         scores_drawn: bool = False,
-        page_secret: bytes | None = None,
     ) -> None:
-        """scores_drawn: see Sampler; a request that asks for logprobs gets them so.
-
-        page_secret: of which keys of pages are made; None draws one. Engines that share it could
-        find one another's pages.
-        """
+        """scores_drawn: see Sampler; a request that asks for logprobs gets them so."""
         self.model = model
         self.config = config
         self.sink = sink
@@ -126,6 +122,7 @@ class Engine:
                 max_tokens_per_step=config.max_tokens_per_step,
                 prefill_chunk=config.prefill_chunk,
                 max_prompt_tokens=_NATIVE_PROMPT_TOKENS if is_recorded(model) else None,
+                shared_tokens=_NATIVE_SHARED_TOKENS if is_recorded(model) else None,
             ),
             self.cache,
         )
@@ -146,13 +143,8 @@ class Engine:
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
-        self._admission = AdmissionQueue(
-            model, self.scheduler, max_length=self.max_length, page_secret=page_secret
-        )
-        self.page_keys = self._admission.page_keys
-        self.tells_draws = False  # whether others may have to go on from what is told here
-        self._rejoining: set[Sequence] = set()  # their last token was told by another engine
-        self.pace = Pace()
+        self._admission = AdmissionQueue(model, self.scheduler, max_length=self.max_length)
+        self.breaks = Breaks()
         self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
         self.follower = Follower(self)
@@ -185,11 +177,9 @@ class Engine:
         """Pages of the cache by state, and what the prefix index gave since the start."""
         return self.cache.stats
 
-    def add(self, request: Request, told: Items[ToldChoice] = ()) -> None:
-        """Queue a request; or go on with some of its choices, which another engine began.
+    def add(self, request: Request) -> None:
+        """Queue a request.
 
-        told: what that one said of each. It is as if they had been preempted here: tokens and text
-        follow from there on, after a delta that tells whether the seam is exact.
         Raises: RequestError when a field does not fit the model; ContextLengthError when prompt
         and answer can never fit; GrammarError when the compiler of grammars is not installed.
         Nothing is queued then. A grammar that cannot be compiled ends the request with a delta.
@@ -197,14 +187,9 @@ class Engine:
         arrived = perf_counter()
         check_request(request, self.model.facts.vocab_size, self.max_length)
         check_draft(request.params.draft, can_roll_back=self._can_roll_back, name=self.model.name)
-        sequences = self._admission.open(request, told)
+        sequences = self._admission.open(request)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
-        for sequence, choice in zip(sequences, told, strict=False):
-            if choice.token_ids:
-                answers[sequence].told = choice
-                for token_id in choice.token_ids[:-1]:
-                    answers[sequence].stream.advance(token_id)  # its text was told
         try:
             self._admission.add(sequences)
         except BaseException:
@@ -213,7 +198,6 @@ class Engine:
                 self.scheduler.finish(sequence)
             raise
         self._answers.update(answers)
-        self._rejoining |= {sequence for sequence in sequences if answers[sequence].told}
         for sequence in sequences:
             if self._drafting is not None:
                 self._drafting.begin(sequence)
@@ -264,7 +248,8 @@ class Engine:
         self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
-        for batch, drawn_for, computed, start in self._computed(self._schedule(), began):
+        scheduled = self._schedule()
+        for batch, drawn_for, computed, start in self._whole(scheduled, began):
             ended = perf_counter()
             self._record(Recorder.note_plan, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
@@ -280,7 +265,6 @@ class Engine:
             )
             if self._drafting is not None and self._drafting.is_asked:
                 self._drafting.learn_time(batch.scheduled, ended - start)
-            self.pace.note(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
         return news
@@ -310,6 +294,15 @@ class Engine:
                     raise
                 self._break(self.scheduler.turn, fault)
 
+    def _whole(self, scheduled: Items[Scheduled], began: float) -> Iterator[Computed]:
+        """What a step gives; nothing where it was broken off, and all of it is planned again."""
+        try:
+            yield from self._computed(scheduled, began)
+        except BrokenOffError:
+            self.breaks.note()
+            for item in scheduled:
+                self.scheduler.complete(item, 0)
+
     def _computed(self, scheduled: Items[Scheduled], began: float) -> Iterator[Computed]:
         """What a step gives: in one part, unless that raises.
 
@@ -319,12 +312,13 @@ class Engine:
         for item in scheduled:
             answer = self._answers[item.sequence]
             answer.started = answer.started or began
+        is_over = self._is_over(scheduled)
         parts = self._apart(scheduled) if self._suspects else [scheduled]
         while parts and (part := parts.pop()):
             try:
-                computed = self._compute(part, began)
-            except torch.AcceleratorError:
-                raise  # the device is lost for everybody
+                computed = self._compute(part, began, is_over if part is scheduled else None)
+            except (torch.AcceleratorError, BrokenOffError):
+                raise  # the device is lost for everybody; or nobody is at fault
             except Exception as fault:
                 if len(part) == 1:
                     self._break(part[0].sequence, fault)
@@ -337,21 +331,28 @@ class Engine:
                 yield computed
             began = perf_counter()
 
-    def _compute(self, scheduled: Items[Scheduled], began: float) -> Computed:
+    def _compute(
+        self, scheduled: Items[Scheduled], began: float, is_over: Callable[[], bool] | None
+    ) -> Computed:
         """The forward and the draws. Where this raises it may be done again, to the same bits."""
         layers, device = self.runner.pool.layers, self.model.device
         runs_ahead = self._ahead is not None
         batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
         if self._ahead is not None:
             # Guesses are verified from what the host knows, so it does not run ahead of them.
-            # At a seam the token that was told follows, whatever the device draws.
-            is_drafted = self._drafting is not None and self._drafting.is_asked
-            self._ahead.is_held = is_drafted or bool(self._rejoining)
+            self._ahead.is_held = self._drafting is not None and self._drafting.is_asked
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
-        logits = self.runner.run(batch)
+        logits = self.runner.run(batch, is_over)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)
+
+    def _is_over(self, scheduled: Items[Scheduled]) -> Callable[[], bool] | None:
+        """What tells whether a step is to be broken off; None where it never is."""
+        if not self._can_roll_back or self._suspects:
+            return None
+        owners = (sequence.owner for sequence in self.scheduler.running)
+        return self.breaks.is_wanted if self.breaks.may_break(scheduled, owners) else None
 
     def _take_back(self, part: Items[Scheduled], fault: Exception) -> None:
         """Begin again, each alone: states may have gone on in the step that raised."""
@@ -384,9 +385,6 @@ class Engine:
         if not emitted:
             self._fail(answer)
             return
-        if answer.told is not None:
-            self._rejoin(item, answer, answer.told, drawn[0])
-            return
         if item.num_drafts:
             # A draft that leads to a bad row is no reason to fail before plain decoding would.
             emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
@@ -416,18 +414,6 @@ class Engine:
             return
         self.scheduler.finish(sequence)
         self._close(answer, delta)
-
-    def _rejoin(self, item: Scheduled, answer: Running, told: ToldChoice, drawn: Sampled) -> None:
-        """Pass the seam behind what another engine told of an answer."""
-        sequence = answer.sequence
-        is_exact = answer.rejoin(told, drawn)
-        answer.first_token = answer.first_token or perf_counter()
-        sequence.token_ids.append(told.token_ids[-1])
-        self._rejoining.discard(sequence)
-        self._record(Recorder.add_told, self.num_steps, sequence, told, is_exact=is_exact)
-        self.scheduler.complete(item, item.count - item.num_drafts)
-        self._admission.release(sequence)
-        self._news.append(answer.delta(seam=is_exact))
 
     def _fail(self, answer: Running) -> None:
         """End a sequence whose logits are not finite; what it stored is zeroed."""
@@ -467,7 +453,6 @@ class Engine:
         self._record(Recorder.close_answer, answer.sequence, last)
         self._news.append(last)
         del self._answers[answer.sequence]
-        self._rejoining.discard(answer.sequence)
         if self._drafting is not None:
             self._drafting.finish(answer.sequence)
 
@@ -528,7 +513,7 @@ class Engine:
                 grammar = made.result()
                 for choice in choices:
                     ignores = choice.request.params.ignore_eos
-                    self._answers[choice].begin_grammar(GrammarState(grammar, may_end=not ignores))
+                    self._answers[choice].grammar = GrammarState(grammar, may_end=not ignores)
                 self.scheduler.add(choices[0])
             except Exception as fault:
                 self._admission.discard(choices[0])
@@ -540,4 +525,4 @@ class Engine:
         stream, ending = self.model.text_stream(params), self.model.end_ids(params)
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
-        return Running(sequence, stream, ending, arrived, ends, tells_draws=self.tells_draws)
+        return Running(sequence, stream, ending, arrived, ends)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Step
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.breaks import BrokenOffError
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.kernels.capture import Tape
 
 
@@ -50,18 +53,28 @@ class NativeSteps:
         self.kernel = "native" if self._tape.is_native else "native and torch"
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of the values of a step."""
+        return self._tape.num_bytes
+
+    @property
     def torch_calls(self) -> tuple[str, ...]:
         """The names of operations that have no native form here, in order."""
         return self._tape.torch_calls
 
-    def run(self, step: Step) -> Tensor:
-        """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run."""
-        self._tape.run(step)
+    def run(self, step: Step, is_over: Callable[[], bool] | None = None) -> Tensor:
+        """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run.
+
+        Raises: BrokenOffError where is_over, which is asked now and then, says so.
+        """
+        if not self._tape.run(step, is_over):
+            raise BrokenOffError
         return self._rows(step.logit_rows.shape[0])
 
-    def run_numbers(self, numbers: Numbers) -> Tensor:
+    def run_numbers(self, numbers: Numbers, is_over: Callable[[], bool] | None = None) -> Tensor:
         """The same of a step without a sink, for which no tensor is made."""
-        self._tape.run_numbers(numbers)
+        if not self._tape.run_numbers(numbers, is_over):
+            raise BrokenOffError
         return self._rows(len(numbers.logit_rows))
 
     def _rows(self, num_rows: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.host.pulse import PULSE
 
@@ -37,23 +37,23 @@ class Runner:
         self._native = native
         self.kernel = "plain"  # what ran the latest step
 
+    @property
+    def num_bytes(self) -> int:
+        """Room that recorded steps hold besides the pages."""
+        return 0 if self._native is None else self._native.num_bytes
+
     def prepare(self) -> None:
         """Do now what would else be done in live traffic: compile and capture."""
         if self._graphs is not None:
             self._graphs.prepare()
 
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch, is_over: Callable[[], bool] | None = None) -> Tensor:
         """What forward gives for the batch's step.
 
         Shapes: [R, V], valid until the next one.
         """
         PULSE.beat()
-        return self.forward(batch.numbers, batch.sink)
-
-    @property
-    def is_invariant(self) -> bool:
-        """Whether a row is the same bits in any company and cut: all of it runs in own kernels."""
-        return self._native is not None and self._native.kernel == "native"
+        return self.forward(batch.numbers, batch.sink, is_over)
 
     @property
     def runs_ahead(self) -> bool:
@@ -73,16 +73,24 @@ class Runner:
         assert self._graphs is not None, "steps are begun ahead where they are captured"
         return self._graphs.run(numbers, token_ids=token_ids)
 
-    def forward(self, numbers: Numbers, sink: Sink | None = None) -> Tensor:
+    def forward(
+        self,
+        numbers: Numbers,
+        sink: Sink | None = None,
+        is_over: Callable[[], bool] | None = None,
+    ) -> Tensor:
         """Logits of the rows that the step wants; keys and values go into the pages.
 
         Shapes: [R, V], valid until the next forward.
+
+        is_over: asked now and then by native steps without a sink.
+        Raises: BrokenOffError where it says so. Some layers' keys and values are written then.
         """
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
-                return self._native.run_numbers(numbers)
-            return self._native.run(self._step(numbers))
+                return self._native.run_numbers(numbers, is_over)
+            return self._native.run(self._step(numbers), is_over)
         return self._forward_with_torch(numbers, sink)
 
     @torch.inference_mode()

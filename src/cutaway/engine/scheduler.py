@@ -23,9 +23,9 @@ from functools import partial
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
+from cutaway.engine.admission.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
+from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.sequence import Sequence
-from cutaway.engine.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
-from cutaway.engine.waiting import WaitingQueue
 from cutaway.host.faults import again
 
 
@@ -38,8 +38,8 @@ class SchedulerConfig:
     prefill_chunk:       of one sequence's prompt in one forward.
     max_prompt_tokens:   of all prompts in one forward; None sets no further bound. A step is not
                          interrupted, so this bounds what a newcomer waits for it.
-    shared_prompt_tokens: the same for prompts of who has most, with several sequences, while others
-                         come now and then: they would wait for a long step each time.
+    shared_tokens:       of who has most, with several sequences, in one forward while others come
+                         now and then: they would wait for a long step each time.
     Raises: ConfigError when one is out of range.
     """
 
@@ -47,7 +47,7 @@ class SchedulerConfig:
     max_tokens_per_step: int
     prefill_chunk: int
     max_prompt_tokens: int | None = None
-    shared_prompt_tokens: int | None = None
+    shared_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_tokens_per_step", "prefill_chunk"):
@@ -332,8 +332,6 @@ class Scheduler:
         plan = _Plan(self.config)
         light, heavy = self._by_load()
         num_prompt = self._plan_light(plan, light)
-        if self.config.shared_prompt_tokens and self._guests.has_room_to_keep(self._running):
-            plan.prompt_budget = min(plan.prompt_budget, self.config.shared_prompt_tokens)
         # Some may have given way to a light owner's newcomer.
         self._plan_heavy(plan, [s for s in heavy if s.tables is not None], num_prompt)
         if not num_prompt:
@@ -373,14 +371,16 @@ class Scheduler:
 
     def _plan_heavy(self, plan: _Plan, heavy: list[Sequence], num_prompt: int) -> None:
         """A token for each answer and a chunk of each prompt; few while a light owner's goes on."""
-        if num_prompt:
-            most = max(LEAST_TOKENS, num_prompt // PROMPT_TOKENS_PER_TOKEN)
+        most = self._most_of_heavy(num_prompt)
+        if most is not None:
             plan.budget = min(plan.budget, most)
-            plan.gives_back = False  # a light owner's tokens are not for these
+            plan.gives_back = not num_prompt  # a light owner's tokens are not for these
             # The oldest moves; of the others those that have waited longest.
             heavy.sort(key=lambda s: (s is not self._running[0], s.last_step))
         decodes, prefills = _split(heavy)
         kept_back = int(prefills[:1] == heavy[:1])  # a token, so that the oldest moves
+        if most is not None and (prefills or self.may_admit):  # answers alone could fill each step
+            kept_back = max(kept_back, plan.budget // 4)
         plan.budget -= kept_back
         for sequence in decodes:
             self._grant(plan, sequence, 1)
@@ -393,6 +393,16 @@ class Scheduler:
         for sequence in prefills:
             self._grant(plan, sequence, plan.chunk(_num_left(sequence)))
         plan.budget += kept_back
+
+    def _most_of_heavy(self, num_prompt: int) -> int | None:
+        """Tokens that who has most may take; None sets no bound.
+
+        num_prompt: what light owners' prompts take of this step.
+        """
+        if num_prompt:
+            return max(LEAST_TOKENS, num_prompt // PROMPT_TOKENS_PER_TOKEN)
+        shared = self.config.shared_tokens
+        return shared if shared and self._guests.has_room_to_keep(self._running) else None
 
     def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
         """Give a running sequence what budget and pages allow; for its first token, preempt."""

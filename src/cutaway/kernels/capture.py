@@ -110,32 +110,39 @@ class Tape:
         return self._program is not None
 
     @property
+    def num_bytes(self) -> int:
+        """Memory of all buffers."""
+        return sum({id(each): each.nbytes for each in self._buffers.values()}.values())
+
+    @property
     def torch_calls(self) -> tuple[str, ...]:
         """The names of what runs in torch, in order."""
         return tuple(part.name for part in self._parts if isinstance(part, _TorchCall))
 
-    def run(self, step: Step) -> None:
-        """Replay for one step; returns when all threads are done.
+    def run(self, step: Step, is_over: Callable[[], bool] | None = None) -> bool:
+        """Replay for one step; returns when all threads are done: whether all was done.
 
         A sink is told what the taps see when they see it, as by the forward itself.
+
+        is_over: asked now and then; the step is broken off where it says so.
         """
         native = NativeStep.of(step)
         if self._program is not None:
-            self._program.run(native)
-            return
+            return _replay(self._program, native, is_over)
         assert step.sink is None or self._keeps, "what a sink reads is kept"
         run = self._begin(step, native)
         with torch.inference_mode():
             for part in self._parts:
-                if isinstance(part, Program):
-                    part.run(native)
-                else:
+                if isinstance(part, _TorchCall):
                     part.run(run)
+                elif not _replay(part, native, is_over):
+                    return False
+        return True
 
-    def run_numbers(self, numbers: Numbers) -> None:
-        """Replay for one step that nobody watches."""
+    def run_numbers(self, numbers: Numbers, is_over: Callable[[], bool] | None = None) -> bool:
+        """Replay for one step that nobody watches; is_over and what it returns as for run."""
         assert self._program is not None, "what runs in torch reads a step's tensors"
-        self._program.run(NativeStep.of_numbers(numbers))
+        return _replay(self._program, NativeStep.of_numbers(numbers), is_over)
 
     def time(self, step: Step) -> dict[str, float]:
         """Replay and give the seconds of each kind of operation."""
@@ -286,6 +293,13 @@ class Tape:
         shape = [self._sizes[symbol] if i == dimension else n for i, n in enumerate(value.shape)]
         whole = buffer.as_strided(shape, value.stride(), buffer.storage_offset() + _start(value))
         return lambda run: whole.narrow(dimension, 0, run.sizes[symbol])
+
+
+def _replay(program: Program, step: NativeStep, is_over: Callable[[], bool] | None) -> bool:
+    if is_over is not None:
+        return program.run_until(step, is_over)
+    program.run(step)
+    return True
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from cutaway.blocks.positions import Frequencies, Yarn
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.models import positions
-from cutaway.models.deepseek import Deepseek, groups_of
-from cutaway.models.experts import ExpertSizes
-from cutaway.models.fields import Fields
-from cutaway.models.latent import LatentSizes
-from cutaway.models.sizes import sizes_from_gguf
+from cutaway.models.parts import rotary_config
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.deepseek import Deepseek, groups_of
+from cutaway.models.parts.expert_layers import ExpertSizes
+from cutaway.models.parts.latent_layers import LatentSizes
+from cutaway.models.parts.sizes import sizes_from_gguf
 
 if TYPE_CHECKING:
     from cutaway.blocks.router import Rule
@@ -92,7 +92,7 @@ def _frequencies(
     metadata: Fields, max_length: int, factors: Mapping[str, tuple[float, ...]]
 ) -> Frequencies:
     size = metadata.integer("rope.dimension_count")
-    made = positions.from_gguf(metadata, head_size=size, max_length=max_length, factors=factors)
+    made = rotary_config.from_gguf(metadata, head_size=size, max_length=max_length, factors=factors)
     # The file does not say mscale: in published models it equals mscale_all_dim, so that the
     # scores' scale has all of it and cosines none.
     return replace(made, attention_factor=1.0) if isinstance(made, Yarn) else made

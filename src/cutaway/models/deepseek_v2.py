@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.models.deepseek import Deepseek, read_deepseek, read_groups
-from cutaway.models.experts import ExpertSizes
-from cutaway.models.fields import Fields
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.deepseek import Deepseek, read_deepseek, read_groups
+from cutaway.models.parts.expert_layers import ExpertSizes
 
 if TYPE_CHECKING:
     from cutaway.blocks.router import Rule

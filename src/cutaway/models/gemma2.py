@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cutaway.models.activations import activation_name
-from cutaway.models.extents import extents_of, layer_kinds, refuse_bidirectional, window_width
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import (
+from cutaway.models.parts.activation_words import activation_name
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.extents import extents_of, layer_kinds, refuse_bidirectional, window_width
+from cutaway.models.parts.grouped_decoder import (
     SANDWICH,
     AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
-from cutaway.models.sizes import sizes_from_hf
+from cutaway.models.parts.sizes import sizes_from_hf
 
 
 def from_hf(config: Fields) -> GroupedDecoder:

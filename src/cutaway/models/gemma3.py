@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cutaway.blocks.positions import Plain
-from cutaway.models import positions
-from cutaway.models.activations import activation_name
-from cutaway.models.extents import (
+from cutaway.models.parts import rotary_config
+from cutaway.models.parts.activation_words import activation_name
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.extents import (
     FULL_LAYER,
     WINDOW_LAYER,
     extents_of,
@@ -17,9 +18,13 @@ from cutaway.models.extents import (
     refuse_bidirectional,
     window_width,
 )
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import SANDWICH, AttentionForm, GroupedDecoder, decoder_from_gguf
-from cutaway.models.sizes import Sizes, sizes_from_hf
+from cutaway.models.parts.grouped_decoder import (
+    SANDWICH,
+    AttentionForm,
+    GroupedDecoder,
+    decoder_from_gguf,
+)
+from cutaway.models.parts.sizes import Sizes, sizes_from_hf
 
 if TYPE_CHECKING:
     from cutaway.blocks.positions import Frequencies
@@ -105,11 +110,11 @@ def _gemma3(
 def _frequencies_from_hf(config: Fields, sizes: Sizes) -> dict[str, Frequencies | None]:
     """Of full layers by rope_theta and its scaling, of windows by rope_local_base_freq."""
     size, length = sizes.head_size, sizes.max_length
-    far = positions.from_hf(
+    far = rotary_config.from_hf(
         config, head_size=size, max_length=length, kind=FULL_LAYER, base=_GLOBAL_BASE
     )
     if config.nested("rope_parameters").has(WINDOW_LAYER):
-        near = positions.from_hf(
+        near = rotary_config.from_hf(
             config, head_size=size, max_length=length, kind=WINDOW_LAYER, base=_LOCAL_BASE
         )
     else:

@@ -11,12 +11,13 @@ from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.layout import CacheSpec, Extent, grouped_cache_spec
 from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
-from cutaway.core.weights import Target
-from cutaway.models import experts, names, positions
-from cutaway.models.activations import activation_name
-from cutaway.models.architecture import Layout
-from cutaway.models.experts import ExpertSizes
-from cutaway.models.extents import (
+from cutaway.core.weight_targets import Target
+from cutaway.models.parts import expert_layers, rotary_config, tensor_names
+from cutaway.models.parts.activation_words import activation_name
+from cutaway.models.parts.architecture import Layout
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.expert_layers import ExpertSizes
+from cutaway.models.parts.extents import (
     FULL_LAYER,
     WINDOW_LAYER,
     extents_of,
@@ -24,9 +25,8 @@ from cutaway.models.extents import (
     refuse_bidirectional,
     window_width,
 )
-from cutaway.models.fields import Fields
-from cutaway.models.names import HF_SANDWICH, Targets, matrix
-from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
+from cutaway.models.parts.sizes import Sizes, facts_of, sizes_from_hf
+from cutaway.models.parts.tensor_names import HF_SANDWICH, Targets, matrix
 
 if TYPE_CHECKING:
     from cutaway.blocks.attention.grouped import GroupedAttention
@@ -165,7 +165,7 @@ class Gemma4:
 
     def build(self) -> Transformer:
         """The model with unset weights."""
-        from cutaway.models.decoder import decoder
+        from cutaway.models.parts.decoder import decoder
 
         sizes = self.sizes
         return decoder(
@@ -259,7 +259,7 @@ class Gemma4:
     def targets(self, layout: Layout) -> Mapping[str, Target]:
         """Where each tensor of a file goes."""
         assert layout == "hf", "only Hugging Face's layout is read"
-        targets = names.end_targets(self.sizes, HF_SANDWICH)
+        targets = tensor_names.end_targets(self.sizes, HF_SANDWICH)
         if self.per_layer_input:
             targets |= _input_targets(self.sizes, self.per_layer_input)
         for layer in range(self.sizes.num_layers):
@@ -269,12 +269,12 @@ class Gemma4:
     def _layer_targets(self, layer: int) -> Targets:
         table, sizes, kind = HF_SANDWICH, self.sizes_of(layer), self.kinds[layer]
         at, to = table["layer"].format(layer), f"blocks.{layer}."
-        widths = dict.fromkeys(names.SANDWICH_NORMS, sizes.width)
+        widths = dict.fromkeys(tensor_names.SANDWICH_NORMS, sizes.width)
         widths |= {"query_norm": sizes.head_size, "key_norm": sizes.head_size}
-        targets = names.norm_targets(table, layer, widths) | names.attention_targets(
+        targets = tensor_names.norm_targets(table, layer, widths) | tensor_names.attention_targets(
             sizes, table, layer, has_bias=self.has_bias, has_output_bias=self.has_bias
         )
-        targets |= names.gated_targets(sizes, table, layer)
+        targets |= tensor_names.gated_targets(sizes, table, layer)
         left_out = _own_names(layer) if self.sources[layer] is not None else ()
         if self._shares(kind):
             left_out = (*left_out, at + table["value"])
@@ -296,7 +296,7 @@ class Gemma4:
             for name in _own_names(layer)
             for kind in ("weight", "bias")
         }
-        return names.optional_names(self.sizes, layout, HF_SANDWICH) | spare
+        return tensor_names.optional_names(self.sizes, layout, HF_SANDWICH) | spare
 
 
 def _own_names(layer: int) -> tuple[str, ...]:
@@ -310,10 +310,10 @@ def _frequencies(
 ) -> dict[str, Frequencies | None]:
     length, size = sizes.max_length, sizes.head_size
     return {
-        FULL_LAYER: positions.from_hf(
+        FULL_LAYER: rotary_config.from_hf(
             config, head_size=full_head_size, max_length=length, kind=FULL_LAYER, base=1e6
         ),
-        WINDOW_LAYER: positions.from_hf(
+        WINDOW_LAYER: rotary_config.from_hf(
             config, head_size=size, max_length=length, kind=WINDOW_LAYER
         ),
     }
@@ -390,7 +390,7 @@ def _beside_experts(targets: Targets, at: str, to: str, sizes: ExpertSizes, widt
     moved |= {f"{at}{n}.weight": Target(f"{to}{own}.weight", (width,)) for n, own in norms.items()}
     count, inner = sizes.num_experts, sizes.inner
     return moved | {
-        **experts.router_targets(f"{at}router.proj", to, sizes, width),
+        **expert_layers.router_targets(f"{at}router.proj", to, sizes, width),
         f"{at}router.scale": Target(f"{to}router.norm.weight", (width,)),
         f"{at}router.per_expert_scale": Target(f"{to}router.rule.factors", (count,)),
         f"{at}experts.gate_up_proj": Target(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
-from cutaway.core.weights import Target
-from cutaway.models import names
-from cutaway.models.activations import activation_name
-from cutaway.models.architecture import Layout
-from cutaway.models.fields import Fields
-from cutaway.models.sizes import Sizes, facts_of, sizes_from_gguf
+from cutaway.core.weight_targets import Target
+from cutaway.models.parts import tensor_names
+from cutaway.models.parts.activation_words import activation_name
+from cutaway.models.parts.architecture import Layout
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.sizes import Sizes, facts_of, sizes_from_gguf
 
 if TYPE_CHECKING:
     from cutaway.blocks.block import Block
@@ -118,7 +118,7 @@ class GPT2:
     def build(self) -> Transformer:
         """The model with unset weights."""
         from cutaway.blocks.embedding import LearnedPositions
-        from cutaway.models.decoder import decoder
+        from cutaway.models.parts.decoder import decoder
 
         return decoder(
             self.sizes,
@@ -160,7 +160,7 @@ class GPT2:
         table = _HF if layout == "hf" else _GGUF
         width, inner = self.sizes.width, self.sizes.inner
         positions = Target("embedding.positions.table.weight", (self.sizes.max_length, width))
-        targets = names.end_targets(self.sizes, table) | {table["positions"]: positions}
+        targets = tensor_names.end_targets(self.sizes, table) | {table["positions"]: positions}
         targets |= _norm_targets(table["norm"], "unembedding.norm", width)
         matrices = (
             ("qkv", "attention.qkv", (3 * width, width)),
@@ -176,7 +176,7 @@ class GPT2:
                 # Its own checkpoints multiply from the left, so they keep matrices transposed.
                 is_transposed = layout == "hf"
                 shape = (columns, rows) if is_transposed else (rows, columns)
-                targets |= names.matrix(
+                targets |= tensor_names.matrix(
                     at + table[name],
                     to + module,
                     0,
@@ -196,7 +196,7 @@ class GPT2:
         return frozenset(({table["head"]} if self.sizes.is_tied else set[str]()) | masks)
 
 
-def _norm_targets(stored: str, module: str, width: int) -> names.Targets:
+def _norm_targets(stored: str, module: str, width: int) -> tensor_names.Targets:
     """Weight and bias, by the stored weight's name."""
     return {
         stored: Target(f"{module}.weight", (width,)),
@@ -206,7 +206,7 @@ def _norm_targets(stored: str, module: str, width: int) -> names.Targets:
 
 _MASKS = ("bias", "masked_bias")
 
-_HF: names.Names = {
+_HF: tensor_names.Names = {
     "table": "transformer.wte.weight",
     "positions": "transformer.wpe.weight",
     "norm": "transformer.ln_f.weight",
@@ -220,8 +220,8 @@ _HF: names.Names = {
     "down": "mlp.c_proj",
 }
 
-_GGUF: names.Names = {
-    **names.GGUF,
+_GGUF: tensor_names.Names = {
+    **tensor_names.GGUF,
     "positions": "position_embd.weight",
     "qkv": "attn_qkv",
 }

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 from cutaway.blocks.positions import Yarn
 from cutaway.core.shapes import Mlp
-from cutaway.core.weights import Target
-from cutaway.models import experts
-from cutaway.models.architecture import Layout
-from cutaway.models.experts import ExpertSizes
-from cutaway.models.extents import extents_of, layer_kinds, window_width
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import (
+from cutaway.core.weight_targets import Target
+from cutaway.models.parts import expert_layers
+from cutaway.models.parts.architecture import Layout
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.expert_layers import ExpertSizes
+from cutaway.models.parts.extents import extents_of, layer_kinds, window_width
+from cutaway.models.parts.grouped_decoder import (
     AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
-from cutaway.models.names import GGUF, HF, Names, Targets
-from cutaway.models.sizes import sizes_from_hf
+from cutaway.models.parts.sizes import sizes_from_hf
+from cutaway.models.parts.tensor_names import GGUF, HF, Names, Targets
 
 if TYPE_CHECKING:
-    from cutaway.blocks.parts import FeedForward
+    from cutaway.blocks.slots import FeedForward
 
 _NAMES: Mapping[Layout, Names] = {
     "hf": {**HF, "sinks": "self_attn.sinks"},
@@ -141,7 +141,7 @@ class ClampedExperts:
         count, inner = self.sizes.num_experts, self.sizes.inner
         stored, module = f"{at}mlp.experts.", f"{to}experts."
         return {
-            **experts.router_targets(f"{at}mlp.router", to, self.sizes, width),
+            **expert_layers.router_targets(f"{at}mlp.router", to, self.sizes, width),
             f"{at}mlp.router.bias": Target(f"{to}router.bias", (count,)),
             f"{stored}gate_up_proj": Target(
                 f"{module}gate_up.weight", (count, width, 2 * inner), is_transposed=True
@@ -160,7 +160,7 @@ class ClampedExperts:
         joined, rows, biases = f"{module}gate_up.weight", (count, inner, width), (count, inner)
         gate, value = (every, slice(0, None, 2)), (every, slice(1, None, 2))
         return {
-            **experts.router_targets(f"{at}ffn_gate_inp", to, self.sizes, width),
+            **expert_layers.router_targets(f"{at}ffn_gate_inp", to, self.sizes, width),
             f"{at}ffn_gate_inp.bias": Target(f"{to}router.bias", (count,)),
             f"{at}ffn_gate_exps.weight": Target(joined, rows, part=gate),
             f"{at}ffn_up_exps.weight": Target(joined, rows, part=value),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import (
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.grouped_decoder import (
     AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,

@@ -5,10 +5,10 @@ In GGUF files it is called llama, without its window.
 
 from __future__ import annotations
 
-from cutaway.models.extents import window_in_all
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import GroupedDecoder, decoder_from_hf
-from cutaway.models.sizes import sizes_from_hf
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.extents import window_in_all
+from cutaway.models.parts.grouped_decoder import GroupedDecoder, decoder_from_hf
+from cutaway.models.parts.sizes import sizes_from_hf
 
 
 def from_hf(config: Fields) -> GroupedDecoder:

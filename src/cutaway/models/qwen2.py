@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cutaway.models.extents import qwen_extents
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import (
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.extents import qwen_extents
+from cutaway.models.parts.grouped_decoder import (
     AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
-from cutaway.models.sizes import sizes_from_hf
+from cutaway.models.parts.sizes import sizes_from_hf
 
 _ATTENTION = AttentionForm(has_bias=True)
 

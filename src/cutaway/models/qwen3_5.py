@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.shapes import DeltaShape, Mlp, ModelShape
-from cutaway.core.weights import Target
-from cutaway.models import delta, names, positions
-from cutaway.models.activations import activation_name
-from cutaway.models.architecture import Layout
-from cutaway.models.delta import FULL_LAYER
-from cutaway.models.experts import ExpertSizes, SharedExperts
-from cutaway.models.fields import Fields
-from cutaway.models.names import HF, Names, Targets, matrix
-from cutaway.models.sizes import Sizes, facts_of, sizes_from_hf
+from cutaway.core.weight_targets import Target
+from cutaway.models.parts import delta_layers, rotary_config, tensor_names
+from cutaway.models.parts.activation_words import activation_name
+from cutaway.models.parts.architecture import Layout
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.delta_layers import FULL_LAYER
+from cutaway.models.parts.expert_layers import ExpertSizes, SharedExperts
+from cutaway.models.parts.sizes import Sizes, facts_of, sizes_from_hf
+from cutaway.models.parts.tensor_names import HF, Names, Targets, matrix
 
 if TYPE_CHECKING:
-    from cutaway.blocks.parts import FeedForward
     from cutaway.blocks.positions import Frequencies
+    from cutaway.blocks.slots import FeedForward
     from cutaway.blocks.transformer import Transformer
 
 
@@ -38,14 +38,14 @@ def from_hf(config: Fields) -> Qwen35:
     experts = _experts(config, gate) if config.has("num_experts") else None
     inner = None if experts is None else experts.sizes.inner
     sizes = sizes_from_hf(config, head_size=256, inner=inner)
-    frequencies = positions.from_hf(
-        config, head_size=delta.turning_size(config, sizes), max_length=sizes.max_length
+    frequencies = rotary_config.from_hf(
+        config, head_size=delta_layers.turning_size(config, sizes), max_length=sizes.max_length
     )
     return Qwen35(
-        sizes=positions.stretched(sizes, frequencies),
-        delta=delta.delta_sizes(config),
+        sizes=rotary_config.stretched(sizes, frequencies),
+        delta=delta_layers.delta_sizes(config),
         experts=experts,
-        kinds=delta.delta_kinds(config, sizes.num_layers),
+        kinds=delta_layers.delta_kinds(config, sizes.num_layers),
         frequencies=frequencies,
         gate=gate,
     )
@@ -73,14 +73,16 @@ class Qwen35:
     @property
     def facts(self) -> ModelFacts:
         """What the engine has to know of the model before it is built."""
-        specs = delta.delta_cache_specs(self.sizes, self.delta, self.kinds)
+        specs = delta_layers.delta_cache_specs(self.sizes, self.delta, self.kinds)
         return facts_of(self.sizes, "qwen3_5", targets=self.targets("hf"), cache_specs=specs)
 
     @property
     def shape(self) -> ModelShape:
         """Everything that sizes follow from, for estimates."""
         mlp = Mlp(inner=self.sizes.inner) if self.experts is None else self.experts.shape
-        return delta.delta_shape("qwen3_5", self.sizes, self.delta, self.kinds, lambda _: mlp)
+        return delta_layers.delta_shape(
+            "qwen3_5", self.sizes, self.delta, self.kinds, lambda _: mlp
+        )
 
     def fitting(self, stored: Collection[str]) -> Qwen35:
         """The same for files that hold these names: newer ones keep experts in stacks."""
@@ -93,7 +95,7 @@ class Qwen35:
         """The model with unset weights."""
         from cutaway.blocks.attention.delta import ByKind
 
-        return delta.build_delta(
+        return delta_layers.build_delta(
             self.sizes,
             self.delta,
             self.kinds,
@@ -113,7 +115,7 @@ class Qwen35:
     def targets(self, layout: Layout) -> Mapping[str, Target]:
         """Where each tensor of a file goes."""
         assert layout == "hf", "only Hugging Face's layout is read"
-        targets = names.end_targets(self.sizes, HF, rest=0.0)
+        targets = tensor_names.end_targets(self.sizes, HF, rest=0.0)
         for layer, kind in enumerate(self.kinds):
             targets |= self._layer_targets(HF, layer, kind)
         return targets
@@ -121,14 +123,14 @@ class Qwen35:
     def _layer_targets(self, table: Names, layer: int, kind: str) -> Targets:
         sizes, at, to = self.sizes, table["layer"].format(layer), f"blocks.{layer}."
         widths = {"attention_norm": sizes.width, "mlp_norm": sizes.width}
-        targets = names.norm_targets(table, layer, widths, rest=0.0)
+        targets = tensor_names.norm_targets(table, layer, widths, rest=0.0)
         if kind == FULL_LAYER:
-            targets |= delta.gated_targets(sizes, table, layer)
+            targets |= delta_layers.gated_targets(sizes, table, layer)
         else:
             own = (f"{at}linear_attn.", f"{to}attention.")
             targets |= _state_targets(self.delta, sizes.width, *own)
         if self.experts is None:
-            return targets | names.gated_targets(sizes, table, layer)
+            return targets | tensor_names.gated_targets(sizes, table, layer)
         return targets | self.experts.targets(f"{at}mlp.", f"{to}mlp.", sizes)
 
     def optional(self, layout: Layout) -> frozenset[str]:
@@ -136,7 +138,7 @@ class Qwen35:
         own = ("fc", "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
         drafting = self._layer_targets({**HF, "layer": "mtp.layers.{}."}, 0, FULL_LAYER)
         spare = {f"mtp.{name}.weight" for name in own} | drafting.keys()
-        return names.optional_names(self.sizes, layout, HF) | spare
+        return tensor_names.optional_names(self.sizes, layout, HF) | spare
 
 
 def _experts(config: Fields, gate: str) -> SharedExperts:
@@ -152,5 +154,5 @@ def _state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
         **matrix(f"{at}in_proj_z", f"{to}reader.joined", 1, (values, width)),
         **matrix(f"{at}in_proj_b", f"{to}reader.rates", 0, (heads, width)),
         **matrix(f"{at}in_proj_a", f"{to}reader.rates", 1, (heads, width)),
-        **delta.state_targets(sizes, width, at, to),
+        **delta_layers.state_targets(sizes, width, at, to),
     }

@@ -9,15 +9,15 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.models.extents import extents_of, layer_kinds, window_width
-from cutaway.models.fields import Fields
-from cutaway.models.grouped import (
+from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.extents import extents_of, layer_kinds, window_width
+from cutaway.models.parts.grouped_decoder import (
     AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
-from cutaway.models.sizes import sizes_from_hf
+from cutaway.models.parts.sizes import sizes_from_hf
 
 _INTERVAL = 4  # every fourth layer has no positions
 

@@ -26,7 +26,7 @@ def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> Checkpoin
     import importlib
 
     from cutaway.core.errors import UnsupportedModelError
-    from cutaway.quantize.settings import Settings
+    from cutaway.quantize.checkpoints.quantization_config import Settings
 
     read = Settings(settings, file=file)
     word = read.text("quant_method")
@@ -37,4 +37,4 @@ def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> Checkpoin
             "Take the model in one of these, or without quantization."
         )
     module, name = entry.split(":")
-    return getattr(importlib.import_module(f"cutaway.quantize.{module}"), name).of(read)
+    return getattr(importlib.import_module(f"cutaway.quantize.checkpoints.{module}"), name).of(read)

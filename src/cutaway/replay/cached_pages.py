@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
-from cutaway.engine.fingerprints import as_bytes
+from cutaway.engine.loading.fingerprints import as_bytes
 from cutaway.replay.replay import Replay
 from cutaway.trace.records import AnswerRecord
 

@@ -19,10 +19,10 @@ from cutaway.replay.inner_values import num_bytes
 from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import Shown, View
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import Shown, View
 
 MOST_TOGETHER = 512 * 2**20  # bytes of inner values that one pass keeps
 

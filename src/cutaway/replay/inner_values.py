@@ -11,7 +11,7 @@ from torch import Tensor
 from cutaway.core.facts import ModelFacts
 from cutaway.core.step import Sink
 from cutaway.replay.plan import ReplayPlan, Run
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 
 # Numbers per position and layer that a tap has; names that are not here have the model's width.
 _WIDTHS: Mapping[str, Callable[[ModelFacts], int]] = {

@@ -15,22 +15,23 @@ from torch import Tensor
 
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import plan_answer
 from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.replay.inner_values import num_bytes, num_runs
 from cutaway.replay.passes import Pass, levels_of
 from cutaway.replay.plan import Level
+from cutaway.replay.recorded_answers import plan_answer
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
 from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.text.messages import Message
+from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.query import Query
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
-from cutaway.views.subject import Build, Subject
-from cutaway.views.view import View
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.subject import Build, Subject
+from cutaway.views.parts.view import View
 
 PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
 
@@ -39,6 +40,7 @@ class Look:
     """One answer of an engine, and what was taken of it so far.
 
     max_bytes, max_flops: bounds of one replay; None is none.
+    spares: recordings that looks into other answers left.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Look:
         encode_seconds: float | None = None,
         max_bytes: int | None = None,
         max_flops: int | None = None,
+        spares: SpareRunners | None = None,
     ) -> None:
+        self._spares = SpareRunners() if spares is None else spares
         self._engine, self._answer = engine, answer
         self._bounds = (max_bytes, max_flops)
         self._taken: list[ReplayValues] = []
@@ -157,13 +161,18 @@ class Look:
     def _replaying(self, group: Sequence[Wanted]) -> Iterator[None]:
         """Run the answer as far as any of the group wants, and keep what each wants of it."""
         first, *others = self._levels()
-        taking = Pass(self._engine, self._answer, group, level=first, chunk=PIECE_TOKENS)
+        taking = self._pass(group, level=first, chunk=PIECE_TOKENS)
         yield from taking.run()
         for level in others if not taking.proof.is_exact else ():
-            taking = Pass(self._engine, self._answer, group, level=level)
+            taking = self._pass(group, level=level)
             yield from taking.run()
         for taken in taking.takes():
             self._keep(taken)
+
+    def _pass(self, group: Sequence[Wanted], *, level: Level, chunk: int | None = None) -> Pass:
+        return Pass(
+            self._engine, self._answer, group, level=level, chunk=chunk, spares=self._spares
+        )
 
     def _levels(self) -> tuple[Level, ...]:
         """In short steps where that gives the same bits, if those of serving were long."""

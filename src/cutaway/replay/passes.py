@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from torch import Tensor
 
 from cutaway.engine.engine import Engine
-from cutaway.replay.answers import replay_answer
 from cutaway.replay.inner_values import Sinks, TapReader, num_runs
 from cutaway.replay.plan import Level
+from cutaway.replay.recorded_answers import replay_answer
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.sampling.checksums import checksums
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 
 # Told each row that was asked for as it comes; it is valid until the call returns.
 SeeRow = Callable[[int, Tensor], None]
@@ -39,6 +40,7 @@ class Pass:
     """A replay that ends where nothing more is wanted.
 
     level, chunk: as for Engine.replay.
+    spares:  recordings of earlier passes.
     passing: indices of the answer's tokens whose rows are told as they come, and not kept.
     """
 
@@ -51,13 +53,19 @@ class Pass:
         level: Level = "shape-faithful",
         chunk: int | None = None,
         passing: Collection[int] = (),
+        spares: SpareRunners | None = None,
     ) -> None:
         size = engine.config.page_size
         self._answer, self._passing = answer, frozenset(passing)
         self._readers = [TapReader(wanted) for wanted in group]
         sinks = Sinks(self._readers, size)
         self._replay = replay_answer(
-            engine, answer, level=level, prefill_chunk=chunk, sink_of=sinks.sink_of
+            engine,
+            answer,
+            level=level,
+            prefill_chunk=chunk,
+            sink_of=sinks.sink_of,
+            spares=spares,
         )
         sinks.plan = plan = self._replay.plan
         told = [*group, Wanted(rows=self._passing)] if passing else group

@@ -18,9 +18,9 @@ from cutaway.core.limits import shown
 from cutaway.core.whole_numbers import whole_number
 from cutaway.trace.file import SavedPlace, SavedView, Values
 from cutaway.trace.tensors import Array
-from cutaway.views.query import Query, query_of
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.query import Query, query_of
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 # A long answer is scrubbed in strides; `all` is for those who want every step.
 USUAL_STEPS = 128

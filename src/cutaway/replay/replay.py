@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import accumulate, pairwise
 
@@ -14,10 +15,17 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
 from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import is_recorded
 from cutaway.engine.runner import runner_of
 from cutaway.replay.plan import ReplayPlan, Run
+from cutaway.replay.spare_runners import (
+    LEAST_PAGES,
+    LEAST_TOKENS,
+    SpareRunner,
+    SpareRunners,
+    rounded,
+)
 from cutaway.trace.records import Origin
 
 # Who sees the taps of a run: a reader, or nobody.
@@ -30,6 +38,7 @@ class Replay:
     sink_of:   who sees the taps of each run.
     intervenes: whether what sinks return takes a value's place. The model then runs as modules,
     which is another arithmetic where native kernels served.
+    spares:    recordings that earlier replays left; this one leaves its own when it ends.
     """
 
     def __init__(
@@ -40,27 +49,40 @@ class Replay:
         config: EngineConfig,
         sink_of: SinkOf | None = None,
         intervenes: bool = False,
+        spares: SpareRunners | None = None,
     ) -> None:
         self.plan = plan
         self._device, self._page_size, self._sink_of = model.device, config.page_size, sink_of
         self._groups = group_layers(model.transformer.cache_specs)
-        self.pool = Pool(
-            self._groups,
-            num_pages=[plan.num_pages] * len(self._groups),
-            page_size=config.page_size,
-            dtype=model.cache_dtype,
-            device=model.device,
-            is_native=is_recorded(model),
-        )
-        self._runner = runner_of(
-            model,
-            self.pool,
-            config=config,
-            max_length=model.facts.max_length,
-            max_tokens=plan.max_tokens,
-            keeps=sink_of is not None,
-            is_plain=intervenes,
-        )
+        keeps, is_spared = sink_of is not None, is_recorded(model) and not intervenes
+        used: SpareRunner | None = None
+        if spares is not None and is_spared:
+            used = spares.take(num_pages=plan.num_pages, max_tokens=plan.max_tokens, keeps=keeps)
+        if used is None:
+            is_rounded = spares is not None and is_spared
+            num_pages = rounded(plan.num_pages, LEAST_PAGES) if is_rounded else plan.num_pages
+            max_tokens = rounded(plan.max_tokens, LEAST_TOKENS) if is_rounded else plan.max_tokens
+            pool = Pool(
+                self._groups,
+                num_pages=[num_pages] * len(self._groups),
+                page_size=config.page_size,
+                dtype=model.cache_dtype,
+                device=model.device,
+                is_native=is_recorded(model),
+            )
+            runner = runner_of(
+                model,
+                pool,
+                config=config,
+                max_length=model.facts.max_length,
+                max_tokens=max_tokens,
+                keeps=keeps,
+                is_plain=intervenes,
+            )
+            used = SpareRunner(pool, runner, num_pages, max_tokens, keeps)
+        self.pool, self._runner = used.pool, used.runner
+        if spares is not None and is_spared:
+            weakref.finalize(self, spares.give_back, used).atexit = False
 
     def steps(self, stop: int | None = None) -> Iterator[tuple[Run, Tensor]]:
         """Each step of the plan, or the first so many, after it was run.

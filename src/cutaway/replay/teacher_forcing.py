@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.engine.engine import Engine
 from cutaway.host.turns import breathe
-from cutaway.replay.answers import replay_answer
+from cutaway.replay.recorded_answers import replay_answer
 from cutaway.replay.replay import SinkOf
 from cutaway.trace.records import AnswerRecord, TokenRecord, TokenRecords
 

@@ -29,15 +29,15 @@ from cutaway.replay.places import (
     places_of,
     queries,
 )
-from cutaway.text.messages import to_dicts
+from cutaway.text.chat_messages import to_dicts
 from cutaway.trace.cost import StepCost, charge, fit_rates
 from cutaway.trace.events import cost_fields, step_event, token_event
 from cutaway.trace.file import SavedView, TraceFile, Values, write
 from cutaway.views import VIEWS, view_of
-from cutaway.views.payload import split
-from cutaway.views.query import Query
-from cutaway.views.subject import Subject
-from cutaway.views.view import Shown, View
+from cutaway.views.parts.payload import split
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import Shown, View
 
 # Settings that are made of words or ids, or that with the model would tell what was drawn.
 _TELLING = ("seed", "stop", "stop_token_ids", "logit_bias", "grammar")

@@ -14,13 +14,13 @@ import torch
 
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
-from cutaway.engine.fingerprints import fingerprints
+from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.host.turns import breathe
 from cutaway.replay.cached_pages import kept_numbers
 from cutaway.replay.plan import Level
 from cutaway.replay.replay import Replay
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.grammar import GrammarState
+from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.records import AnswerRecord
 

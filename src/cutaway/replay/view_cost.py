@@ -54,13 +54,13 @@ class TimePredictor:
 
     def __init__(self) -> None:
         self._ratios = deque([1.0] * LATEST, maxlen=LATEST)
-        self._own: dict[str, deque[float]] = {}
+        self._own: dict[tuple[str, bool], deque[float]] = {}
 
     def seconds(self, cost: ViewCost, view: str = "") -> float:
         """How long a look is expected to take."""
-        own = cost.own_seconds
-        if view in self._own:
-            own = median(self._own[view]) * max(1, cost.own_flops)
+        own, kind = cost.own_seconds, _kind(cost, view)
+        if kind in self._own:
+            own = median(self._own[kind]) * max(1, cost.own_flops)
         return median(self._ratios) * cost.seconds + own
 
     def learn_replay(self, cost: ViewCost, seconds: float) -> None:
@@ -70,8 +70,13 @@ class TimePredictor:
 
     def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
-        own = self._own.setdefault(view, deque(maxlen=LATEST))
+        own = self._own.setdefault(_kind(cost, view), deque(maxlen=LATEST))
         own.append(seconds / max(1, cost.own_flops))
+
+
+def _kind(cost: ViewCost, view: str) -> tuple[str, bool]:
+    """One view has two where a part of it counts no work of its own: seconds are no rate then."""
+    return view, cost.own_flops > 0
 
 
 def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T, float]]:

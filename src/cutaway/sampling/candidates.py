@@ -10,7 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from cutaway.core.request import SamplingParams
-from cutaway.sampling.weights import exponential, weigh
+from cutaway.sampling.integer_weights import exponential, weigh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class SamplerRow:
         before this row are a part of it. May be left out where params has no penalties.
     banned_token_ids: never drawn here (the ends, while the output is below min_tokens); an id
         outside the vocabulary is banned anyway.
-    allowed: one bit per token id, as sampling/grammar.py gives them; None allows all.
+    allowed: one bit per token id, as grammars/grammar_state.py gives them; None allows all.
     num_logprobs: alternatives to report; None reports neither these nor the rank.
     """
 

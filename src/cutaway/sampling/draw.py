@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cutaway.sampling.integer_weights import exact_sum
 from cutaway.sampling.largest import CHUNK, in_chunks, pick_chunk
-from cutaway.sampling.weights import exact_sum
 
 _LOW_32 = 0xFFFFFFFF
 _LOW_16 = 0xFFFF

@@ -12,10 +12,10 @@ from torch import Tensor
 from cutaway.sampling import upload
 from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.draw import draw
+from cutaway.sampling.integer_weights import exact_sum
 from cutaway.sampling.largest import first_largest
 from cutaway.sampling.sampler import stages_of, uniforms
 from cutaway.sampling.threads import one_thread
-from cutaway.sampling.weights import exact_sum
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 from cutaway.sampling import upload
 from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.draw import multiply_fraction
+from cutaway.sampling.integer_weights import exact_sum
 from cutaway.sampling.largest import largest
-from cutaway.sampling.weights import exact_sum
 
 
 class Temperature:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from cutaway.sampling import upload
 from cutaway.sampling.candidates import Candidates
+from cutaway.sampling.integer_weights import log_of_total, total_exponential
 from cutaway.sampling.largest import largest
 from cutaway.sampling.threads import one_thread
-from cutaway.sampling.weights import log_of_total, total_exponential
 
 
 class Score(NamedTuple):

@@ -32,6 +32,8 @@ from cutaway.sampling.bias import Bans, LogitBias
 from cutaway.sampling.candidates import Candidates, SamplerRow, SamplerStage
 from cutaway.sampling.draw import draw
 from cutaway.sampling.filters import MinP, Temperature, TopK, TopP, min_p_floor, top_p_rest
+from cutaway.sampling.grammars.mask import GrammarMask
+from cutaway.sampling.integer_weights import MAX_VOCAB_SIZE
 from cutaway.sampling.largest import first_largest
 from cutaway.sampling.logprobs import (
     BAD_SCORE,
@@ -43,11 +45,9 @@ from cutaway.sampling.logprobs import (
     read_scores,
     rows_at_once,
 )
-from cutaway.sampling.mask import GrammarMask
 from cutaway.sampling.penalties import Penalties
 from cutaway.sampling.threads import one_thread
 from cutaway.sampling.uniform import uniform
-from cutaway.sampling.weights import MAX_VOCAB_SIZE
 
 # vLLM's order. Hugging Face differs only in min_p, which it puts last; llama.cpp cuts before it
 # divides by the temperature and so keeps other sets.

@@ -16,8 +16,8 @@ from cutaway.core.errors import (
 )
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request
-from cutaway.server.context import Context
 from cutaway.server.entry.door import HttpCall
+from cutaway.server.route_context import Context
 
 # Tells of a delta whether its choice is complete, whatever else the model would say.
 Watch = Callable[[Delta], bool]
@@ -38,7 +38,6 @@ class ChoiceOutput:
     stopped_by: str | int | None = None
     usage: Usage = field(default_factory=lambda: Usage(0, 0, 0))
     timings: Timings = field(default_factory=lambda: Timings(0, 0, 0, 0, 0))
-    seam: bool | None = None  # whether it went on in another engine, and to the bit
 
     @property
     def text(self) -> str:
@@ -56,7 +55,6 @@ class ChoiceOutput:
             self.stopped_by = delta.stopped_by
             self.usage = delta.usage or self.usage
             self.timings = delta.timings or self.timings
-            self.seam = delta.seam
 
 
 class Answers:

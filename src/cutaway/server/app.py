@@ -14,16 +14,17 @@ from starlette.responses import Response
 
 from cutaway import __version__
 from cutaway.core.errors import CutawayError
-from cutaway.server import health, models, page, tokens
+from cutaway.server import models, page, tokenizer_routes
 from cutaway.server.anthropic import messages as anthropic
-from cutaway.server.context import Context
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door
-from cutaway.server.errors import HttpError, absent, encoded, fault_of, headers_of
-from cutaway.server.looks import learn, levers, traces, views
+from cutaway.server.error_replies import HttpError, absent, encoded, fault_of, headers_of
+from cutaway.server.looks import learn_routes, lever_routes, traces, views
 from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
 from cutaway.server.openai import responses as openai_responses
+from cutaway.server.route_context import Context
+from cutaway.server.watching import health
 
 # One entry per API, in the order of the documentation.
 ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
@@ -32,10 +33,10 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     openai_responses.router,
     anthropic.router,
     models.router,
-    tokens.router,
+    tokenizer_routes.router,
     views.router,
-    levers.router,
-    learn.router,
+    lever_routes.router,
+    learn_routes.router,
     traces.router,
     health.router,
 )

@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shortened, shown
-from cutaway.server.config import MAX_DEPTH
-from cutaway.server.fields import Body
+from cutaway.server.field_types import Body
+from cutaway.server.server_config import MAX_DEPTH
 
 B = TypeVar("B", bound=Body)
 

@@ -14,13 +14,12 @@ from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.door import check_request
-from cutaway.server.context import Context
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.server.entry.door import HttpCall
+from cutaway.server.route_context import Context
 from cutaway.server.tool_words import told
 from cutaway.server.tools import Tools
 from cutaway.stream.answer import AnswerParser
-from cutaway.stream.events import CallEnd, CallStart, Content, Event, ParsedAnswer, gather
 from cutaway.stream.formats import (
     ReasoningFormat,
     ToolFormat,
@@ -28,8 +27,9 @@ from cutaway.stream.formats import (
     choose_reasoning,
     knows_tools,
 )
+from cutaway.stream.text_events import CallEnd, CallStart, Content, Event, ParsedAnswer, gather
 from cutaway.stream.tool_grammar import Tool, call_grammar
-from cutaway.text.messages import Message
+from cutaway.text.chat_messages import Message
 from cutaway.text.prompt import Prompt, encode
 from cutaway.text.reach import render_open, render_whole
 

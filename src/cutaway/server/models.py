@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from cutaway.server.context import Context
-from cutaway.server.errors import is_anthropic
+from cutaway.server.error_replies import is_anthropic
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
-from cutaway.server.context import Context
+from cutaway.server.route_context import Context
 from cutaway.stream.formats import choose_reasoning
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from starlette.responses import Response
 
-from cutaway.server.fields import Body
+from cutaway.server.field_types import Body
 
 _ERROR = {
     "type": "object",

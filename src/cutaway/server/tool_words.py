@@ -9,7 +9,7 @@ from dataclasses import replace
 from cutaway.server.tools import Tools
 from cutaway.stream.formats import ToolFormat
 from cutaway.stream.tool_grammar import tools_message
-from cutaway.text.messages import Message, Text, ToolCall, ToolResult
+from cutaway.text.chat_messages import Message, Text, ToolCall, ToolResult
 
 
 def told(

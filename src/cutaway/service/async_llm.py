@@ -16,7 +16,7 @@ from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import again, note, refuse
-from cutaway.service import loop
+from cutaway.service import engine_loop
 from cutaway.service.feeds import Feeds
 from cutaway.service.inbox import Inbox
 from cutaway.service.llm import LLM, Generation, Messages, Prompt, generation_of
@@ -42,7 +42,7 @@ class AsyncLLM:
         self._llm = LLM(model, **settings)
         self._view_queue = ViewQueue(self._llm.engine)
         self._feeds = Feeds(self._llm.engine)
-        self._commands: loop.Commands = SimpleQueue()
+        self._commands: engine_loop.Commands = SimpleQueue()
         self._open: dict[str, _Deliver] = {}
         self._waiting: dict[object, Callable[[CutawayError], None]] = {}  # beside answers
         self._lock = threading.Lock()  # between submitting and closing
@@ -108,7 +108,7 @@ class AsyncLLM:
         return await self._once(lambda _, put: ask(put))
 
     async def view(self, asked: ViewRequest) -> bytes:
-        """What a view of an answer gives, as views/frame.py writes it, in a moment without work.
+        """What a view of an answer gives, as views/parts/frame.py writes it, when there is no work.
 
         Raises: ReplayError, RequestError.
         """
@@ -233,7 +233,9 @@ class AsyncLLM:
     def _run(self) -> None:
         ended: BaseException = EngineClosedError("the engine was closed while this answer ran.")
         try:
-            loop.run(self._llm.engine, self._view_queue, self._feeds, self._commands, self._tell)
+            engine_loop.run(
+                self._llm.engine, self._view_queue, self._feeds, self._commands, self._tell
+            )
         except BaseException as fault:
             ended = fault  # nobody may wait for ever, whatever went wrong
             raise
@@ -280,7 +282,7 @@ class AsyncLLM:
         self._view_queue.leave(name)
 
     def _start(self, request: Request, deliver: _Deliver) -> None:
-        error = loop.take_in(self._llm.engine, request)
+        error = engine_loop.take_in(self._llm.engine, request)
         if error is not None:
             with _CLOSED_LOOP:
                 deliver(error)

@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cutaway.core.errors import CutawayError
 from cutaway.core.looks import EventBatch
-from cutaway.core.output import Delta, ToldChoice
-from cutaway.core.request import Request
+from cutaway.core.output import Delta
 from cutaway.engine.config import EngineConfig
 from cutaway.host import garbage
 from cutaway.host.faults import again, error_of, note, refuse
-from cutaway.host.lines import MAX_LINES, Lines, LineStream
+from cutaway.host.line_writer import MAX_LINES, Lines, LineStream
 from cutaway.host.pulse import PULSE
-from cutaway.service.messages import (
+from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Abort,
     Add,
     Command,
-    Continue,
     Count,
     Counted,
     Failed,
@@ -90,27 +88,21 @@ class Child:
             self._say(Unloadable(error))
             self._outbox.close(_LAST_SECONDS)
             return
-        from cutaway.service import loop
+        from cutaway.service import engine_loop
 
         assert self._view_queue and self._feeds, "they come with the engine"
-        loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
+        engine_loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
         with garbage.held_off():
             from cutaway.engine.build import build_engine
-            from cutaway.service.card import card_of, terms_of
+            from cutaway.service.card import cache_tokens_of, card_of
             from cutaway.service.feeds import Feeds
             from cutaway.service.view_queue import ViewQueue
 
-            engine = build_engine(
-                wanted.model,
-                EngineConfig.of(wanted.settings),
-                page_secret=wanted.page_secret,
-                num_sharing=wanted.num_sharing,
-            )
-            engine.tells_draws = wanted.is_member
+            engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
             self._engine, self._view_queue, self._feeds = engine, ViewQueue(engine), Feeds(engine)
-        self._say(Loaded(card_of(engine), terms_of(engine)))
+        self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
         return engine
 
     def _read(self) -> None:
@@ -148,7 +140,20 @@ class Child:
             except Exception as fault:
                 note("a ping was not answered; another comes.", fault)
         else:
-            self._commands.put(lambda: self._obey(told))
+            self._commands.put(self._foretold(told))
+
+    def _foretold(self, told: Command) -> Callable[[], None]:
+        """What obeys a command; the step that runs may be broken off for a request."""
+        if not isinstance(told, Add) or self._engine is None:
+            return lambda: self._obey(told)
+        breaks = self._engine.breaks
+        breaks.come(told.request.sharer)
+
+        def arrive() -> None:
+            breaks.arrive()
+            self._obey(told)
+
+        return arrive
 
     def _answer_ping(self) -> None:
         """Say how far work has come, and let the main thread beat when it next takes a command."""
@@ -176,7 +181,7 @@ class Child:
     def _refuse(self, told: Command, error: CutawayError) -> None:
         """Tell whoever waits for a command, if anybody does, why nothing comes of it."""
         match told:
-            case Add(request) | Continue(request):
+            case Add(request):
                 self._say(Failed(request.request_id, error))
             case Hold(request_id):
                 self._say(Failed(request_id, error))
@@ -188,6 +193,7 @@ class Child:
                 pass
 
     def _do(self, told: Command) -> None:
+        from cutaway.service import engine_loop
         from cutaway.service.card import stats_of
         from cutaway.service.snapshot import snapshot_of
 
@@ -195,9 +201,9 @@ class Child:
         engine = self._engine
         match told:
             case Add(request):
-                self._take_up(engine, request, ())
-            case Continue(request, before):
-                self._take_up(engine, request, before)
+                error = engine_loop.take_in(engine, request)
+                if error is not None:
+                    self._say(Failed(request.request_id, error))
             case Abort(request_id, choice):
                 again(lambda: engine.abort(request_id, choice=choice))
             case Count(number):
@@ -221,13 +227,6 @@ class Child:
                 again(partial(self._view_queue.leave, number))
             case Load() | Ping():
                 pass  # passed on before
-
-    def _take_up(self, engine: Engine, request: Request, told: tuple[ToldChoice, ...]) -> None:
-        from cutaway.service import loop
-
-        error = loop.take_in(engine, request, told)
-        if error is not None:
-            self._say(Failed(request.request_id, error))
 
     def _tell(self, deltas: list[Delta]) -> None:
         if not deltas:

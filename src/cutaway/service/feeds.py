@@ -17,7 +17,7 @@ from cutaway.core.errors import CutawayError, OverloadedError
 from cutaway.core.looks import EventBatch, EventRequest
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
-from cutaway.service.events import Teller
+from cutaway.service.answer_events import Teller
 from cutaway.trace.events import SCHEMA, Event
 from cutaway.trace.ledger import find_recorded
 

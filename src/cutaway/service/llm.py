@@ -15,9 +15,9 @@ from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usag
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.opening import Opening
+from cutaway.engine.loading.text_side import Opening
 from cutaway.service.notebook import block, chips, facts_table
-from cutaway.text.messages import from_dicts
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.prompt import encode
 from cutaway.text.reach import render_whole
 from cutaway.tokens.tokenizer import Tokenizer

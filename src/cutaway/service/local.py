@@ -10,7 +10,7 @@ from cutaway.core.errors import EngineClosedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
-from cutaway.engine.door import check_request
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.service.async_llm import AsyncLLM
 from cutaway.service.bounds import TrafficConfig
 from cutaway.service.card import cache_tokens_of, card_of, stats_of

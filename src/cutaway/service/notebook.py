@@ -24,7 +24,9 @@ def chips(
 
     A lower edge is the wider the likelier the token was, so that it is seen without colour.
     """
-    from cutaway.views.subject import visible  # brings all views, which most processes never need
+    from cutaway.views.parts.subject import (
+        visible,  # brings all views, which most processes never need
+    )
 
     boxes: list[str] = []
     for index, token_id in enumerate(token_ids):

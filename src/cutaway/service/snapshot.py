@@ -12,8 +12,8 @@ import msgspec
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.engine.engine import Engine
 from cutaway.engine.sequence import Sequence
+from cutaway.service.answer_events import groups_of
 from cutaway.service.card import stats_of
-from cutaway.service.events import groups_of
 from cutaway.trace.events import SCHEMA, Event
 from cutaway.trace.records import StepRecord
 

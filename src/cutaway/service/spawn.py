@@ -11,12 +11,12 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from cutaway.host.faults import again, note
-from cutaway.service.messages import (
+from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Command,
     Frames,
@@ -44,18 +44,14 @@ class EngineProcess(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     @classmethod
-    async def start(
-        cls, hear: Callable[[Report], None], *, environment: Mapping[str, str] | None = None
-    ) -> EngineProcess:
-        """A process that waits for its model's name. environment: beside this process's own."""
+    async def start(cls, hear: Callable[[Report], None]) -> EngineProcess:
+        """A process that waits for its model's name."""
         ours, theirs = socket.socketpair()
         with theirs:
             loop = asyncio.get_running_loop()
             _, made = await loop.create_unix_connection(lambda: cls(hear), sock=ours)
             try:
-                made._process = await _spawn(
-                    theirs, environment or {}
-                )  # last, or one may be left behind
+                made._process = await _spawn(theirs)  # last, so that nobody leaves a process behind
             except BaseException:
                 made.cut()
                 raise
@@ -145,7 +141,7 @@ class EngineProcess(asyncio.Protocol):
         self.ended.set()
 
 
-async def _spawn(link: socket.socket, environment: Mapping[str, str]) -> Process:
+async def _spawn(link: socket.socket) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # what lies in the current folder is not imported
@@ -155,6 +151,5 @@ async def _spawn(link: socket.socket, environment: Mapping[str, str]) -> Process
         pass_fds=(link.fileno(),),
         stdin=DEVNULL,
         stdout=2,  # what libraries print is no output of ours
-        env={**os.environ, **environment},
         process_group=0,  # a terminal's Ctrl-C is not for it
     )

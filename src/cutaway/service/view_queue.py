@@ -1,7 +1,7 @@
 """Looks into answers, for moments without other work: one step of a replay at a time.
 
 Answers never wait for a look longer than one step takes; beside answers without end looks have a
-tenth of the time (service/loop.py), and comparisons wait for all looks.
+tenth of the time (service/engine_loop.py), and comparisons wait for all looks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
 from cutaway.host.turns import breathe, in_turns
 from cutaway.replay.look import PIECE_TOKENS, Look
+from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.trace_file import saving_of
 from cutaway.replay.view_cost import TimePredictor, time_steps
 from cutaway.trace.file import encode_trace
 from cutaway.trace.ledger import find_recorded
 from cutaway.views import view_of
-from cutaway.views.frame import SCHEMA, framed, plain
-from cutaway.views.query import query_of
+from cutaway.views.parts.frame import SCHEMA, framed, plain
+from cutaway.views.parts.query import query_of
 
 MOST_WAITING = 64  # a page asks for a handful at a time
 Tell = Callable[[bytes | CutawayError], None]
@@ -46,6 +47,7 @@ class ViewQueue:
         self._jobs: deque[_Job] = deque()
         self._trials = Trials(engine)
         self._time_predictor = TimePredictor()
+        self._spares = SpareRunners()
         self._look: tuple[ViewRequest, Look] | None = (
             None  # the latest: views of one answer share it
         )
@@ -131,7 +133,13 @@ class ViewQueue:
             raise ReplayError(
                 f"answer {shown(asked.request_id)} has not ended yet. Ask when it has."
             )
-        look = Look(self._engine, answer, max_bytes=asked.max_bytes, max_flops=asked.max_flops)
+        look = Look(
+            self._engine,
+            answer,
+            max_bytes=asked.max_bytes,
+            max_flops=asked.max_flops,
+            spares=self._spares,
+        )
         self._look = (asked, look)
         return look
 

@@ -17,7 +17,8 @@ from cutaway.stream.call_body import (
     read_object,
     read_python,
 )
-from cutaway.stream.events import (
+from cutaway.stream.formats import ReasoningFormat, ToolFormat
+from cutaway.stream.text_events import (
     CallArguments,
     CallEnd,
     CallStart,
@@ -26,7 +27,6 @@ from cutaway.stream.events import (
     Reasoning,
     merge_neighbours,
 )
-from cutaway.stream.formats import ReasoningFormat, ToolFormat
 
 _BLANKS = " \t\r\n"
 _LINE = re.compile(r"[ \t]+(\w+)[ \t]*:[ \t]*(.*?)[ \t]*")

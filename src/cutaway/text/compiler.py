@@ -15,7 +15,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, MacroRef
 from jinja2.idtracking import VAR_LOAD_RESOLVE
 
-from cutaway.text.messages import MAX_INT_BITS
+from cutaway.text.chat_messages import MAX_INT_BITS
 
 if TYPE_CHECKING:
     from cutaway.text.sandbox import Sandbox

@@ -14,8 +14,8 @@ from jinja2 import Undefined
 from jinja2.runtime import Context
 
 from cutaway.text import written
+from cutaway.text.chat_messages import MAX_INT_BITS
 from cutaway.text.kinds import is_nested, is_table
-from cutaway.text.messages import MAX_INT_BITS
 
 MAX_TEXT = 4 * 2**20  # characters of any one text, the prompt included
 CHARS_PER_STEP = 128  # copying these costs about what one step of Python does

@@ -15,8 +15,8 @@ from itertools import count
 
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import shown
+from cutaway.text.chat_messages import Message, Part, Text, ToolCall, ToolResult
 from cutaway.text.kinds import is_table
-from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult
 from cutaway.text.meter import BudgetError
 from cutaway.text.prompt import Prompt
 from cutaway.text.template import ChatTemplate

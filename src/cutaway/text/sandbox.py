@@ -20,13 +20,13 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from cutaway.text import operations
+from cutaway.text import template_operations
 from cutaway.text.compiler import Compiler
 from cutaway.text.filling import Formatter
-from cutaway.text.filters import FILTERS, TESTS
 from cutaway.text.kinds import is_nested, is_table
 from cutaway.text.meter import BudgetError, Rendering, meter_of
 from cutaway.text.methods import METHODS, BoundMethod
+from cutaway.text.template_filters import FILTERS, TESTS
 from cutaway.text.written import Written, cut, generated, written
 
 MAX_DATE_FORMAT = 256  # the C library makes up to 256 characters out of each
@@ -44,7 +44,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for one template."""
 
     context_class = Rendering
-    intercepted_binops = frozenset(operations.ARITHMETIC)
+    intercepted_binops = frozenset(template_operations.ARITHMETIC)
 
     def __init__(self, *, now: Callable[[], datetime] = datetime.now) -> None:
         # Constants stay in the code: folding them would run filters without a budget.
@@ -117,13 +117,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return obj(meter, *args, **kwargs)
         owner: object = getattr(obj, "__self__", None)
         if is_nested(owner) and args:  # index, count, get
-            operations.compare_two(meter, "in", args[0], owner)
+            template_operations.compare_two(meter, "in", args[0], owner)
         result: object = super().call(context, obj, *args, **kwargs)
         return meter.items(result) if _is_view(result) else result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """left operator right."""
-        return operations.binary(meter_of(context), operator, left, right)
+        return template_operations.binary(meter_of(context), operator, left, right)
 
     def literal(self, text: str) -> str:
         """Code that gives the text, marked as the template's."""
@@ -131,10 +131,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return f"environment.literals[{len(self.literals) - 1}]"
 
     # What generated code calls beside the methods above.
-    add = staticmethod(operations.add)
-    compare = staticmethod(operations.compare)
-    mapping = staticmethod(operations.mapping)
-    sliced = staticmethod(operations.sliced)
+    add = staticmethod(template_operations.add)
+    compare = staticmethod(template_operations.compare)
+    mapping = staticmethod(template_operations.mapping)
+    sliced = staticmethod(template_operations.sliced)
 
     @staticmethod
     @pass_context
@@ -182,7 +182,7 @@ def _dict(context: Context, pairs: object = (), /, **names: object) -> dict[obje
     meter = meter_of(context)
     entries = pairs.items() if is_table(pairs) else cast("Iterable[tuple[object, object]]", pairs)
     given = [(key, value) for key, value in meter.counted(entries)]
-    return operations.mapping(meter, *given, *names.items())
+    return template_operations.mapping(meter, *given, *names.items())
 
 
 class _Namespace(Namespace):

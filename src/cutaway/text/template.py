@@ -17,8 +17,8 @@ from jinja2 import Template, TemplateSyntaxError
 
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import inside, shortened, shown
+from cutaway.text.chat_messages import ROLES, Json, Message, plain, to_dicts
 from cutaway.text.kinds import is_row, is_table
-from cutaway.text.messages import ROLES, Json, Message, plain, to_dicts
 from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
 from cutaway.text.prompt import Prompt, cut_rendered
 from cutaway.text.sandbox import RefusalError, Sandbox

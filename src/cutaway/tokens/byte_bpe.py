@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from cutaway.tokens.added import AddedToken, AddedTokenFinder
 from cutaway.tokens.merging import NO_MERGE, MergeTable, merge
+from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.piece_cache import PieceCache
 from cutaway.tokens.splitting import Splitter
 from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, Scored
@@ -36,7 +37,7 @@ class Vocabulary:
     token_bytes: Mapping[int, bytes]
     byte_ids: tuple[int | None, ...]
     merges: MergeTable
-    patterns: tuple[str, ...]
+    patterns: tuple[str | OnigurumaPattern, ...]
     added: tuple[AddedToken, ...] = ()
     normal_form: NormalForm | None = None
     whole_pieces: Mapping[bytes, int] = field(default_factory=dict[bytes, int])

@@ -45,7 +45,7 @@ Values = Mapping[str, object]
 class SavedPlace:
     """A view at a further place.
 
-    query:  the fields of views/query.py that led there.
+    query:  the fields of views/parts/query.py that led there.
     values: those that differ from the view's own; their arrays are among the view's.
     is_whole: whether there are no others, as where a view shows another kind of thing.
     """

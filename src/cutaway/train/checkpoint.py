@@ -19,8 +19,8 @@ from torch import Tensor
 
 from cutaway.core.errors import ConfigError
 from cutaway.host.whole_file import remove_stale, whole_folder
-from cutaway.weights.safetensors import SafetensorsWeights
-from cutaway.weights.safetensors_writer import write_safetensors
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_writer import write_safetensors
 
 STATE, OPTIMIZER, MANIFEST = "state.json", "optimizer", "manifest.json"
 _DIGITS = 6

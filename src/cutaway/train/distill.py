@@ -15,16 +15,16 @@ from torch import Tensor
 
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
-from cutaway.engine.template_of import compiled_template, folder_template
-from cutaway.tokens.files import load_folder
-from cutaway.train.config import option
-from cutaway.train.divergences import DIVERGENCES, acceptance, distances
-from cutaway.train.likelihood import in_chunks
-from cutaway.train.losses import Figure, Loss
-from cutaway.train.model_folder import open_model
-from cutaway.train.packing import MicroBatch, UpdatePlan, micro_batches
+from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.data.packing import MicroBatch, UpdatePlan, micro_batches
+from cutaway.train.losses.divergences import DIVERGENCES, acceptance, distances
+from cutaway.train.losses.likelihood import in_chunks
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.model.model_folder import open_model
 from cutaway.train.sft import read_talks
 from cutaway.train.stage import Stage, StageSettings
+from cutaway.train.stage_config import option
 
 
 @dataclass(frozen=True, kw_only=True)

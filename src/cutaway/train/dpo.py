@@ -14,15 +14,15 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.engine.build import device_of
-from cutaway.train.adapted_model import AdapterSettings, with_adapter
-from cutaway.train.config import option
-from cutaway.train.likelihood import likelihood, sums_by_sequence
-from cutaway.train.losses import Figure, Loss
-from cutaway.train.model_folder import open_model
-from cutaway.train.pair_losses import PAIR_LOSSES, PairLogprobs, PairSettings
-from cutaway.train.pairs import PairBatch, Pairs
+from cutaway.train.data.pairs import PairBatch, Pairs
+from cutaway.train.losses.likelihood import likelihood, sums_by_sequence
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.losses.pair_losses import PAIR_LOSSES, PairLogprobs, PairSettings
+from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
+from cutaway.train.model.model_folder import open_model
 from cutaway.train.reward import PairStageSettings, read_both
 from cutaway.train.stage import Stage, set_precision
+from cutaway.train.stage_config import option
 
 # Nats that the chosen answers may lose before somebody is told: both sides are being pushed away.
 MOST_LOST = 5.0

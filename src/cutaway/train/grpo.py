@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutaway.train.advantages import compare_in_groups
-from cutaway.train.config import option
-from cutaway.train.divergences import k3, kl_penalties
-from cutaway.train.likelihood import likelihood
-from cutaway.train.losses import Figure, Loss
-from cutaway.train.policy_losses import (
+from cutaway.train.losses.divergences import k3, kl_penalties
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.losses.policy_losses import (
     GROUP_FORMS,
     Clip,
     GroupForm,
@@ -24,8 +22,10 @@ from cutaway.train.policy_losses import (
     group_surrogate,
     num_clipped,
 )
-from cutaway.train.rounds import Part, Round, RoundFeed, RoundSettings, Sampling
+from cutaway.train.rollouts.advantages import compare_in_groups
+from cutaway.train.rollouts.rounds import Part, Round, RoundFeed, RoundSettings, Sampling
 from cutaway.train.stage import Stage
+from cutaway.train.stage_config import option
 
 
 @dataclass(frozen=True, kw_only=True)

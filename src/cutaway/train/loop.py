@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 
 from cutaway.core.errors import ConfigError, NumericsError
-from cutaway.train.losses import Figure, Loss
+from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.optimizers import Optimizers
 from cutaway.train.schedules import Schedule
 

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
-from cutaway.train.advantages import estimate, explained_variance, token_rewards, whiten
-from cutaway.train.config import option
-from cutaway.train.divergences import k1, k3
-from cutaway.train.likelihood import likelihood
-from cutaway.train.losses import Figure, Loss
-from cutaway.train.model_folder import TrainedModel
-from cutaway.train.policy_losses import Clip, clipped_surrogate, clipped_value, num_clipped
-from cutaway.train.rounds import Part, RoundFeed, RoundSettings, Sampling
+from cutaway.train.losses.divergences import k1, k3
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.losses.policy_losses import Clip, clipped_surrogate, clipped_value, num_clipped
+from cutaway.train.model.model_folder import TrainedModel
+from cutaway.train.model.value_head import ScoringModel, copied, open_scoring, values, with_scores
+from cutaway.train.rollouts.advantages import estimate, explained_variance, token_rewards, whiten
+from cutaway.train.rollouts.rounds import Part, RoundFeed, RoundSettings, Sampling
 from cutaway.train.stage import Stage
-from cutaway.train.value_head import ScoringModel, copied, open_scoring, values, with_scores
+from cutaway.train.stage_config import option
 
 _CRITIC = "critic"
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
-from cutaway.tokens.files import load_folder
+from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train import bits
-from cutaway.train.config import option
-from cutaway.train.examples import read_documents
-from cutaway.train.likelihood import likelihood
-from cutaway.train.losses import Loss, cross_entropy
-from cutaway.train.model_folder import TrainedModel, new_model, open_model
-from cutaway.train.packing import MicroBatch, Scored, UpdatePlan, cut, micro_batches
+from cutaway.train.data.examples import read_documents
+from cutaway.train.data.packing import MicroBatch, Scored, UpdatePlan, cut, micro_batches
+from cutaway.train.losses import bits
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import Loss, cross_entropy
+from cutaway.train.model.model_folder import TrainedModel, new_model, open_model
 from cutaway.train.stage import Stage, StageSettings, check_context
+from cutaway.train.stage_config import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from cutaway.engine.build import device_of
-from cutaway.engine.template_of import compiled_template, folder_template
-from cutaway.tokens.files import load_folder
-from cutaway.train.config import option
-from cutaway.train.losses import Figure, Loss
-from cutaway.train.model_folder import open_model
-from cutaway.train.pair_losses import bradley_terry
-from cutaway.train.pairs import PairBatch, Pairs, read_scored_pairs
+from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.data.pairs import PairBatch, Pairs, read_scored_pairs
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.losses.pair_losses import bradley_terry
+from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.value_head import Scorer, scores, with_scores
 from cutaway.train.stage import Stage, StageSettings
-from cutaway.train.value_head import Scorer, scores, with_scores
+from cutaway.train.stage_config import option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,20 +12,20 @@ import torch
 
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.engine.build import device_of
-from cutaway.engine.template_of import compiled_template, folder_template
-from cutaway.text.messages import to_dicts
+from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.text.chat_messages import to_dicts
 from cutaway.text.template import ChatTemplate
-from cutaway.tokens.files import load_folder
+from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.adapted_model import AdapterSettings, with_adapter
-from cutaway.train.config import option
-from cutaway.train.examples import Conversation, read_conversations
-from cutaway.train.likelihood import likelihood
-from cutaway.train.losses import Loss, cross_entropy
-from cutaway.train.masks import score
-from cutaway.train.model_folder import TrainedModel, open_model
-from cutaway.train.packing import MicroBatch, Scored, UpdatePlan, micro_batches
+from cutaway.train.data.examples import Conversation, read_conversations
+from cutaway.train.data.masks import score
+from cutaway.train.data.packing import MicroBatch, Scored, UpdatePlan, micro_batches
+from cutaway.train.losses.likelihood import likelihood
+from cutaway.train.losses.losses import Loss, cross_entropy
+from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
+from cutaway.train.model.model_folder import TrainedModel, open_model
 from cutaway.train.stage import Stage, StageSettings, check_context
+from cutaway.train.stage_config import option
 
 # For a model that has no template yet: ChatML's turns, and answers marked for whoever trains on.
 CHAT_TEMPLATE = """\

@@ -22,14 +22,15 @@ from torch import nn
 from cutaway.core.errors import ConfigError
 from cutaway.core.version import __version__
 from cutaway.host.whole_file import write_whole
-from cutaway.train import checkpoint, forms
-from cutaway.train.config import option, resolved
+from cutaway.train import checkpoint
 from cutaway.train.loop import Counted, Updated, run
-from cutaway.train.losses import Loss
-from cutaway.train.model_folder import TrainedModel
+from cutaway.train.losses.losses import Loss
+from cutaway.train.model import compute_forms
+from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
 from cutaway.train.record import Record, read_record
 from cutaway.train.schedules import COURSES, Schedule
+from cutaway.train.stage_config import option, resolved
 
 Batch = TypeVar("Batch", bound=Counted)
 
@@ -197,9 +198,9 @@ class Stage(Generic[Batch]):
         transformer = self.model.transformer
         set_precision(transformer, self.settings)
         if self.settings.recompute:
-            forms.recompute_blocks(transformer)
+            compute_forms.recompute_blocks(transformer)
         if self.settings.compile:
-            forms.compile_blocks(transformer)
+            compute_forms.compile_blocks(transformer)
 
     def _save(self, update: int, optimizers: Optimizers) -> None:
         checkpoint.write(
@@ -244,7 +245,7 @@ def set_precision(transformer: nn.Module, settings: StageSettings) -> None:
     if settings.precision == "auto":
         is_half = next(transformer.parameters()).is_cuda
     if is_half:
-        forms.multiply_in(transformer, torch.bfloat16)
+        compute_forms.multiply_in(transformer, torch.bfloat16)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from cutaway.core.errors import ConfigError
 from cutaway.host.whole_file import whole_folder
-from cutaway.tokens.learn import BPELearner
+from cutaway.tokens.files.write_json import tokenizer_config, tokenizer_json
+from cutaway.tokens.learn_vocabulary import BPELearner
 from cutaway.tokens.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2
-from cutaway.tokens.write_json import tokenizer_config, tokenizer_json
-from cutaway.train.config import option
-from cutaway.train.examples import read_documents
+from cutaway.train.data.examples import read_documents
+from cutaway.train.stage_config import option
 
 PATTERNS: Mapping[str, str] = MappingProxyType(
     {"gpt2": GPT2, "cl100k": CL100K, "llama3": LLAMA3, "qwen2": QWEN2, "o200k": O200K}

@@ -29,7 +29,7 @@ from cutaway.views import (
     tokens,
     weights,
 )
-from cutaway.views.view import View
+from cutaway.views.parts.view import View
 
 VIEWS: tuple[View, ...] = (
     characters.VIEW,

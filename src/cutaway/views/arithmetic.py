@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from cutaway.blocks.attention.opened import of_head
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.heads import MIXED, QUERY, layer_of, met, position_of, window_of
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.head_layers import MIXED, QUERY, layer_of, met, position_of, window_of
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 TOLERANCE = 1e-5  # of the largest entry of what was mixed, or what its dtype can tell apart
 MOST_LATER = 32  # keys behind the query that are told; all are masked

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cutaway.core.errors import RequestError
-from cutaway.views import head, head_grid
-from cutaway.views.head import Head
-from cutaway.views.head_grid import HeadGrid
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts import head, head_grid
+from cutaway.views.parts.head import Head
+from cutaway.views.parts.head_grid import HeadGrid
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 
 def wants(subject: Subject, query: Query) -> Wanted:

@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 import regex
 
-from cutaway.views.drawing import WIDTH, Drawing, Span, columns
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject, visible
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, columns
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject, visible
+from cutaway.views.parts.view import View
 
 MAX_CHARACTERS = 512  # one by one in the payload; the counts are of the whole text
 _DRAWN, _NAMED = 96, 12

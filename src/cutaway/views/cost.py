@@ -12,12 +12,12 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.limits import shown
 from cutaway.trace.cost import Rates, StageCost, StepCost, charge, fit_rates
 from cutaway.trace.ledger import part_of
-from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, strip
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 _LANE = WIDTH - 12
 _HOUR = 3600.0

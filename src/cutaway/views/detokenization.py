@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutaway.stream.text import TextPiece
-from cutaway.views.drawing import Drawing, Span, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject, visible
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject, visible
+from cutaway.views.parts.view import View
 
 MAX_ROWS = 256  # tokens one by one in the payload; the counts are of the whole answer
 MAX_TEXT = 600

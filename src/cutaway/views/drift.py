@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
-from cutaway.views.words import num_letters
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.token_words import num_letters
+from cutaway.views.parts.view import View
 
 MAX_APART = 128  # positions between two occurrences: streams of all between them are taken
 _DRAWN, _AROUND, _BAR = 40, 5, 20

@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from cutaway.host.turns import breathe
-from cutaway.views.drawing import Drawing, Span, cut
-from cutaway.views.payload import Array
-from cutaway.views.plane import draw_points, principal
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
-from cutaway.views.words import Equation, equation_of, ids_of_word, num_letters
+from cutaway.views.parts.drawing import Drawing, Span, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.plane import draw_points, principal
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.token_words import Equation, equation_of, ids_of_word, num_letters
+from cutaway.views.parts.view import View
 
 NUM_FIRST = 6
 NUM_BINS = 96

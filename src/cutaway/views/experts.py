@@ -11,12 +11,12 @@ import torch
 from cutaway.blocks.block import Block
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.core.errors import RequestError
-from cutaway.views.drawing import Drawing, Span, cut, strip
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, cut, strip
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 IDS, WEIGHTS = "blocks.experts.ids", "blocks.experts.weights"
 WINDOW = 128  # positions whose experts are told one by one

@@ -15,12 +15,12 @@ from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.core.errors import RequestError
 from cutaway.host.turns import breathe
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 UNITS_AT_ONCE = 256  # whose directions are unpacked between two breaths
 MOST_NUMBERS = 2**19  # logits held at once, about 20 ms of work

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from cutaway.core.errors import GrammarError
 from cutaway.host.turns import breathe
-from cutaway.views.drawing import Drawing, Span, cut, strip
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject, visible
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, cut, strip
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject, visible
+from cutaway.views.parts.view import View
 
 MAX_TEXT = 400
 _DRAWN, _STRIP = 24, 90

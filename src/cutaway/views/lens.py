@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from cutaway.host.turns import breathe
-from cutaway.views.drawing import WIDTH, Drawing, Span, bar, columns, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, columns, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 EVERY = 4  # layers from one to the next; each layer costs as much as all logits of a step
 NUM_POSITIONS = 4  # as many columns stand side by side

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import uniforms
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 SETTINGS = (
     *("temperature", "min_p", "top_k", "top_p"),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from cutaway.host.turns import breathe
 from cutaway.tokens.tokenizer import Merge, Piece, Tokenizer
-from cutaway.views.drawing import WIDTH, Drawing, Span, columns, cut
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject, visible
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, columns, cut
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject, visible
+from cutaway.views.parts.view import View
 
 MAX_PIECES = 8
 MAX_CHARACTERS = 100  # of a piece: every step writes out the whole piece

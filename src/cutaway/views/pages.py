@@ -15,11 +15,11 @@ from cutaway.core.limits import shown
 from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord
-from cutaway.views.drawing import WIDTH, Drawing, Span, bar
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 Origin = Literal["found", "prompt", "answer"]
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from cutaway.blocks.attention.opened import Openable, attention_weights, moved
 from cutaway.blocks.embedding import LearnedPositions
 from cutaway.blocks.positions import Frequencies, Plain, scaling_name
-from cutaway.views.drawing import WIDTH, Drawing, Span, cut
-from cutaway.views.heads import QUERY, block_of, layer_of, met, position_of
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, cut
+from cutaway.views.parts.head_layers import QUERY, block_of, layer_of, met, position_of
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 SHIFTS = (1, 100, 10_000)  # positions further on, at which the same pair is scored again
 DISTANCES = 64

@@ -10,11 +10,11 @@ from typing import cast
 from torch import Tensor
 
 from cutaway.core.errors import RequestError
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 LEVELS = (0.01, 1e-3, 1e-4, 1e-5, 1e-6)
 MOST_PIECES = 32  # of a word that is looked up; each is a row of the whole vocabulary

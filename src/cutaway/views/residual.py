@@ -8,12 +8,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from cutaway.views.drawing import WIDTH, Drawing, Span, bar
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 ATTENTION, MLP = "blocks.attention.update", "blocks.mlp.update"
 

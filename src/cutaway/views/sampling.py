@@ -12,12 +12,12 @@ from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import DrawEffect, outcomes, trace
 from cutaway.sampling.largest import largest
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.query import Query
-from cutaway.views.repetition import SIZES, Repeats, repeats_of, said_again
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.repetition import SIZES, Repeats, repeats_of, said_again
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 _NEUTRAL = SamplingParams()
 # Settings that decide a draw; each strategy starts from neutral ones.

@@ -13,12 +13,12 @@ from cutaway.host.turns import breathe
 from cutaway.sampling.effects import shares
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import Part, StepRecord
-from cutaway.views.drawing import Drawing, Span, bar, cut
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues, Wanted
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar, cut
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 MOST_STEPS = 48  # that are told one by one, around the chosen token
 ACCEPTED, REFUSED, UNUSED = "accepted", "refused", "unused"

@@ -9,11 +9,11 @@ from itertools import groupby, pairwise
 from typing import Literal
 
 from cutaway.text.prompt import Prompt, encode
-from cutaway.views.drawing import Drawing, Span, columns
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject, visible
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, columns
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject, visible
+from cutaway.views.parts.view import View
 
 Writer = Literal["control", "template", "conversation", "prompt"]
 

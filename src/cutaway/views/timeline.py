@@ -11,12 +11,12 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.limits import shown
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord, Part, StepRecord
-from cutaway.views.drawing import WIDTH, Drawing, Span, bar, strip
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, strip
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 _LABEL, _LANES = 10, WIDTH - 12  # columns of a lane's name, and of the lane
 

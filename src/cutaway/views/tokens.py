@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cutaway.host.turns import breathe
-from cutaway.views.drawing import Drawing, Span
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 NUM_COLOURS = 6  # neighbours differ; which colour a token has means nothing
 MOST_TOLD = 32_768  # tokens one by one, a megabyte; of more the last

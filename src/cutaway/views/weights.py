@@ -14,15 +14,15 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.host.turns import breathe
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.dense_stack import Stack
 from cutaway.quantize.packed import Packed
 from cutaway.quantize.scheme import Weight
-from cutaway.quantize.stack import Stack
-from cutaway.views.drawing import Drawing, Span, bar
-from cutaway.views.payload import Array
-from cutaway.views.query import Query
-from cutaway.views.replay_values import ReplayValues
-from cutaway.views.subject import Subject
-from cutaway.views.view import View
+from cutaway.views.parts.drawing import Drawing, Span, bar
+from cutaway.views.parts.payload import Array
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import ReplayValues
+from cutaway.views.parts.subject import Subject
+from cutaway.views.parts.view import View
 
 BINS, SPREAD = 48, 4.0  # the histogram spans so many deviations to either side of the mean
 SIDE = 32  # of the thumbnail

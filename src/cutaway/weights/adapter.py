@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError, ModelFormatError
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.quantize.adapted import Adapted, adapt
 from cutaway.quantize.dense import DenseWeight
-from cutaway.weights.safetensors import SafetensorsWeights
-from cutaway.weights.safetensors_writer import write_safetensors
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_writer import write_safetensors
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _FRONT = "base_model.model."  # what peft puts before a module's own name

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
 from cutaway.weights.source import WeightSource
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split

@@ -10,12 +10,12 @@ from typing import cast
 
 from torch import nn
 
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
 from cutaway.kernels.native import Kind, PackedWeight, WeightStack
+from cutaway.quantize.dense_stack import DenseStack
 from cutaway.quantize.packed import Packed
 from cutaway.quantize.packed_stack import PackedStack
-from cutaway.quantize.stack import DenseStack
 from cutaway.weights.source import WeightSource
 
 

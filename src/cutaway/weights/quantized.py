@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cutaway.core.errors import ModelFormatError
 from cutaway.quantize.scheme import Checkpoint, StoredMatrix
-from cutaway.weights.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors import SafetensorsWeights
 
 _WEIGHT = ".weight"
 

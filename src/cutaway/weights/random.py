@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.quantize.scheme import Quantized
 
 

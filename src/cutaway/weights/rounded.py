@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.weights import Target
+from cutaway.core.weight_targets import Target
 from cutaway.quantize.rounding import rounded
 from cutaway.quantize.scheme import Quantized
 from cutaway.quantize.schemes import Scheme

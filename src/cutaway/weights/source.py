@@ -8,9 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cutaway.host.gguf import GgufFile
-from cutaway.quantize.gguf import PLAIN, check_supported, unpack
-from cutaway.quantize.gguf_packed import BlockMatrix
+from cutaway.host.gguf_file import GgufFile
+from cutaway.quantize.gguf.gguf_packed import BlockMatrix
+from cutaway.quantize.gguf.gguf_tensors import PLAIN, check_supported, unpack
 from cutaway.quantize.scheme import Quantized
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from itertools import count
 
-from cutaway.bench.peers.loop import answers, serve, token_ids
+from cutaway.bench.peers.question_loop import answers, serve, token_ids
 from cutaway.core.request import Request, SamplingParams
 from cutaway.kernels import capture, hardware
 from cutaway.service.llm import LLM

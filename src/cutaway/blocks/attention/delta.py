@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
-from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
+from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import CacheSpec
 from cutaway.core.shapes import DeltaShape
 from cutaway.core.step import Step

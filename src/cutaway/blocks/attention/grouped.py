@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
-from cutaway.blocks.parts import Cosines, HeadsNorm, Norm
 from cutaway.blocks.positions import Frequencies
+from cutaway.blocks.slots import Cosines, HeadsNorm, Norm
 from cutaway.core.layout import FULL, CacheSpec, Extent, grouped_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import (

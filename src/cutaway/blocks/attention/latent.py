@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
-from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies
+from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import Scoring, attention, paged_latent_attention

@@ -13,8 +13,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from cutaway.blocks.parts import Cosines
 from cutaway.blocks.positions import Frequencies, angles
+from cutaway.blocks.slots import Cosines
 from cutaway.kernels.attention import Scoring
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cutaway.cli.repl import tools
-from cutaway.cli.repl.commands import OUTSIDE
-from cutaway.cli.repl.conversation import Conversation
+from cutaway.cli.repl import local_tools
+from cutaway.cli.repl.chat_state import Conversation
+from cutaway.cli.repl.slash_commands import OUTSIDE
 from cutaway.core.output import Delta
 
 IsStopped = Callable[[], bool]
@@ -42,7 +42,7 @@ class _Said:
 
     deltas: list[Delta]
     text: str = ""
-    call: tools.LineCall | None = None
+    call: local_tools.LineCall | None = None
 
 
 def reply(
@@ -53,19 +53,21 @@ def reply(
     An interrupted answer stays as far as it came; where it has no text, its question goes too.
     Raises: the error that ended an answer.
     """
-    for round_ in range(tools.MAX_ROUNDS + 1):
+    for round_ in range(local_tools.MAX_ROUNDS + 1):
         said = _say(conversation, model, screen, is_interrupted)
         if is_interrupted() and not said.text.strip():
             return replace(conversation, turns=conversation.turns[:-1])
         conversation = conversation.said("assistant", said.text)
         if said.call is None or is_interrupted():
             break
-        if round_ == tools.MAX_ROUNDS:
-            screen.outside(f"{OUTSIDE} no more than {tools.MAX_ROUNDS} tool calls per message")
+        if round_ == local_tools.MAX_ROUNDS:
+            screen.outside(
+                f"{OUTSIDE} no more than {local_tools.MAX_ROUNDS} tool calls per message"
+            )
             break
-        result = tools.run_call(said.call)
+        result = local_tools.run_call(said.call)
         screen.outside(f"{OUTSIDE} tool {said.call.name}: {said.call.argument} -> {result}")
-        conversation = conversation.said("user", tools.result_message(said.call, result))
+        conversation = conversation.said("user", local_tools.result_message(said.call, result))
     return conversation
 
 
@@ -73,7 +75,7 @@ def _say(
     conversation: Conversation, model: Model, screen: Screen, is_interrupted: IsStopped
 ) -> _Said:
     said = _Said([])
-    finder = tools.CallFinder()
+    finder = local_tools.CallFinder()
     for delta in model(conversation, lambda: said.call is not None or is_interrupted()):
         said.deltas.append(delta)
         if delta.error is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from cutaway.compare.levers import DRAWS, ENGINES, MODELS, MODULES, RUNS, WORDS, Change
 from cutaway.compare.side import Side
 from cutaway.compare.sides.beside import with_own_pages
-from cutaway.compare.sides.models import change_model
+from cutaway.compare.sides.inputs import change_words
 from cutaway.compare.sides.modules import change_modules
+from cutaway.compare.sides.other_models import change_model
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.compare.sides.runs import change_draw, change_engine, change_run
-from cutaway.compare.sides.words import change_words
 from cutaway.core.errors import ConfigError, RequestError
 
 __all__ = ["Pair", "Source", "pair_of", "with_own_pages"]

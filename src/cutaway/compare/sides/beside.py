@@ -11,7 +11,7 @@ from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import drafting_of
 from cutaway.engine.engine import Engine
-from cutaway.engine.model import LoadedModel
+from cutaway.engine.loading.loaded_model import LoadedModel
 
 
 def second_engine(

@@ -11,7 +11,7 @@ from cutaway.compare.side import Side
 from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
 from cutaway.engine.engine import Engine
-from cutaway.text.messages import Message
+from cutaway.text.chat_messages import Message
 from cutaway.trace.records import AnswerRecord
 
 Of = Literal["model", "draw"]

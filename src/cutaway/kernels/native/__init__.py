@@ -13,7 +13,6 @@ from cutaway.kernels.native.operations import gate, gated, gather, linear, norm,
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
 from cutaway.kernels.native.sample import Choice, Drawn, Sampling
-from cutaway.kernels.native.stack import WeightStack
 from cutaway.kernels.native.structs import (
     MAX_GROUPS,
     MOST_HEAD_SIZE,
@@ -22,6 +21,7 @@ from cutaway.kernels.native.structs import (
     RoutingRule,
 )
 from cutaway.kernels.native.weight import Groups, Kind, PackedWeight
+from cutaway.kernels.native.weight_stack import WeightStack
 
 __all__ = [
     "MAX_GROUPS",

@@ -22,6 +22,8 @@ from cutaway.kernels.native.operation import (
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.structs import Code, Rows
 
+_MOST_KEYS = 2**31  # of a sequence: the library's bound on every size
+
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
@@ -146,9 +148,10 @@ def scoring_struct(scoring: Scoring, num_heads: int) -> structs.ScoringStruct:
     """The form that native operations take, for so many query heads."""
     if scoring.sinks is not None:
         require_vector(scoring.sinks, num_heads)
+    window = min(scoring.window or 0, _MOST_KEYS)  # whoever asks for more sees all
+    num_first = min(scoring.num_first, _MOST_KEYS) if window else 0
     return structs.ScoringStruct(
-        *(scoring.softmax_scale, scoring.cap or 0.0, scoring.window or 0),
-        *(scoring.num_first if scoring.window else 0, address(scoring.sinks)),
+        *(scoring.softmax_scale, scoring.cap or 0.0, window, num_first, address(scoring.sinks))
     )
 
 

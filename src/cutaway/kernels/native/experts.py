@@ -19,8 +19,8 @@ from cutaway.kernels.native.operation import (
     require_vector,
     tensors_of,
 )
-from cutaway.kernels.native.stack import WeightStack
 from cutaway.kernels.native.structs import Activation, Code, RoutingRule, Rows
+from cutaway.kernels.native.weight_stack import WeightStack
 
 
 @dataclass(frozen=True)

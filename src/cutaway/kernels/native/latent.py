@@ -18,8 +18,8 @@ from cutaway.kernels.native.operation import (
     require_spaced,
 )
 from cutaway.kernels.native.pages import PAGE_KINDS
-from cutaway.kernels.native.stack import WeightStack
 from cutaway.kernels.native.structs import Code, Rows
+from cutaway.kernels.native.weight_stack import WeightStack
 
 
 @dataclass(frozen=True, eq=False)

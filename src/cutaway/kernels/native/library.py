@@ -121,6 +121,11 @@ def num_operations() -> int:
     return 0 if count is None else int(count())
 
 
+def runs_parts(opened: ctypes.CDLL) -> bool:
+    """Whether a library can run a part of a program; one that was built before cannot."""
+    return hasattr(opened, "cw_program_run_part")
+
+
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
@@ -147,3 +152,6 @@ def _declare(loaded: ctypes.CDLL) -> None:
         function.restype, function.argtypes = result, arguments
     if hasattr(loaded, "cw_num_operations"):
         loaded.cw_num_operations.restype = integer
+    if runs_parts(loaded):
+        loaded.cw_program_run_part.restype = integer
+        loaded.cw_program_run_part.argtypes = (pointer, step, integer, integer)

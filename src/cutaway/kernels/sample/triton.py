@@ -1,7 +1,7 @@
 """Sampling in Triton: blocks of a row reduced apart, then each row by one program.
 
 All sums are of whole numbers in int64, so the order plays no part. The exponential is that of
-sampling/weights.py, each operation rounded by itself: launches switch fused multiply-add off.
+sampling/integer_weights.py, each operation rounded alone: launches switch fused multiply-add off.
 """
 
 # pyright: basic
@@ -57,7 +57,7 @@ def _whole(x):
 
 @triton.jit
 def _exponential(logits, peak):
-    """e^(logits - peak), as sampling/weights.py has it."""
+    """e^(logits - peak), as sampling/integer_weights.py has it."""
     exponent = tl.maximum((logits - peak) * 1.44269502162933349609375, -64.0)
     # Adding 1.5 * 2^23 leaves no bits below one: half to even, for either sign.
     whole = (exponent + 12582912.0) - 12582912.0

@@ -22,7 +22,6 @@ from cutaway.server.anthropic.messages_input import messages_of, tools_of
 from cutaway.server.anthropic.messages_output import Blocks, content_of, usage_of
 from cutaway.server.body import read
 from cutaway.server.constraints import check_names, schema_grammar
-from cutaway.server.context import Context
 from cutaway.server.conversation import (
     AnswerFormat,
     ChatInput,
@@ -32,16 +31,17 @@ from cutaway.server.conversation import (
     request_of,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.events import EventStream, named, until_gone
-from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
+from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
-from cutaway.server.openai.fields import optional
-from cutaway.server.openai.parts import timings_of
+from cutaway.server.openai.answer_parts import timings_of
+from cutaway.server.openai.openai_fields import optional
 from cutaway.server.reasoning import effort_extras, thinking_extras
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
+from cutaway.server.streaming import EventStream, named, until_gone
 from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.text.chat_messages import Message
 from cutaway.text.kinds import is_row
-from cutaway.text.messages import Message
 
 # The newer one only takes fields away, temperature among them; here they stay, as extras.
 VERSIONS = ("2023-06-01", "2026-10-21")

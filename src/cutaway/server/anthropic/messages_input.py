@@ -11,8 +11,17 @@ from typing import cast
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
+from cutaway.text.chat_messages import (
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    newest,
+    plain,
+    unread,
+)
 from cutaway.text.kinds import is_row
-from cutaway.text.messages import Message, Part, Text, ToolCall, ToolResult, newest, plain, unread
 
 _MODES: Mapping[str, ToolMode] = {
     "auto": "auto",

@@ -9,7 +9,7 @@ import pydantic_core
 
 from cutaway.core.output import Delta, Usage
 from cutaway.server.conversation import AnswerFormat
-from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from cutaway.stream.text_events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 _EMPTY: dict[str, dict[str, Any]] = {
     "text": {"type": "text", "text": ""},

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from cutaway.server.config import MAX_HEADER_BYTES
-from cutaway.server.errors import HttpError, encoded
+from cutaway.server.error_replies import HttpError, encoded
+from cutaway.server.server_config import MAX_HEADER_BYTES
 
 _CLOSED_AT_ONCE = 16  # when descriptors run out: so many newcomers find room
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}

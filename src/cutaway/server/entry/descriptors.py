@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from cutaway.server import log
-from cutaway.server.config import ServerConfig
+from cutaway.server.server_config import ServerConfig
+from cutaway.server.watching import log
 
 MOST_DESCRIPTORS = 65_536  # what the unit file of deploy/ gives as well
 # For what is no connection: files of the model, the engine's process and its next start, logs.

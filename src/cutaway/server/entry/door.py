@@ -17,19 +17,19 @@ from typing import Any
 
 from cutaway.core.limits import shown
 from cutaway.core.whole_numbers import whole_number
-from cutaway.server import log
-from cutaway.server.config import (
+from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
+from cutaway.server.error_replies import HttpError, encoded, fault_of, headers_of
+from cutaway.server.page import is_page
+from cutaway.server.server_config import (
     LOOPBACK_NAMES,
     MAX_HEADER_BYTES,
     MAX_HEADERS,
     ServerConfig,
     host_in_url,
 )
-from cutaway.server.entry.auth import Keys
-from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
-from cutaway.server.errors import HttpError, encoded, fault_of, headers_of
-from cutaway.server.metrics import Metrics
-from cutaway.server.page import is_page
+from cutaway.server.watching import log
+from cutaway.server.watching.metrics import Metrics
 from cutaway.service.shared_bound import SharedBound
 
 Scope = MutableMapping[str, Any]

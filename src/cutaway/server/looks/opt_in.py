@@ -9,9 +9,9 @@ from time import perf_counter
 from typing import Annotated, Any
 
 from cutaway.core.errors import RequestError
-from cutaway.server.context import Context
-from cutaway.server.errors import HttpError
-from cutaway.server.fields import Body, array, given
+from cutaway.server.error_replies import HttpError
+from cutaway.server.field_types import Body, array, given
+from cutaway.server.route_context import Context
 from cutaway.trace.events import SCHEMA
 
 _IDS = array({"type": "integer", "minimum": 0}, minItems=1)

@@ -16,12 +16,12 @@ from starlette.responses import Response
 from cutaway.core.errors import ReplayError, RequestError
 from cutaway.core.limits import LIMITS, shown
 from cutaway.core.looks import EventRequest
-from cutaway.server.context import Context
 from cutaway.server.entry.door import call_of
-from cutaway.server.errors import HttpError
-from cutaway.server.events import EventStream, until_gone
+from cutaway.server.error_replies import HttpError
 from cutaway.server.looks.opt_in import check_on, clock
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
+from cutaway.server.streaming import EventStream, until_gone
 from cutaway.trace.events import SCHEMA
 
 _INTEGER = re.compile(r"-?[0-9]{1,12}")  # int() of a million digits would take its time

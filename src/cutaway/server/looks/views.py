@@ -15,13 +15,13 @@ from cutaway.core.errors import ReplayError, RequestError, TraceFileError
 from cutaway.core.limits import LIMITS, MAX_VIEW_TEXT
 from cutaway.core.looks import FileRequest, ViewRequest
 from cutaway.server.body import read
-from cutaway.server.context import Context
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.errors import HttpError
-from cutaway.server.events import until_gone
-from cutaway.server.fields import Body, Limited
+from cutaway.server.error_replies import HttpError
+from cutaway.server.field_types import Body, Limited
 from cutaway.server.looks.opt_in import check_on
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
+from cutaway.server.streaming import until_gone
 from cutaway.trace.viewer import with_viewer
 
 _FRAME = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

@@ -7,8 +7,8 @@ from typing import Any
 from cutaway.core.output import Delta, FinishReason
 from cutaway.server.answers import ChoiceOutput
 from cutaway.server.conversation import AnswerFormat
-from cutaway.server.openai.parts import ending_of
-from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from cutaway.server.openai.answer_parts import ending_of
+from cutaway.stream.text_events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 
 GREETING = {"role": "assistant", "content": ""}
 

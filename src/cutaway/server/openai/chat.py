@@ -18,7 +18,6 @@ from cutaway.core.request import Request
 from cutaway.server.answers import Answers, gathered, news
 from cutaway.server.body import read
 from cutaway.server.constraints import grammar_of
-from cutaway.server.context import Context
 from cutaway.server.conversation import (
     AnswerFormat,
     ChatInput,
@@ -29,11 +28,17 @@ from cutaway.server.conversation import (
     start_answer,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.events import DONE, EventStream, data, until_gone
-from cutaway.server.fields import Ignored, Limited, Refused, array, given
+from cutaway.server.field_types import Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import ChatOptIn, opened_at, sent_now, wants_times, wants_trace
+from cutaway.server.openai.answer_parts import (
+    chat_logprobs,
+    prompt_logprobs,
+    timings_of,
+    usage_of,
+    usage_so_far,
+)
 from cutaway.server.openai.calls import GREETING, ChatPieces, chat_choice
-from cutaway.server.openai.fields import (
+from cutaway.server.openai.openai_fields import (
     SamplingBody,
     check_streaming,
     counts_on,
@@ -42,19 +47,14 @@ from cutaway.server.openai.fields import (
     optional,
     params_of,
 )
-from cutaway.server.openai.parts import (
-    chat_logprobs,
-    prompt_logprobs,
-    timings_of,
-    usage_of,
-    usage_so_far,
-)
 from cutaway.server.reasoning import EFFORT, effort_extras
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
-from cutaway.server.tokens import token_ids_of
+from cutaway.server.streaming import DONE, EventStream, data, until_gone
+from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
+from cutaway.text.chat_messages import from_dicts
 from cutaway.text.kinds import is_row, is_table
-from cutaway.text.messages import from_dicts
 
 _MESSAGES = array(
     {

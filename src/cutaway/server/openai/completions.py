@@ -19,24 +19,13 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import shown
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.door import check_request
+from cutaway.engine.admission.request_checks import check_request
 from cutaway.server.answers import Answers, ChoiceOutput, gathered, news
 from cutaway.server.body import read
-from cutaway.server.config import MAX_PROMPTS
-from cutaway.server.context import Context
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.events import DONE, EventStream, data, until_gone
-from cutaway.server.fields import Limited, Refused, array, given
+from cutaway.server.field_types import Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
-from cutaway.server.openai.fields import (
-    SamplingBody,
-    check_streaming,
-    counts_on,
-    grammar_field,
-    includes_usage,
-    params_of,
-)
-from cutaway.server.openai.parts import (
+from cutaway.server.openai.answer_parts import (
     Offsets,
     ending_of,
     prompt_logprobs,
@@ -45,8 +34,19 @@ from cutaway.server.openai.parts import (
     usage_of,
     usage_so_far,
 )
+from cutaway.server.openai.openai_fields import (
+    SamplingBody,
+    check_streaming,
+    counts_on,
+    grammar_field,
+    includes_usage,
+    params_of,
+)
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
-from cutaway.server.tokens import token_ids_of
+from cutaway.server.server_config import MAX_PROMPTS
+from cutaway.server.streaming import DONE, EventStream, data, until_gone
+from cutaway.server.tokenizer_routes import token_ids_of
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 

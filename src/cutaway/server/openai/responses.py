@@ -22,18 +22,18 @@ from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.body import read
 from cutaway.server.constraints import check_names
-from cutaway.server.context import Context
 from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.events import EventStream, named, until_gone
-from cutaway.server.fields import Body, Ignored, Limited, Refused, array, given
+from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, given
 from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
-from cutaway.server.openai.fields import optional
-from cutaway.server.openai.parts import timings_of, token_logprobs
+from cutaway.server.openai.answer_parts import timings_of, token_logprobs
+from cutaway.server.openai.openai_fields import optional
 from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
 from cutaway.server.openai.responses_output import Items
 from cutaway.server.reasoning import EFFORT, effort_extras
+from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
+from cutaway.server.streaming import EventStream, named, until_gone
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.text.kinds import is_row
 

@@ -12,8 +12,7 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.limits import shown
 from cutaway.server.constraints import FORM_NAMES, FORMATS, check_names, schema_grammar
 from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
-from cutaway.text.kinds import is_row, is_table
-from cutaway.text.messages import (
+from cutaway.text.chat_messages import (
     Json,
     Message,
     Part,
@@ -24,6 +23,7 @@ from cutaway.text.messages import (
     newest,
     unread,
 )
+from cutaway.text.kinds import is_row, is_table
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")

@@ -10,7 +10,7 @@ import pydantic_core
 
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.server.conversation import AnswerFormat
-from cutaway.stream.events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
+from cutaway.stream.text_events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 from cutaway.text.kinds import is_table
 
 # What each item is called in ids; items of text hold one part.

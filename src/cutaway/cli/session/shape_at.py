@@ -1,0 +1,70 @@
+"""The shape of a model that is on this machine, and its weights where a file has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from cutaway.cli.session.at_hand import at_hand
+from cutaway.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
+from cutaway.core.shapes import ModelShape
+from cutaway.core.weight_types import WeightBytes, weights_of_file
+from cutaway.host import gguf_file
+from cutaway.models.parts.reading import read_config, read_gguf
+
+
+def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, WeightBytes | None]:
+    """Read a config.json, a folder that has one, a GGUF file's header, or a model by its name.
+
+    overrides: fields of config.json to replace, as in "num_key_value_heads=1".
+
+    Fetches nothing. Weights are None where the configuration does not say how they are kept.
+
+    Raises: ModelNotFoundError where there is no such file or the model is not here; ConfigError
+    for an override of a GGUF file, or one that moves no size.
+    """
+    path = Path(name.removeprefix("random:")).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file() and not name.startswith("random:"):
+        found = at_hand(name)
+        if found is None:
+            raise ModelNotFoundError(
+                f"{name} is not here; `cutaway models pull {name}` fetches it."
+            )
+        path = found.path / "config.json" if found.path.is_dir() else found.path
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"{path} is no file; name a config.json, a folder that has one, or a .gguf file."
+        )
+    if path.suffix == ".gguf":
+        if overrides:
+            raise ConfigError(
+                f"override is {overrides[0]!r}, but {path} is a GGUF file and has no config.json."
+            )
+        file = gguf_file.read(path)
+        shape = read_gguf(file).shape
+        return shape, weights_of_file(file.tensors, shape)
+    return _overridden(_object(path), overrides, file=str(path)), None
+
+
+def _overridden(config: Mapping[str, object], overrides: Sequence[str], *, file: str) -> ModelShape:
+    """The shape with fields replaced, one after the other; each must make a difference."""
+    shape = read_config(config, file=file).architecture.shape
+    for count, entry in enumerate(overrides, start=1):
+        given = overrides[:count]
+        before, shape = shape, read_config(config, file=file, overrides=given).architecture.shape
+        if shape == before:
+            raise ConfigError(f"override is {entry!r}, which changes no size of {file}.")
+    return shape
+
+
+def _object(path: Path) -> Mapping[str, object]:
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError("is no JSON.", file=str(path), field="whole file") from error
+    if not isinstance(config, Mapping):
+        raise ModelFormatError("is no JSON object.", file=str(path), field="whole file")
+    return cast("Mapping[str, object]", config)

@@ -1,0 +1,183 @@
+"""Every setting once: its name in flags, environment and files, its default and its help.
+
+Ranges and defaults are those of core/limits.py, EngineConfig and service/bounds.py. Free of
+pydantic, so that help is quick; settings.py reads the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from cutaway.core.limits import INT64_MAX, LIMITS, Limit
+from cutaway.engine.config import EngineConfig
+from cutaway.service.bounds import ProcessConfig, TrafficConfig
+
+SettingKind = Literal["text", "texts", "int", "float", "bool"]
+
+MODEL, ENGINE, SAMPLING, CHAT = "Model", "Engine", "Sampling", "Chat"
+TRAFFIC = "Traffic"  # of servers: what may wait, and how the engine is watched
+
+DEFAULT_MODEL = "smollm2"
+# A plain prompt may never come to an end of its own, and a small model may repeat itself for ever.
+COMPLETE_TOKENS, CHAT_TOKENS = 256, 1024
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. The environment calls it CUTAWAY_ and its name in capitals."""
+
+    name: str
+    kind: SettingKind
+    panel: str
+    help: str
+    default: object = None
+    limit: Limit | None = None  # its entry in core/limits.py, where it has one
+
+    @property
+    def flag(self) -> str:
+        """How the command line writes it."""
+        dashed = "--" + self.name.replace("_", "-")
+        return f"{dashed}/--no-{dashed[2:]}" if self.kind == "bool" else dashed
+
+    @property
+    def variable(self) -> str:
+        """How the environment writes it."""
+        return f"CUTAWAY_{self.name.upper()}"
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, for messages."""
+        if self.limit is not None:
+            return self.limit.describe()
+        words = {"text": "text", "texts": "a string or a list of strings", "int": "an integer"}
+        return words.get(self.kind, "true or false")
+
+
+def _engine(
+    name: str, kind: SettingKind, help_: str, *, panel: str = ENGINE, limit: Limit | None = None
+) -> Key:
+    limit = limit or (_COUNT if kind == "int" else None)
+    return Key(name, kind, panel, help_, _ENGINE_DEFAULTS[name], limit)
+
+
+def _sampling(name: str, help_: str | None = None) -> Key:
+    limit = LIMITS[name]
+    meaning = help_ or limit.meaning
+    return Key(name, limit.kind, SAMPLING, f"{meaning}; {_shown(limit)}", limit.default, limit)
+
+
+def _shown(limit: Limit) -> str:
+    """A range for help: bounds that only a machine could reach are left out."""
+    default = "" if limit.default is None else f"; default {limit.default}"
+    if limit.kind == "bool":
+        return f"default {str(limit.default).lower()}"
+    if limit.most >= 2**31 - 1:
+        noun = "an integer" if limit.kind == "int" else "a number"
+        return (
+            noun + (f" of at least {limit.least:.0f}" if limit.least > -(2**31) else "") + default
+        )
+    return limit.describe() + default
+
+
+def _bound(name: str, help_: str, limit: Limit) -> Key:
+    return Key(name, limit.kind, TRAFFIC, help_, _BOUNDS[name], limit)
+
+
+_COUNT = Limit("int", None, 1, INT64_MAX)  # what the engine's integers have in common
+_COUNT_OR_NONE = Limit("int", None, 0, INT64_MAX)
+_SECONDS = Limit("float", None, 0, 10**9, least_open=True)
+_BOUNDS: Mapping[str, object] = {
+    each.name: each.default for owner in (TrafficConfig, ProcessConfig) for each in fields(owner)
+}
+_ENGINE_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(EngineConfig)}
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "model",
+        "text",
+        MODEL,
+        "a name, a .gguf file, a Hugging Face folder or hub id, or random:PATH/config.json; "
+        f"default {DEFAULT_MODEL}",
+        DEFAULT_MODEL,
+    ),
+    Key(
+        "accept_license",
+        "bool",
+        MODEL,
+        "accept the terms of a model that has some and is not here; they are shown without it",
+        False,
+    ),
+    _engine("dtype", "text", "auto, float32, float64, bfloat16 or float16", panel=MODEL),
+    _engine(
+        "kv_dtype",
+        "text",
+        "what the cache keeps: auto, float32, float16, bfloat16, int8 or float8_e4m3fn",
+        panel=MODEL,
+    ),
+    _engine(
+        "override",
+        "texts",
+        "replace a field of config.json, as in sliding_window=128; may be given several times",
+        panel=MODEL,
+    ),
+    _engine(
+        "quant",
+        "text",
+        "round weights at load: int8, int4 or fp8, also as in int4-g64 or int4-sym-g128",
+        panel=MODEL,
+    ),
+    _engine("device", "text", "auto, cpu, cuda or cuda:N", panel=MODEL),
+    _engine("cache_tokens", "int", "tokens that the cache holds, as in 32K; what memory allows"),
+    _engine("page_size", "int", "tokens per page of the cache, a power of two from 8 to 256"),
+    _engine("prefix_cache", "bool", "find equal beginnings of prompts in the cache"),
+    _engine("max_sequences", "int", "answers that run at once"),
+    _engine("max_tokens_per_step", "int", "tokens computed in one step, over all answers"),
+    _engine("prefill_chunk", "int", "tokens of one prompt in one step"),
+    _engine(
+        "ledger_bytes",
+        "int",
+        "memory for the record of recent answers; 0 records nothing",
+        limit=_COUNT_OR_NONE,
+    ),
+    _engine("graphs", "bool", "capture decode steps on a GPU"),
+    _engine("draft", "text", "off, or ngram: guess tokens from what was said, then verify"),
+    _sampling("temperature"),
+    _sampling("top_k"),
+    _sampling("top_p"),
+    _sampling("min_p"),
+    _sampling("repetition_penalty", "divides the logits of tokens in prompt and output"),
+    _sampling("presence_penalty"),
+    _sampling("frequency_penalty"),
+    _sampling("seed"),
+    _sampling(
+        "max_tokens",
+        f"most tokens of the answer; default {COMPLETE_TOKENS} in complete, {CHAT_TOKENS} in chat",
+    ),
+    _sampling("min_tokens"),
+    _sampling("ignore_eos", "go on when the model ends its answer"),
+    Key("stop", "texts", SAMPLING, "end before this string; may be given up to 16 times", ()),
+    _bound("max_waiting", "answers that may wait; default: 4 for each of max_sequences", _COUNT),
+    _bound(
+        "max_waiting_tokens",
+        "tokens of prompts that may wait; default: 8 times what the cache holds",
+        _COUNT,
+    ),
+    _bound("hang_seconds", "without a sign of work; then nothing is taken in", _SECONDS),
+    _bound("stall_seconds", "without one; then the engine is started again", _SECONDS),
+    _bound("load_seconds", "longest time to load the model", _SECONDS),
+    _bound("restart_seconds", "longest pause between starts of the engine that fail", _SECONDS),
+    _bound(
+        "max_restarts",
+        "starts in a row without an answer until the server ends; default: it tries for ever",
+        _COUNT_OR_NONE,
+    ),
+    Key("system", "text", CHAT, "the system message; default: what the model's template brings"),
+)
+
+BY_NAME: Mapping[str, Key] = {key.name: key for key in KEYS}
+ENGINE_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.name in _ENGINE_DEFAULTS)
+TRAFFIC_NAMES: tuple[str, ...] = tuple(each.name for each in fields(TrafficConfig))
+PROCESS_NAMES: tuple[str, ...] = tuple(each.name for each in fields(ProcessConfig))
+SAMPLING_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.panel == SAMPLING)

@@ -1,1 +1,0 @@
-"""Many engines behind one service: who answers, and what happens when one of them ends."""

@@ -1,0 +1,1 @@
+"""What architectures share: configurations read field by field, and descriptions of layers."""

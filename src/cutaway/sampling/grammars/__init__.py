@@ -1,0 +1,1 @@
+"""Grammars: compiled in threads and on trial, an answer's state in one, and its mask."""

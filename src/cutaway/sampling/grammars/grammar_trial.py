@@ -1,0 +1,169 @@
+"""Compiles grammars on trial in a process of its own, which may hang or crash in our stead.
+
+The compiler's limits do not bound everything: an intersection of thirty regexes runs for minutes
+and a chain of 1,300 references overflows the stack. As a program (`python -m`) this module is that
+process: it reads one JSON array [kind, text] a line and answers one JSON string, the complaint.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import cast
+
+from cutaway.core.errors import GrammarError
+from cutaway.core.grammar import Grammar
+from cutaway.sampling.grammars.grammar_text import compiler_limits, compiler_text, refusal
+
+SECONDS = 1.0  # of computing; the largest grammars that people write take a fifth of a second
+# By the clock: on a machine that is busy, what computes for a moment may take long.
+_START_SECONDS = 60.0  # to import the compiler
+_ANSWER_SECONDS = 30.0
+_MAX_BYTES = 2**30  # of the process's memory
+_STACK_BYTES = 4 * 2**20  # half of what a thread has that compiles in earnest, or less
+_HAS_TIMERS = hasattr(signal, "setitimer")  # where not, the clock has to do
+
+
+class TrialCompiler:
+    """One process, started at the first trial and again after it was lost. Not thread-safe."""
+
+    def __init__(self, *, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: SimpleQueue[str] = SimpleQueue()
+
+    def check(self, grammar: Grammar) -> None:
+        """Raise GrammarError when the grammar is at fault, or costs too much to compile."""
+        process = self._process or self._start()
+        assert process.stdin is not None, "the process was started with a pipe"
+        try:
+            process.stdin.write(json.dumps([grammar.kind, grammar.text]) + "\n")
+            process.stdin.flush()
+            answer = self._answers.get(timeout=_ANSWER_SECONDS if _HAS_TIMERS else self._seconds)
+        except (Empty, BrokenPipeError):
+            answer = ""
+        if not answer:
+            self.close()
+            raise GrammarError(
+                f"grammar is too complex: it was not compiled within {self._seconds:g} seconds "
+                "and a bounded memory. Use fewer patterns, references and repetitions."
+            )
+        error = json.loads(answer)
+        if error:
+            raise GrammarError(f"grammar cannot be compiled: {error}")
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None, "the process was started with a pipe"
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+    def _start(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(self._seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            cwd=Path(__file__).parents[3],
+        )
+        self._process, self._answers = process, SimpleQueue()
+        threading.Thread(
+            target=_read, args=(process, self._answers), name="cutaway-grammar-trial", daemon=True
+        ).start()
+        with suppress(Empty):
+            self._answers.get(timeout=_START_SECONDS)  # it says when it is ready
+        return process
+
+
+def _read(process: subprocess.Popen[str], answers: SimpleQueue[str]) -> None:
+    """Hand on every line, and an empty one at the end."""
+    assert process.stdout is not None, "the process was started with a pipe"
+    with process.stdout as lines:
+        for line in lines:
+            answers.put(line)
+    answers.put("")
+
+
+# Everything below runs in the process.
+
+
+class ByteVocabulary:
+    """The smallest vocabulary: each byte is a token, and 256 ends. llguidance reads these names."""
+
+    is_tokenizer_wrapper = True
+    eos_token_id = 256
+    bos_token_id = None
+    special_token_ids = (256,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+
+    def __call__(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def complaint(grammar: Grammar) -> str:
+    """What is wrong with a grammar; empty when nothing is."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    tokenizer = LLTokenizer(cast("str", ByteVocabulary()), n_vocab=257, eos_token=[256], slices=[])
+    try:
+        text = compiler_text(grammar)
+    except ValueError as error:
+        return refusal(str(error))
+    matcher = LLMatcher(tokenizer, text, log_level=0, limits=compiler_limits())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        return refusal(matcher.get_error())
+    if grammar.kind.startswith("json") and matcher.is_accepting():
+        return "the schema refers to nothing but itself, so the empty text would be valid."
+    return ""
+
+
+def _serve(seconds: float) -> None:
+    _bound_memory()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        kind, text = json.loads(line)
+        with _bounded_time(seconds):
+            said = complaint(Grammar(kind, text))
+        print(json.dumps(said), flush=True)
+
+
+@contextmanager
+def _bounded_time(seconds: float) -> Generator[None]:
+    """Who computes for longer is ended by a signal that nobody handles, wherever it is."""
+    if not _HAS_TIMERS:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _bound_memory() -> None:
+    try:
+        import resource
+    except ImportError:
+        return  # where there are no such bounds
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    threading.stack_size(_STACK_BYTES)
+    server = threading.Thread(target=_serve, args=(float(sys.argv[1]),), daemon=True)
+    server.start()
+    server.join()

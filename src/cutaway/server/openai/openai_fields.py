@@ -1,0 +1,152 @@
+"""Fields that OpenAI's chat and completions share, and how they become sampling parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cutaway.core import limits
+from cutaway.core.errors import RequestError
+from cutaway.core.request import DRAFTS, SamplingParams
+from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
+from cutaway.server.field_types import Body, Ignored, Limited, array, bias_of, given, wholes
+from cutaway.server.route_context import Context
+
+_STOP = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        array({"type": "string", "minLength": 1}, maxItems=limits.MAX_STOP_STRINGS),
+        {"type": "null"},
+    ],
+    "description": f"the answer ends before any of these; at most {limits.MAX_STOP_BYTES} bytes",
+}
+_TOKEN_IDS = array({"type": "integer", "minimum": 0}, maxItems=limits.MAX_STOP_TOKENS)
+_BIAS = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    "maxProperties": limits.MAX_LOGIT_BIAS,
+    "description": "token ids, and what is added to their logits",
+}
+_FORMAT = {"type": "object", "properties": {"type": {"enum": list(FORMATS)}}}
+_DRAFT = {
+    "type": "string",
+    "enum": list(DRAFTS),
+    "description": "where guesses come from that are verified beside the answer's tokens; they "
+    "change its time alone",
+}
+_STRUCTURED: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {} for name in STRUCTURES},
+    "minProperties": 1,
+    "maxProperties": 1,
+}
+
+
+def optional(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+class StreamOptions(Body):
+    """What a stream holds beside the answer.
+
+    continuous_usage_stats: token counts so far in every event, as vLLM has it.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Ignored = None  # nothing is padded here
+
+
+class SamplingBody(Body):
+    """How the answer is drawn and when it ends."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float | None, Limited("temperature")] = None
+    top_p: Annotated[float | None, Limited("top_p")] = None
+    top_k: Annotated[int | None, Limited("top_k")] = None
+    min_p: Annotated[float | None, Limited("min_p")] = None
+    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
+    presence_penalty: Annotated[float | None, Limited("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, Limited("frequency_penalty")] = None
+    logit_bias: Annotated[object, given(optional(_BIAS))] = None
+    seed: Annotated[int | None, Limited("seed")] = None
+    n: Annotated[int | None, Limited("n")] = None
+    max_tokens: Annotated[int | None, Limited("max_tokens")] = None
+    min_tokens: Annotated[int | None, Limited("min_tokens")] = None
+    stop: Annotated[object, given(_STOP)] = None
+    stop_token_ids: Annotated[object, given(optional(_TOKEN_IDS))] = None
+    ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
+    timeout: Annotated[float | None, Limited("timeout")] = None
+    include_stop_str_in_output: Annotated[bool | None, Limited("include_stop")] = None
+    skip_special_tokens: Annotated[bool | None, Limited("skip_special_tokens")] = None
+    prompt_logprobs: Annotated[int | None, Limited("prompt_logprobs")] = None
+    response_format: Annotated[object, given(optional(_FORMAT))] = None
+    structured_outputs: Annotated[object, given(optional(_STRUCTURED))] = None
+    draft: Annotated[object, given(optional(_DRAFT))] = None
+    user: Ignored = None
+    metadata: Ignored = None
+    service_tier: Ignored = None
+
+
+# Fields that are called as in SamplingParams; the others have a line of their own below.
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
+    *("ignore_eos", "skip_special_tokens", "prompt_logprobs", "draft"),
+)
+
+
+def params_of(body: SamplingBody, context: Context, **more: Any) -> SamplingParams:
+    """Sampling parameters: what is given, else what the model recommends, else the defaults.
+
+    more: parameters that an API writes in its own way; None counts as not given.
+
+    Raises: RequestError naming the field.
+    """
+    asked: dict[str, Any] = {name: getattr(body, name) for name in _SAME}
+    asked["stop_token_ids"] = wholes(body.stop_token_ids)
+    asked["logit_bias"] = bias_of(body.logit_bias)
+    asked["include_stop"] = body.include_stop_str_in_output
+    if "grammar" not in more:
+        asked["grammar"] = grammar_of(body.response_format, body.structured_outputs)
+    asked.update(more)
+    return context.sampling_params(asked)
+
+
+def check_streaming(body: SamplingBody) -> None:
+    """Raise RequestError for what fits no stream, or a stream alone."""
+    if body.stream_options is not None and not body.stream:
+        raise RequestError(
+            "stream_options is given without stream; send stream: true, or leave it out.",
+            param="stream_options",
+        )
+
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        raise RequestError(
+            "stream_options.continuous_usage_stats is true without include_usage; send "
+            "include_usage: true as well.",
+            param="stream_options.continuous_usage_stats",
+        )
+
+
+def grammar_field(body: SamplingBody) -> str | None:
+    """The field that asks for a form of the answer; errors of the form name it."""
+    if body.structured_outputs is not None:
+        return "structured_outputs"
+    return None if body.response_format is None else "response_format"
+
+
+def includes_usage(body: SamplingBody) -> bool:
+    """Whether a stream ends with its token counts."""
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+def counts_on(body: SamplingBody) -> bool:
+    """Whether every event of a stream has the token counts so far."""
+    return includes_usage(body) and bool(
+        body.stream_options is not None and body.stream_options.continuous_usage_stats
+    )

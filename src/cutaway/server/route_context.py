@@ -1,0 +1,126 @@
+"""What every route needs: the engine's service, the text side of the model, settings, numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cutaway.core.errors import RequestError
+from cutaway.core.request import SamplingParams
+from cutaway.engine.loading.template_of import compiled_template, template_source_of
+from cutaway.engine.loading.tokenizer_of import tokenizer_of
+from cutaway.server.error_replies import HttpError, ModelUnknownError
+from cutaway.server.server_config import ServerConfig
+from cutaway.server.watching.metrics import Metrics
+from cutaway.server.worker import Worker
+from cutaway.service.bounds import ProcessConfig
+from cutaway.service.service import Service
+from cutaway.text.template import ChatTemplate
+from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.weights.find.find import Found
+
+if TYPE_CHECKING:
+    from cutaway.server.watching.spans import Spans
+
+
+@dataclass(kw_only=True)
+class Context:
+    """One served model.
+
+    name:     what requests call it.
+    sampling: what the model's makers recommend; it stands where a request says nothing.
+    spans:    where requests are told as spans, if anybody asked for that.
+    max_silent_seconds: without a sign of work of the engine; then nothing is taken in.
+    """
+
+    service: Service
+    config: ServerConfig
+    name: str
+    tokenizer: Tokenizer
+    template_source: str | None
+    sampling: Mapping[str, float] = field(default_factory=dict[str, float])
+    spans: Spans | None = None
+    max_silent_seconds: float = ProcessConfig.hang_seconds
+    worker: Worker = field(default_factory=Worker)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, found: Found, service: Service, config: ServerConfig, *, name: str = "") -> Context:
+        """The context of a found model; its name is its own unless another is given."""
+        return cls(
+            service=service,
+            config=config,
+            name=name or found.name,
+            tokenizer=tokenizer_of(found),
+            template_source=template_source_of(found),
+            sampling=found.sampling,
+        )
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The numbers of this model."""
+        return Metrics(self.name)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template, compiled at first use: it may be at fault, and plain prompts work.
+
+        Raises: TemplateError when there is none, or it is at fault.
+        """
+        return compiled_template(self.template_source, name=self.name, tokenizer=self.tokenizer)
+
+    def sampling_params(self, asked: Mapping[str, object]) -> SamplingParams:
+        """What is asked for, else what the model's makers recommend, else the defaults.
+
+        None counts as not asked. Raises: RequestError naming the field.
+        """
+        chosen: dict[str, Any] = {**self.sampling}
+        chosen.update((name, value) for name, value in asked.items() if value is not None)
+        return SamplingParams(**chosen)
+
+    def deadline(self, timeout: float | None) -> float:
+        """Seconds that an answer may take: what its request asks for, else the server's own most.
+
+        Raises: RequestError for more than that.
+        """
+        most = self.config.request_seconds
+        if timeout is not None and timeout > most:
+            raise RequestError(
+                f"timeout is {timeout:g}; this server gives an answer at most {most:g} seconds. "
+                "Ask for less, or leave it out.",
+                param="timeout",
+            )
+        return most if timeout is None else timeout
+
+    def check_model(self, name: str) -> None:
+        """Raise ModelUnknownError for any name but the served one."""
+        if name != self.name:
+            raise ModelUnknownError(name, served=self.name)
+
+    def closed(self) -> HttpError | None:
+        """Why no work is taken in now, if it is not."""
+        state = self.service.state
+        if state == "ready":
+            return None if self.service.silent_seconds < self.max_silent_seconds else _stuck()
+        words = {
+            "starting": "the model is being loaded. Try again in a few seconds.",
+            "draining": "this server is about to end. Ask another, or try again later.",
+        }
+        return HttpError(
+            status=503,
+            message=words.get(state, "the engine is down and comes back by itself. Try again."),
+            code={"starting": "starting", "draining": "draining"}.get(state, "engine_unavailable"),
+            retry_after=30 if state == "draining" else 5,
+        )
+
+
+def _stuck() -> HttpError:
+    return HttpError(
+        status=503,
+        message="the engine does not move. Try again in a minute.",
+        code="engine_stuck",
+        retry_after=60,
+    )

@@ -1,0 +1,161 @@
+"""Answers that go out as they come, and answers that end when the client goes.
+
+Server-sent events as a response: a status that waits for the first event, comments in silence,
+and an end as soon as the connection is closed. Knows no API's events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from cutaway.server.entry.door import AsgiMessage, ClientGoneError, Receive, Scope, Send, call_of
+from cutaway.server.error_replies import encoded, fault_of
+from cutaway.server.server_config import ServerConfig
+from cutaway.server.watching import log
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+_COMMENT = b": keep-alive\n\n"
+_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+
+
+def data(value: object) -> bytes:
+    """One event that has data alone."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def named(name: str, value: object) -> bytes:
+    """One event with a name."""
+    return b"event: " + name.encode() + b"\n" + data(value)
+
+
+class EventStream(Response):
+    """Events from a generator.
+
+    An error before the first event is raised, so that it becomes an ordinary answer with its
+    status; a later one is the last event. Nothing after it claims that the answer is complete.
+
+    error_event: how the API writes an error amid events, given its JSON.
+    """
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        *,
+        config: ServerConfig,
+        error_event: Callable[[bytes], bytes] = lambda body: b"data: " + body + b"\n\n",
+    ) -> None:
+        super().__init__()
+        self._events = events
+        self._config = config
+        self._error_event = error_event
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events, until they end or the client goes."""
+        out = _Out(send, self._config.send_seconds)
+        pinger = asyncio.create_task(_ping(out, self._config.keep_alive_seconds))
+        try:
+            await until_gone(receive, self._write(scope, out))
+        finally:
+            pinger.cancel()
+            with suppress(asyncio.CancelledError):
+                await pinger
+
+    async def _write(self, scope: Scope, out: _Out) -> None:
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await out.write(event)
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            if not out.has_begun:
+                raise
+            fault = fault_of(error)
+            if fault.status == 500:
+                log.fault(error, request_id=call_of(scope).request_id)
+            await out.write(self._error_event(encoded(fault, scope)))
+        await out.end()
+
+
+class _Out:
+    """The way to the client; begins with the first bytes."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self._lock = asyncio.Lock()  # events and comments come from two tasks
+        self.has_begun = False
+        self.has_ended = False
+        self.last = monotonic()
+
+    async def write(self, body: bytes) -> None:
+        """Send some bytes. Raises: ClientGoneError when nobody takes them."""
+        async with self._lock:
+            if not self.has_begun:
+                headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                await self._pass({"type": "http.response.start", "status": 200, "headers": headers})
+                self.has_begun = True
+            await self._pass({"type": "http.response.body", "body": body, "more_body": True})
+            self.last = monotonic()
+
+    async def end(self) -> None:
+        """Say that nothing more comes; 204 where nothing came at all."""
+        async with self._lock:
+            self.has_ended = True
+            if not self.has_begun:
+                await self._pass({"type": "http.response.start", "status": 204, "headers": []})
+            await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass(self, message: AsgiMessage) -> None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._send(message)
+        except (TimeoutError, OSError):
+            raise ClientGoneError from None
+
+
+async def _ping(out: _Out, seconds: float) -> None:
+    """A comment whenever nothing was sent for that long, from the start on."""
+    with suppress(ClientGoneError):
+        while not out.has_ended:
+            rest = out.last + seconds - monotonic()
+            if rest > 0:
+                await asyncio.sleep(rest)
+            else:
+                await out.write(_COMMENT)
+
+
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; it is cancelled as soon as the client closes the connection.
+
+    Raises: ClientGoneError then; whatever the work raises.
+    """
+    doing = asyncio.create_task(work)
+    leaving = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise ClientGoneError
+    finally:
+        await _ended(doing, leaving)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Callable[[], Awaitable[AsgiMessage]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""How a server is watched: health, log lines, metrics and spans."""

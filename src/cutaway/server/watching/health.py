@@ -1,0 +1,51 @@
+"""How the server is: alive, ready, its version, its numbers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from cutaway import __version__
+from cutaway.core.errors import EngineClosedError
+from cutaway.server.route_context import Context
+from cutaway.server.routes import PLAIN_TEXT, described, json_answer
+
+STATS_SECONDS = 2  # an engine in a long step is not waited for
+
+
+def router(context: Context) -> APIRouter:
+    """The routes for those who operate the server."""
+    routes = APIRouter()
+
+    @routes.head("/health", include_in_schema=False)
+    @routes.get("/health", **described())
+    async def health() -> Response:
+        """200 while this process answers at all."""
+        return json_answer({"status": "ok"})
+
+    @routes.head("/ready", include_in_schema=False)
+    @routes.get("/ready", **described())
+    async def ready() -> Response:
+        """200 while requests are taken in."""
+        fault = context.closed()
+        if fault is not None:
+            raise fault
+        return json_answer({"status": "ready"})
+
+    @routes.get("/version", **described())
+    async def version() -> Response:
+        return json_answer({"version": __version__})
+
+    @routes.get("/metrics", **described(answer=PLAIN_TEXT))
+    async def metrics() -> Response:
+        try:
+            async with asyncio.timeout(STATS_SECONDS):
+                stats = await context.service.stats()
+        except (TimeoutError, EngineClosedError):
+            stats = None
+        return Response(context.metrics.text(stats), media_type=CONTENT_TYPE_LATEST)
+
+    return routes

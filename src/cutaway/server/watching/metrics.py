@@ -1,0 +1,176 @@
+"""What can be watched: counters and histograms for Prometheus, named as vLLM's stems.
+
+Every name begins with cutaway:, as vLLM's begin with vllm:, so that a dashboard made for one
+serves the other after a replacement. No label holds content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cutaway.core.output import Timings, Usage
+from cutaway.core.request import SamplingParams
+
+if TYPE_CHECKING:
+    from cutaway.service.service import EngineStats
+
+_SECONDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0),
+)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+_CHOICES = (1, 2, 5, 10, 20)
+
+
+class Metrics:
+    """The numbers of one server. Calls cost a microsecond or two."""
+
+    def __init__(self, model: str) -> None:
+        self._registry = CollectorRegistry()
+        self._labels = {"model_name": model}
+        self._engine = _EngineNumbers(model)
+        self._registry.register(self._engine)
+        seconds = {
+            "time_to_first_token_seconds": "arrival to the first token",
+            "inter_token_latency_seconds": "one token to the next",
+            "e2e_request_latency_seconds": "arrival to the end",
+            "request_queue_time_seconds": "arrival to the first step",
+            "request_prefill_time_seconds": "first step to the first token",
+            "request_decode_time_seconds": "first token to the end",
+            "request_inference_time_seconds": "first step to the end",
+        }
+        tokens = {
+            "request_prompt_tokens": "tokens of a prompt",
+            "request_generation_tokens": "tokens of an answer",
+            "request_params_max_tokens": "max_tokens where it was set",
+        }
+        self._histograms = {
+            **{name: self._histogram(name, text, _SECONDS) for name, text in seconds.items()},
+            **{name: self._histogram(name, text, _TOKENS) for name, text in tokens.items()},
+            "request_params_n": self._histogram("request_params_n", "answers asked for", _CHOICES),
+        }
+        self._prompt = self._counter("prompt_tokens", "tokens of prompts").labels(model)
+        self._generated = self._counter("generation_tokens", "tokens of answers").labels(model)
+        self._success = self._counter(
+            "request_success", "answers that came to an end", "finished_reason"
+        )
+        self._aborted = self._counter("aborted_requests", "answers that were cut off", "why")
+        self._rejected = self._counter(
+            "admission_rejections", "requests that were not taken in", "reason"
+        )
+        self._http = self._counter("http_requests", "answers by HTTP", "route", "status")
+        self._lag = Gauge(
+            "cutaway:event_loop_lag_seconds",
+            "how late the event loop last was",
+            ["model_name"],
+            registry=self._registry,
+        ).labels(model)
+
+    def started(self, params: SamplingParams) -> None:
+        """A request goes to the engine."""
+        self._observe("request_params_n", params.n)
+        if params.max_tokens is not None:
+            self._observe("request_params_max_tokens", params.max_tokens)
+
+    def gap(self, seconds: float) -> None:
+        """Time between two tokens of one answer."""
+        self._observe("inter_token_latency_seconds", seconds)
+
+    def finished(self, reason: str, usage: Usage, timings: Timings, *, is_first: bool) -> None:
+        """One choice came to an end. The prompt counts once, with the first choice."""
+        self._success.labels(**self._labels, finished_reason=reason).inc()
+        self._generated.inc(usage.completion_tokens)
+        if is_first:
+            self._prompt.inc(usage.prompt_tokens)
+            self._observe("request_prompt_tokens", usage.prompt_tokens)
+        inference = timings.prefill + timings.decode
+        self._observe("request_generation_tokens", usage.completion_tokens)
+        self._observe("time_to_first_token_seconds", timings.first_token)
+        self._observe("request_queue_time_seconds", timings.queue)
+        self._observe("request_prefill_time_seconds", timings.prefill)
+        self._observe("request_decode_time_seconds", timings.decode)
+        self._observe("request_inference_time_seconds", inference)
+        self._observe("e2e_request_latency_seconds", timings.queue + inference)
+
+    def aborted(self, why: str) -> None:
+        """A request was cut off: client, deadline or engine."""
+        self._aborted.labels(**self._labels, why=why).inc()
+
+    def rejected(self, reason: str) -> None:
+        """A request was not taken in."""
+        self._rejected.labels(**self._labels, reason=reason).inc()
+
+    def answered(self, route: str, *, status: int, seconds: float) -> None:
+        """An answer went out by HTTP."""
+        self._http.labels(**self._labels, route=route, status=str(status)).inc()
+
+    def lag(self, seconds: float) -> None:
+        """How late the event loop was."""
+        self._lag.set(seconds)
+
+    def text(self, stats: EngineStats | None) -> bytes:
+        """All of it in Prometheus' form; without the engine's part while there is none."""
+        self._engine.stats = stats
+        return generate_latest(self._registry)
+
+    def _observe(self, name: str, amount: float) -> None:
+        self._histograms[name].observe(amount)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        made = Histogram(
+            f"cutaway:{name}", text, ["model_name"], registry=self._registry, buckets=buckets
+        )
+        return made.labels(self._labels["model_name"])
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"cutaway:{name}", text, ["model_name", *labels], registry=self._registry)
+
+
+class _EngineNumbers(Collector):
+    """What the engine counts itself, read when it is asked for."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.stats: EngineStats | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """The engine's numbers as they are now."""
+        if self.stats is None:
+            return
+        for name, text, amount in _gauges(self.stats):
+            gauge = GaugeMetricFamily(f"cutaway:{name}", text, labels=["model_name"])
+            gauge.add_metric([self._model], amount)
+            yield gauge
+        for name, text, amount in _counters(self.stats):
+            counter = CounterMetricFamily(f"cutaway:{name}", text, labels=["model_name"])
+            counter.add_metric([self._model], amount)
+            yield counter
+
+
+def _gauges(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
+    yield "num_requests_running", "answers in the making", stats.running
+    yield "num_requests_waiting", "answers that wait for a place", stats.waiting
+    yield "num_tokens_waiting", "tokens of prompts that wait", stats.waiting_tokens
+    yield "kv_cache_usage_perc", "share of the pages in use, 0 to 1", _used_ratio(stats)
+    yield "kv_pages_used", "pages in use", stats.pages_used
+    yield "kv_pages_cached", "pages that hold a known prefix and may be taken", stats.pages_cached
+    yield "kv_pages_total", "all pages", stats.pages_total
+
+
+def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
+    yield "prefix_cache_queries", "tokens looked for in the prefix index", stats.query_tokens
+    yield "prefix_cache_hits", "tokens found there", stats.hit_tokens
+    yield "engine_restarts", "starts of the engine's process after its death", stats.restarts
+    yield "engine_steps", "forward passes", stats.steps
+    yield "num_preemptions", "answers put back for want of pages", stats.preemptions
+    yield "spec_decode_num_draft_tokens", "tokens guessed", stats.drafted_tokens
+    yield "spec_decode_num_accepted_tokens", "guesses that held", stats.accepted_tokens
+
+
+def _used_ratio(stats: EngineStats) -> float:
+    return stats.pages_used / stats.pages_total if stats.pages_total else 0.0

@@ -1,0 +1,1 @@
+"""Tokenizers read from files and written to them, whatever the layout."""

@@ -1,0 +1,1 @@
+"""SentencePiece: normalization, pieces, and its two kinds of vocabulary."""

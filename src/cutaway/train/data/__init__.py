@@ -1,0 +1,1 @@
+"""What training reads: examples, their masks and pairs, their order, and how they are packed."""

@@ -1,0 +1,142 @@
+"""Examples as people write them: lines of JSON with a text, a conversation or two answers.
+
+The fields are those that TRL's trainers read. Knows no tokenizer: tokens come in masks.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+from cutaway.core.errors import ConfigError, RequestError
+from cutaway.core.limits import shown
+from cutaway.text.chat_messages import Message, from_dicts
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text to learn as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages of which the assistant's are learned.
+
+    tools: what the template is told of functions.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, object], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, of which one was preferred."""
+
+    prompt: tuple[Message, ...]
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+
+    @property
+    def conversations(self) -> tuple[Conversation, Conversation]:
+        """The whole conversation with the chosen answer, and with the rejected one."""
+        return Conversation(self.prompt + self.chosen), Conversation(self.prompt + self.rejected)
+
+
+def read_documents(path: Path) -> list[Document]:
+    """The texts of a file: each line's `text` in .jsonl, else the whole file as one document.
+
+    Raises: ConfigError naming file, line and field.
+    """
+    if path.suffix != ".jsonl":
+        return [Document(_decoded(path))]
+    return _each(path, lambda fields: Document(_text(fields, "text")))
+
+
+def read_conversations(path: Path) -> list[Conversation]:
+    """The conversations of a .jsonl file: `messages`, and `tools` where there are some.
+
+    Raises: ConfigError naming file, line and field.
+    """
+    return _each(path, _conversation)
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a .jsonl file: `prompt`, `chosen` and `rejected`, as messages or plain strings.
+
+    Without `prompt` it is what both conversations begin with.
+
+    Raises: ConfigError naming file, line and field.
+    """
+    return _each(path, _pair)
+
+
+def _conversation(fields: Mapping[str, object]) -> Conversation:
+    messages = from_dicts(fields.get("messages"))
+    tools = fields.get("tools")
+    if tools is None or tools == []:
+        return Conversation(messages)
+    if not isinstance(tools, list):
+        raise RequestError(f"tools is {shown(tools)}; it must be a list of functions.")
+    return Conversation(messages, tuple(cast("list[Mapping[str, object]]", tools)))
+
+
+def _pair(fields: Mapping[str, object]) -> Pair:
+    chosen = _side(fields, "chosen", "assistant")
+    rejected = _side(fields, "rejected", "assistant")
+    if "prompt" in fields:
+        return Pair(_side(fields, "prompt", "user"), chosen, rejected)
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        shared += 1
+    if not shared:
+        raise RequestError("prompt is missing, and chosen and rejected do not begin alike.")
+    return Pair(chosen[:shared], chosen[shared:], rejected[shared:])
+
+
+def _side(fields: Mapping[str, object], name: str, role: str) -> tuple[Message, ...]:
+    value = fields.get(name)
+    if isinstance(value, str):
+        value = [{"role": role, "content": value}]
+    return from_dicts(value)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{name} is {shown(value)}; it must be a string.")
+    return value
+
+
+def _each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made]:
+    made: list[Made] = []
+    for number, line in _lines(path):
+        try:
+            fields: object = json.loads(line)
+            if not isinstance(fields, dict):
+                raise RequestError(f"the line is {shown(fields)}; it must be a JSON object.")
+            made.append(make(cast("dict[str, object]", fields)))
+        except (ValueError, RecursionError, RequestError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    if not made:
+        raise ConfigError(f"{path} has no line with an example.")
+    return made
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    lines: Sequence[str] = _decoded(path).split("\n")
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}.") from None

@@ -1,0 +1,1 @@
+"""What training minimizes: losses, log-probabilities under them, and distances of distributions."""

@@ -1,0 +1,1 @@
+"""Answers that a model samples in training: rounds of them, their rewards and advantages."""

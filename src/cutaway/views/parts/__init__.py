@@ -1,0 +1,1 @@
+"""What views are made of: the question, the subject, inner values, drawing and payload."""

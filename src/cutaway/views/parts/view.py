@@ -1,0 +1,90 @@
+"""What a view is: a question, the places it takes, the inner values it wants, and its probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from cutaway.sampling.threads import one_thread
+from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.query import Query
+from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
+from cutaway.views.parts.subject import Subject
+
+
+def _nothing(subject: Subject, query: Query) -> Wanted:
+    del subject, query
+    return Wanted()
+
+
+def _next_to_none(subject: Subject, query: Query) -> int:
+    del subject, query
+    return 0
+
+
+@dataclass(frozen=True)
+class View:
+    """One view.
+
+    name, stage: how it is asked for, and where in the pipeline it stands (core/stages).
+    question:    that it answers; the title of every picture of it.
+    takes:       the fields of a query that mean something to it.
+    probe:       reduces what was taken to a payload, near the model.
+    wants:       the inner values that probe reads; what it costs is told from them.
+    is_by_step:  whether it is cheap, and worth having at each of many tokens.
+    flops:       operations of the probe, where they count beside those of running again.
+    is_content:  whether its numbers could tell something of the text; if not, a redacted trace
+                 may keep them.
+    """
+
+    name: str
+    stage: str
+    question: str
+    probe: Callable[[Subject, Query, ReplayValues], Payload]
+    takes: tuple[str, ...] = ()
+    wants: Callable[[Subject, Query], Wanted] = _nothing
+    is_by_step: bool = False
+    flops: Callable[[Subject, Query], int] = _next_to_none
+    is_content: bool = True
+
+    def check(self, subject: Subject, query: Query) -> None:
+        """Raises: RequestError for a place that the view does not take or that there is not."""
+        bounds = {
+            "position": subject.num_positions,
+            "start": len(subject.answer.token_ids),
+            "token": subject.num_rows,
+            "layer": subject.facts.num_layers,
+            "head": subject.facts.num_heads,
+            "top": subject.facts.vocab_size,
+        }
+        query.check(self.takes, bounds, view=self.name)
+
+    def show(self, subject: Subject, query: Query) -> Shown:
+        """Look. Raises: RequestError as check does; ReplayError where it cannot be run again."""
+        self.check(subject, query)
+        taken = subject.take(self.wants(subject, query))
+        payload = self.payload(subject, query, taken)
+        is_run = not self.wants(subject, query).is_empty
+        return Shown(self, payload, taken.proof if is_run else None)
+
+    def payload(self, subject: Subject, query: Query, taken: ReplayValues) -> Payload:
+        """What probe makes of what was taken.
+
+        A row's work is done on one thread: torch's others save next to nothing there, and beside a
+        busy process all wait for one another (four fifths of the time that a file took).
+        """
+        threads = one_thread() if self.is_by_step else nullcontext()
+        with torch.inference_mode(), threads:
+            return self.probe(subject, query, taken)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a view gave. proof: of the replay it needed; None where the record was enough."""
+
+    view: View
+    payload: Payload
+    proof: Proof | None
