@@ -198,15 +198,18 @@ def auc(hits: list[float], misses: list[float]) -> float:
 
 
 async def timing(port: int, num: int) -> tuple[float, float]:
-    """Whether first tokens tell what is cached: of another key, and of one's own."""
-    kept = [text(300, 10**7 + seed) for seed in range(num)]
-    for prompt in kept:
+    """Whether first tokens tell what is cached: of another key, and of one's own.
+
+    Alice asks right before Bob does, so that it is cached; what he asks first is left to chance.
+    """
+    hits, misses, own, chance = Bob(), Bob(), Bob(), Random(num)
+    for seed in range(num):
+        prompt = text(300, 10**7 + seed)
         body = {"model": "served", "prompt": prompt, "max_tokens": 1, "stream": True}
         await answered(port, request("alice", body))
-    hits, misses, own = Bob(), Bob(), Bob()
-    for seed, prompt in enumerate(kept):
-        await ask(port, hits, prompt)
-        await ask(port, misses, text(300, 2 * 10**7 + seed))
+        probes = [(hits, prompt), (misses, text(300, 2 * 10**7 + seed))]
+        for who, asked in chance.sample(probes, 2):
+            await ask(port, who, asked)
         await ask(port, own, prompt)
     return auc(hits.first, misses.first), auc(own.first, misses.first)
 

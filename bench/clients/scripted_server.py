@@ -92,6 +92,9 @@ class PlannedService:
         call = {"name": step["call"], "arguments": step["arguments"]}
         return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
+    def refusal(self, owner: str) -> None:
+        """Nobody is refused."""
+
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """What the plan says, in a few pieces."""
         prompt = bytes(request.prompt_token_ids).decode(errors="replace")

@@ -49,6 +49,9 @@ class ScriptedService:
             num_parameters=1,
         )
 
+    def refusal(self, owner: str) -> None:
+        """Nobody is refused."""
+
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """The script, up to max_tokens; then the end."""
         self.requests.append(request)

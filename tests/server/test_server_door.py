@@ -17,19 +17,24 @@ from typing import Any
 
 import httpx2
 import pytest
-from server_app import ORIGIN, chat, serving
+from server_app import ORIGIN, chat, client, make_folder, serving
 
 from cutaway.core.errors import ConfigError
 from cutaway.server.entry import auth, door
 from cutaway.server.entry.auth import Keys, read_keys
 from cutaway.server.entry.door import OPEN_PATHS, Door
-from cutaway.server.route_context import Context
+from cutaway.server.entry.owner import who_asks
+from cutaway.server.route_context import ANSWERING, Context
 from cutaway.server.server_config import MAX_HEADERS, ServerConfig
+from cutaway.server.worker import Worker
+from cutaway.service.bounds import TrafficConfig
+from cutaway.service.local import LocalService
 from program import environment
 from trials import IN_FULL, ran, seed, trials
 
 KEY, OTHER = "k" * 32, "other-key-of-someone-else"
 KEYS = Keys([("alice", KEY), ("bob", OTHER)])
+JSON = "application/json"
 
 
 def live_routes(app: Door) -> Iterator[tuple[str, str]]:
@@ -427,6 +432,51 @@ def test_slow_bodies_however_many_leave_room_for_others(folder: Path, keys: Keys
     del statuses[0]  # bodies of answers
     # One key has 4/5 of the places; where connections are owners, the oldest make room.
     assert statuses == ({503: 14} if keys else {408: 11})
+
+
+def test_who_has_all_its_answers_is_refused_before_anything_of_its_body_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a flood each request costs a head, and no JSON, template or tokens; others go on."""
+    taken: list[str] = []
+    take_in = Worker.take_in
+
+    async def counted(self: Worker, *args: Any, **kwargs: Any) -> Any:
+        taken.append(who_asks())
+        return await take_in(self, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "take_in", counted)
+
+    async def body() -> tuple[list[httpx2.Response], list[httpx2.Response]]:
+        traffic = TrafficConfig(max_waiting=8)
+        folder = make_folder(tmp_path / "long", max_position_embeddings=8192)
+        service = LocalService(f"random:{folder / 'config.json'}", traffic=traffic, max_sequences=2)
+        async with serving(folder, keys=KEYS, service=service) as (app, _):
+            async with client(app, key=KEY) as alice, client(app, key=OTHER) as bob:
+                long = chat(max_tokens=4000, ignore_eos=True)
+                running = [
+                    asyncio.create_task(alice.post("/v1/chat/completions", json=long))
+                    for _ in range(8)
+                ]
+                assert service._traffic is not None
+                while service._traffic.num_open < 8:  # 4/5 of 2 that run and 8 that wait
+                    await asyncio.sleep(0.01)
+                taken.clear()
+                late = [
+                    await alice.post(path, content=b"[" * 100_000, headers={"content-type": JSON})
+                    for path in ANSWERING
+                ]
+                late.append(await alice.post("/tokenize", json={"prompt": "hello"}))
+                others = [await bob.post("/v1/chat/completions", json=chat())]
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+                return late, others
+
+    late, others = asyncio.run(body())
+    assert [each.status_code for each in late] == [503] * len(ANSWERING) + [200]
+    assert all(int(each.headers["retry-after"]) >= 1 for each in late[:-1])
+    assert [each.status_code for each in others] == [200] and taken == ["alice", "bob"]
 
 
 def test_keys_are_compared_in_constant_time() -> None:

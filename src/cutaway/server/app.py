@@ -65,7 +65,7 @@ def build_app(context: Context, *, keys: Keys | None = None) -> Door:
         context.config,
         keys=keys,
         metrics=context.metrics,
-        closed=context.closed,
+        refusal=context.refusal,
     )
 
 

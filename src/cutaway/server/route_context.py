@@ -12,7 +12,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.request import SamplingParams
 from cutaway.engine.loading.template_of import compiled_template, template_source_of
 from cutaway.engine.loading.tokenizer_of import tokenizer_of
-from cutaway.server.error_replies import HttpError, ModelUnknownError
+from cutaway.server.error_replies import HttpError, ModelUnknownError, fault_of
 from cutaway.server.server_config import ServerConfig
 from cutaway.server.watching.metrics import Metrics
 from cutaway.server.worker import Worker
@@ -24,6 +24,10 @@ from cutaway.weights.find.find import Found
 
 if TYPE_CHECKING:
     from cutaway.server.watching.spans import Spans
+
+
+# What makes answers, each of which takes one of the places that owners share.
+ANSWERING = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
 
 
 @dataclass(kw_only=True)
@@ -99,6 +103,18 @@ class Context:
         """Raise ModelUnknownError for any name but the served one."""
         if name != self.name:
             raise ModelUnknownError(name, served=self.name)
+
+    def refusal(self, path: str, owner: str) -> HttpError | None:
+        """Why a request of an owner is not taken in now, before its body is read.
+
+        Who has all the answers that it may have hears it here: to parse and tokenize what is then
+        refused took 1.7 ms of this process each.
+        """
+        fault = self.closed()
+        if fault is not None or path not in ANSWERING:
+            return fault
+        refused = self.service.refusal(owner)
+        return None if refused is None else fault_of(refused)
 
     def closed(self) -> HttpError | None:
         """Why no work is taken in now, if it is not."""

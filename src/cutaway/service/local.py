@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cutaway.core.errors import EngineClosedError
+from cutaway.core.errors import EngineClosedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
@@ -108,6 +108,10 @@ class LocalService:
     async def wait_until_gone(self) -> str:
         """Not found out: a thread that hangs cannot be ended."""
         return await asyncio.get_running_loop().create_future()
+
+    def refusal(self, owner: str) -> OverloadedError | None:
+        """Why an owner gets no further answer now, before anything of its request is read."""
+        return None if self._traffic is None else self._traffic.refusal(owner)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""

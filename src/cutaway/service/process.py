@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from itertools import count
 
-from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.core.errors import CutawayError, EngineClosedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
@@ -234,6 +234,10 @@ class ProcessService:
         finally:
             del self._feeds[number]
             life.say(Leave(number))
+
+    def refusal(self, owner: str) -> OverloadedError | None:
+        """Why an owner gets no further answer now, before anything of its request is read."""
+        return None if self._traffic is None else self._traffic.refusal(owner)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""

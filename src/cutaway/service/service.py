@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from cutaway.core.errors import OverloadedError
 from cutaway.core.looks import (
     ComparisonRequest,
     EventBatch,
@@ -132,6 +133,10 @@ class Service(Protocol):
 
     async def wait_until_gone(self) -> str:
         """Why the engine is given up; returns when it is, and else never."""
+        ...
+
+    def refusal(self, owner: str) -> OverloadedError | None:
+        """Why an owner gets no further answer now, before anything of its request is read."""
         ...
 
     async def drain(self, seconds: float) -> None:

@@ -51,16 +51,10 @@ class Traffic:
 
         Raises: OverloadedError when too much waits, or nothing new is taken in.
         """
-        if self._is_closed:
-            raise OverloadedError(
-                "the engine is about to end and takes nothing new in. Ask another, or try again "
-                "later.",
-                retry_after=DRAIN_RETRY_SECONDS,
-            )
         owner, num_tokens = request.sharer, len(request.prompt_token_ids)
         num_answers = request.params.n
-        if not self._answers.has_room(owner, num_answers):
-            raise self._overload(f"{self._answers.most} answers at once")
+        if (refused := self.refusal(owner, num_answers)) is not None:
+            raise refused
         if not self._tokens.has_room(owner, num_tokens):
             raise self._overload(f"{self._tokens.most} tokens of prompts that wait")
         self._answers.take(owner, num_answers)
@@ -69,6 +63,18 @@ class Traffic:
         self._arrivals[place] = self._clock()
         self._is_empty.clear()
         return place
+
+    def refusal(self, owner: str, num_answers: int = 1) -> OverloadedError | None:
+        """Why an owner gets no more answers now, whatever is asked; None where it may."""
+        if self._is_closed:
+            return OverloadedError(
+                "the engine is about to end and takes nothing new in. Ask another, or try again "
+                "later.",
+                retry_after=DRAIN_RETRY_SECONDS,
+            )
+        if self._answers.has_room(owner, num_answers):
+            return None
+        return self._overload(f"{self._answers.most} answers at once")
 
     def close(self) -> None:
         """Let nobody in any more."""

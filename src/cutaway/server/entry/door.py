@@ -97,7 +97,8 @@ class HttpCall:
 class Door:
     """The application behind its door.
 
-    closed: asked before each POST; a HttpError says why none is taken in now.
+    refusal: asked before each POST, with its path and whose share it takes: why it is not taken in
+        now, if it is not.
     """
 
     def __init__(
@@ -107,13 +108,13 @@ class Door:
         *,
         keys: Keys,
         metrics: Metrics,
-        closed: Callable[[], HttpError | None],
+        refusal: Callable[[str, str], HttpError | None],
     ) -> None:
         self._app = app
         self._config = config
         self._keys = keys
         self._metrics = metrics
-        self._closed = closed
+        self._refusal = refusal
         self._num_open = 0
         self._places = SharedBound(config.max_open_requests)
         # Bodies on their way, the one that began first in front: when all places are taken it
@@ -168,7 +169,7 @@ class Door:
         if not is_open:
             self._check_key(headers, call)
             call.trace_parent = _trace_parent(headers)
-            self._enter(call, scope["method"])
+            self._enter(call, scope)
             _check_form(scope["method"], headers)
         body = await self._body(call, headers, receive)
         # For HEAD whatever GET answers, without its body; the server below has a scope of its own.
@@ -222,7 +223,7 @@ class Door:
             )
         call.owner = owner
 
-    def _enter(self, call: HttpCall, method: str) -> None:
+    def _enter(self, call: HttpCall, scope: Scope) -> None:
         """Take one of the places for requests. Raises: HttpError when there is none."""
         SHARER.set(call.sharer)
         places = self._places
@@ -241,7 +242,8 @@ class Door:
             )
         places.take(call.sharer)
         call.has_place = True
-        fault = self._closed() if method == "POST" else None
+        is_work = scope["method"] == "POST"
+        fault = self._refusal(scope["path"], call.sharer) if is_work else None
         if fault is not None:
             self._metrics.rejected(fault.code or "closed")
             raise fault
