@@ -112,6 +112,9 @@ def test_statistics_are_means_over_queries(look: Look, weights: Numbers) -> None
     keys = np.array(list(pairs.values()))
     expected = weights[:, :, list(pairs), keys].mean(-1)
     np.testing.assert_allclose(shown.induction, expected, rtol=1e-5)
+    # "Hi Hi! Hi Hi\t\t": letters before the token before the last, without the very first one.
+    words = [key for key in range(1, 12) if chr(PROMPT[key]).isalnum()]
+    np.testing.assert_allclose(shown.telling, weights[:, :, 13][..., words].max(-1), rtol=1e-5)
     assert not shown.sink.any() and shown.groups == (2, 2) and shown.windows == (None, None)
 
 

@@ -99,8 +99,8 @@ describe("pieces", () => {
 
 describe("words", () => {
   it("round probabilities without hiding small ones", () => {
-    const shown = [1, 0.9999, 0.42, 0.031, 0.0004, 1e-9].map((p) => percent(Math.log(p)));
-    expect(shown).toEqual(["100 %", "> 99.9 %", "42 %", "3.1 %", "0.04 %", "< 0.01 %"]);
+    const shown = [1, 0.9999, 0.9989, 0.42, 0.031, 0.0004, 1e-9].map((p) => percent(Math.log(p)));
+    expect(shown).toEqual(["100 %", "> 99.9 %", "99.9 %", "42 %", "3.1 %", "0.04 %", "< 0.01 %"]);
   });
 
   it("choose units of time", () => {

@@ -31,7 +31,7 @@ export function share(value: number): string {
   if (percent === 0) return "0 %";
   if (percent < 0.001) return `${figure(percent, 2)} %`;
   if (percent > 99.95 && percent < 100) return "> 99.9 %";
-  return `${percent >= 10 ? percent.toFixed(percent >= 99.5 ? 0 : 1) : Number(percent.toPrecision(2))} %`;
+  return `${percent >= 10 ? percent.toFixed(percent === 100 ? 0 : 1) : Number(percent.toPrecision(2))} %`;
 }
 
 function scaled(value: number, step: number, units: readonly string[]): string {

@@ -123,6 +123,7 @@ export interface HeadGrid {
   induction: Tensor;
   sink: Tensor;
   added: Tensor;
+  telling?: Tensor; // not in files of earlier versions
 }
 
 export interface Head {

@@ -29,8 +29,8 @@ describe("numbers", () => {
   });
 
   it("do not tell small shares as none, nor large ones as all", () => {
-    expect([0, 1, 0.9999, 0.5, 0.0123, 1e-9].map(share)).toEqual([
-      "0 %", "100 %", "> 99.9 %", "50.0 %", "1.2 %", "1.0\u00d710\u207b\u2077 %",
+    expect([0, 1, 0.9999, 0.9989, 0.5, 0.0123, 1e-9].map(share)).toEqual([
+      "0 %", "100 %", "> 99.9 %", "99.9 %", "50.0 %", "1.2 %", "1.0\u00d710\u207b\u2077 %",
     ]);
   });
 

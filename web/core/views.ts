@@ -31,7 +31,9 @@ export function placeOf({ view: _, ...place }: Query): Omit<Query, "view"> {
 
 /** A place in words, as far as it answers a question. */
 export function placed(query: Query, asked: Query): string {
-  return PLACES.filter((name) => query[name] !== undefined && asked[name] !== undefined).map((name) => `${name} ${query[name]}`).join(", ");
+  // Tokens of an answer are counted from 1 wherever they are shown, as people count.
+  const told = (name: (typeof PLACES)[number]): string => `${name} ${query[name]! + (name === "token" ? 1 : 0)}`;
+  return PLACES.filter((name) => query[name] !== undefined && asked[name] !== undefined).map(told).join(", ");
 }
 
 /** A view and what it took. seconds: from the question to the last byte; null where nobody waited. */

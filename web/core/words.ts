@@ -6,7 +6,7 @@ export function percent(logprob: number): string {
   const value = 100 * Math.exp(logprob);
   if (value >= 99.95 && value < 100) return "> 99.9 %";
   if (value < 0.01) return "< 0.01 %";
-  return `${value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(1) : value.toFixed(2)} %`;
+  return `${value >= 99.5 && value < 100 ? value.toFixed(1) : value >= 10 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(1) : value.toFixed(2)} %`;
 }
 
 /** Milliseconds as a person reads them. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import cast
@@ -153,7 +154,17 @@ def wants(subject: Subject, query: Query) -> Wanted:
         layers=frozenset(layers_of(subject, query)),
         start=positions.start,
         end=positions.stop,
+        rows=frozenset(_served(subject, query)),
     )
+
+
+def _served(subject: Subject, query: Query) -> dict[int, int]:
+    """Tokens that were drawn from the last layer's rows that are read, and where among these."""
+    first = subject.answer.num_prompt_tokens - 1
+    if query.layer not in (None, subject.facts.num_layers - 1):
+        return {}
+    places = enumerate(positions_of(subject, query))
+    return {position - first: at for at, position in places if position >= first}
 
 
 def positions_of(subject: Subject, query: Query) -> range:
@@ -186,7 +197,11 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
         streams, layers = streams[: layers.index(query.layer) + 1][-1:], [query.layer]
     similarity = torch.cosine_similarity(streams, rows("embedding.hidden")[None], dim=-1)
     wanted = choices.repeat(len(layers))
-    tops, shares, ranks, had = _read(subject, streams.flatten(0, 1), wanted, top=query.top)
+    # The last layer's row is the one that was served: other products have other last bits.
+    before = (len(layers) - 1) * len(positions)
+    served = {before + at: taken.rows[token] for token, at in _served(subject, query).items()}
+    flat = streams.flatten(0, 1)
+    tops, shares, ranks, had = _read(subject, flat, wanted, served=served, top=query.top)
     shape = (len(layers), len(positions))
     ids = cast("list[list[list[int]]]", tops.view(*shape, -1).tolist())
     came = cast("list[int]", choices.tolist())
@@ -238,11 +253,17 @@ def _choices(subject: Subject, positions: range, last: Tensor) -> tuple[Tensor, 
 
 
 def _read(
-    subject: Subject, streams: Tensor, choices: Tensor, *, top: int
+    subject: Subject,
+    streams: Tensor,
+    choices: Tensor,
+    *,
+    served: Mapping[int, Tensor],
+    top: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of each vector [N, D]: the likeliest ids, their shares [N, K], the choice's rank, its share.
 
     Among equals the smaller id ranks first, as where tokens are taken.
+    served: rows of logits [V] that stand in the place of some vectors' own.
     """
     parts: list[tuple[Tensor, ...]] = []
     size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
@@ -250,6 +271,9 @@ def _read(
         breathe()
         wanted = choices[first : first + size]
         logits = _logits(subject, streams[first : first + size])
+        for at, row in served.items():
+            if first <= at < first + len(logits):
+                logits[at - first] = row
         shares = logits.softmax(-1)
         ids = logits.sort(dim=-1, descending=True, stable=True).indices[:, :top]
         own = logits.gather(1, wanted[:, None])

@@ -119,6 +119,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Tokens:
     told = slice(start, start + MOST_TOLD)
     data = [tokenizer.token_bytes(each) for each in every]
     is_control = tuple(each in tokenizer.control_ids for each in every)
+    sizes = [0 if control else len(each) for each, control in zip(data, is_control, strict=True)]
     wanted = None if query.text is None else frozenset(query.text.lower())
     halves = (data[:num_prompt], data[num_prompt:])
     words = [len(b"".join(half).decode(errors="replace").split()) for half in halves]
@@ -130,7 +131,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Tokens:
     return Tokens(
         texts=tuple(map(subject.text, every[told])),
         token_ids=every[told],
-        num_bytes=tuple(map(len, data[told])),
+        num_bytes=tuple(sizes[told]),
         is_control=is_control[told],
         is_part=tuple(not _is_whole(each) for each in data[told]),
         num_letters=letters[told],
@@ -138,7 +139,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Tokens:
         num_words=(words[0], words[1]),
         num_prompt=max(0, min(MOST_TOLD, num_prompt - start)),
         start=start,
-        skipped_bytes=sum(map(len, data[:start])),
+        skipped_bytes=sum(sizes[:start]),
         skipped_letters=sum(letters[:start]),
     )
 

@@ -56,6 +56,8 @@ class HeadGrid:
                num_repeated queries that have one.
     sink:      mean weight of a learned score, in models that have it.
     added:     mean norm of what the head adds to the stream, before a norm behind attention.
+    telling:   of the last query alone: the largest weight on one earlier word, which is neither the
+               first token nor the one before it, no control token and no mere sign.
     """
 
     layers: tuple[int, ...]
@@ -72,6 +74,7 @@ class HeadGrid:
     induction: Array
     sink: Array
     added: Array
+    telling: Array
 
     def draw(self) -> Drawing:
         """The picture: one row per head of a layer, or a grid of all layers and their heads."""
@@ -179,15 +182,20 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
     successors = _successors(subject.answer.token_ids, start, end)
     rows: list[dict[str, Tensor]] = []
     groups: list[int] = []
+    telling: list[Tensor] = []
+    words = _words(subject, end)
     for layer in layers:
         breathe()
         seen = met(subject, taken, layer, start=start, end=end, keys=end)
         groups.append(seen.keys.shape[1])
         sums: dict[str, Tensor] = {}
         for first, last in seen.spans(start, end, num_heads=seen.attention.num_heads):
-            found = _statistics(
-                seen.opened(first, last), first, successors[first - start : last - start]
-            )
+            opened = seen.opened(first, last)
+            found = _statistics(opened, first, successors[first - start : last - start])
+            if last == end:
+                own = opened.weights[-1]  # [H, K]
+                mask = torch.tensor(words, dtype=own.dtype, device=own.device)
+                telling.append((own * mask).amax(dim=-1))
             sums = {name: each + sums.get(name, 0.0) for name, each in found.items()}
         mixed = taken.value(MIXED, layer, start=start, end=end)
         if (GATE, layer) in taken.values:
@@ -216,7 +224,18 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
         induction=mean("induction"),
         sink=mean("sink"),
         added=mean("added"),
+        telling=torch.stack(telling).float().cpu().numpy(),
     )
+
+
+def _words(subject: Subject, end: int) -> list[bool]:
+    """Keys up to an end that a reader would call words, without the first and the last two."""
+    control, ids = subject.tokenizer.control_ids, subject.answer.token_ids[:end]
+    texts = subject.texts()[:end]
+    return [
+        0 < key < end - 2 and ids[key] not in control and any(c.isalnum() for c in texts[key])
+        for key in range(end)
+    ]
 
 
 def _statistics(
