@@ -15,7 +15,7 @@ import sys
 import time
 
 import llama_cpp as api
-from loop import answers, serve, token_ids
+from question_loop import answers, serve, token_ids
 
 
 class LlamaCpp:

@@ -16,7 +16,7 @@ import time
 import numpy as np
 import openvino as ov
 import openvino_genai as api
-from loop import answers, serve, token_ids
+from question_loop import answers, serve, token_ids
 
 
 class OpenVino:

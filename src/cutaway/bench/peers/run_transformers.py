@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from loop import answers, serve, token_ids
+from question_loop import answers, serve, token_ids
 
 
 class Transformers:
