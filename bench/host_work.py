@@ -33,7 +33,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("draw, all", engine, "draw"),
     ("rows to sample", running.Running, "rows"),
     ("sample", sampler, "sample_native"),
-    ("native sampling, Python too", sampler.native.Sampling, "run"),
+    ("native sampling, Python too", sampler.native.RowSampler, "run"),
     ("take the token, all", engine.Engine, "_advance"),
     ("text", running.Running, "take"),
 )

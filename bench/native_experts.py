@@ -44,7 +44,7 @@ class Layers:
         scores = native.room(rows, EXPERTS)
         self.ids = native.room(rows, CHOSEN, dtype=torch.int64)
         weights = native.room(rows, CHOSEN)
-        norm = native.Norm(torch.ones(width), 1e-5)
+        norm = native.NormWeights(torch.ones(width), 1e-5)
         self.program, self.bytes_of_one = native.Program(), 0
         for _ in range(EXPERT_LAYERS):
             gate_up, down = random_stack(2 * EXPERT_INNER, width), random_stack(width, EXPERT_INNER)

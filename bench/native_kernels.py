@@ -97,7 +97,7 @@ class Model:
         self.gate, self.up = weights(shape.inner, width), weights(shape.inner, width)
         self.down = weights(width, shape.inner)
         self.table = random_weight("Q8_0", shape.vocab, width)
-        self.norm = native.Norm(torch.ones(width), 1e-5)
+        self.norm = native.NormWeights(torch.ones(width), 1e-5)
         num_pages = sequences * -(-context // PAGE) + 1
         pages = (num_pages, PAGE, shape.groups, shape.head_size)
         self.pages = [random_pages(pages, kv_dtype) for _ in range(shape.layers)]
@@ -146,7 +146,7 @@ class Model:
                 num_heads=self.shape.heads,
                 rotation=self.rotation,
                 out=self.mixed,
-                scoring=native.Scoring(self.shape.head_size**-0.5),
+                scoring=native.NativeScoring(self.shape.head_size**-0.5),
             )
             program.add(attention)
             self._after_attention(program, layer)

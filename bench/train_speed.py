@@ -15,7 +15,7 @@ import torch
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.models.parts.reading import read_config
-from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.loop import descend
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
@@ -56,7 +56,7 @@ def measure(length: int, num_sequences: int, *, is_compiled: bool, updates: int)
     ids = torch.randint(
         0, 49152, (num_sequences, length), generator=torch.Generator().manual_seed(0)
     )
-    batch = MicroBatch(tuple(Scored.whole(row) for row in ids.tolist()))
+    batch = MicroBatch(tuple(ScoredSequence.whole(row) for row in ids.tolist()))
 
     def update(index: int) -> None:
         descend(

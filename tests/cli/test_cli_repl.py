@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cutaway.cli.repl import local_tools
-from cutaway.cli.repl.chat_state import FORMAT, Conversation, Turn, load, save
+from cutaway.cli.repl.chat_state import FORMAT, ChatState, Turn, load, save
 from cutaway.cli.repl.remembered_facts import Fact, Memory
 from cutaway.cli.repl.reply import IsStopped, reply
 from cutaway.cli.repl.slash_commands import VERBS, Around, CommandOutcome, apply, parse
@@ -18,7 +18,7 @@ from cutaway.core.errors import NumericsError, RequestError
 from cutaway.core.output import Delta
 from cutaway.core.request import SamplingParams
 
-TALK = Conversation(
+TALK = ChatState(
     system="Be brief.",
     turns=(Turn("user", "hi"), Turn("assistant", "hello")),
     changes={"temperature": 0.5, "stop": ["\n"]},
@@ -35,7 +35,7 @@ def around(tmp_path: Path) -> Around:
     )
 
 
-def said(line: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def said(line: str, conversation: ChatState, around: Around) -> CommandOutcome:
     command = parse(line)
     assert command is not None
     return apply(*command, conversation, around)
@@ -86,7 +86,7 @@ def test_an_unknown_command_names_the_nearest(around: Around) -> None:
     ],
 )
 def test_set_changes_the_next_answer(around: Around, line: str, name: str, value: object) -> None:
-    outcome = said(line, Conversation(), around)
+    outcome = said(line, ChatState(), around)
     assert getattr(outcome.conversation.sampling(around.defaults), name) == value
     assert outcome.lines == (f"{name} = {value}",)
 
@@ -125,7 +125,7 @@ def test_a_wrong_argument_is_refused_with_what_is_allowed(
     around: Around, line: str, message: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        said(line, Conversation(changes={"max_tokens": 4}), around)
+        said(line, ChatState(changes={"max_tokens": 4}), around)
     assert message in str(caught.value)
 
 
@@ -145,7 +145,7 @@ def test_system_sets_shows_and_removes_the_message(around: Around) -> None:
 def test_clear_forgets_messages_and_keeps_settings(around: Around) -> None:
     outcome = said("/clear", TALK, around)
     assert outcome.lines == ("forgot 2 messages",)
-    assert outcome.conversation == Conversation(system=TALK.system, changes=TALK.changes)
+    assert outcome.conversation == ChatState(system=TALK.system, changes=TALK.changes)
 
 
 @pytest.mark.parametrize("word", ["exit", "bye", "quit"])
@@ -154,12 +154,12 @@ def test_exit_ends(around: Around, word: str) -> None:
 
 
 def test_memory_is_told_only_when_it_is_on(around: Around) -> None:
-    outcome = said("/memory add my cat is Ada", Conversation(), around)
+    outcome = said("/memory add my cat is Ada", ChatState(), around)
     assert outcome.lines[0] == "[outside the model] stored fact 1: my cat is Ada"
     assert "memory is off" in outcome.lines[1]
     facts = [fact.text for fact in around.memory.facts()]
-    assert Conversation().messages(facts) == []
-    on = said("/memory on", Conversation(), around)
+    assert ChatState().messages(facts) == []
+    on = said("/memory on", ChatState(), around)
     assert on.lines[1:] == ("1  my cat is Ada",)
     (system,) = on.conversation.messages(facts)
     assert system == {
@@ -198,7 +198,7 @@ def test_tools_are_off_until_they_are_asked_for(around: Around) -> None:
 def test_a_saved_conversation_comes_back(around: Around, tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     said(f"/save {path}", TALK, around)
-    outcome = said(f"/load {path}", Conversation(has_tools=True), around)
+    outcome = said(f"/load {path}", ChatState(has_tools=True), around)
     assert outcome.lines == (f"loaded 2 messages from {path}",)
     assert outcome.conversation.turns == TALK.turns
     assert outcome.conversation.system == TALK.system
@@ -209,8 +209,8 @@ def test_a_saved_conversation_comes_back(around: Around, tmp_path: Path) -> None
 def test_saving_replaces_a_saved_chat_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     save(TALK, path)
-    save(Conversation(), path)
-    assert load(path) == Conversation()
+    save(ChatState(), path)
+    assert load(path) == ChatState()
     letter = tmp_path / "letter.txt"
     letter.write_text("dear all", encoding="utf-8")
     with pytest.raises(RequestError, match="is no saved chat"):
@@ -251,12 +251,12 @@ class Script:
     """A model that says what it is told to say, a character at a time; and a screen that notes."""
 
     answers: Sequence[str]
-    asked: list[Conversation] = field(default_factory=list)
+    asked: list[ChatState] = field(default_factory=list)
     shown: str = ""
     ended: list[str | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def __call__(self, conversation: Conversation, is_stopped: IsStopped) -> Iterator[Delta]:
+    def __call__(self, conversation: ChatState, is_stopped: IsStopped) -> Iterator[Delta]:
         self.asked.append(conversation)
         for character in self.answers[len(self.asked) - 1]:
             if is_stopped():
@@ -276,12 +276,12 @@ class Script:
 
 
 def answered(
-    script: Script, conversation: Conversation, is_interrupted: IsStopped = lambda: False
-) -> Conversation:
+    script: Script, conversation: ChatState, is_interrupted: IsStopped = lambda: False
+) -> ChatState:
     return reply(conversation, script, script, is_interrupted=is_interrupted)
 
 
-ASKED = Conversation().said("user", "How much is 12*34?")
+ASKED = ChatState().said("user", "How much is 12*34?")
 
 
 def test_an_answer_is_shown_and_kept() -> None:
@@ -292,7 +292,7 @@ def test_an_answer_is_shown_and_kept() -> None:
 
 def test_a_call_is_run_and_its_result_is_told() -> None:
     script = Script(["TOOL calc: 12*34\nIt is about 500.", "It is 408."])
-    talk = answered(script, Conversation(turns=ASKED.turns, has_tools=True))
+    talk = answered(script, ChatState(turns=ASKED.turns, has_tools=True))
     assert talk.turns[1:] == (
         Turn("assistant", "TOOL calc: 12*34"),
         Turn("user", "RESULT calc: 408"),
@@ -310,7 +310,7 @@ def test_a_call_is_only_text_while_tools_are_off() -> None:
 
 def test_three_calls_are_the_most() -> None:
     script = Script(["TOOL calc: 1+1"] * 9)
-    talk = answered(script, Conversation(turns=ASKED.turns, has_tools=True))
+    talk = answered(script, ChatState(turns=ASKED.turns, has_tools=True))
     assert len(script.asked) == local_tools.MAX_ROUNDS + 1
     assert talk.turns[-1].role == "assistant"
     assert script.lines[-1] == "[outside the model] no more than 3 tool calls per message"
@@ -324,12 +324,12 @@ def test_an_interrupted_answer_stays_as_far_as_it_came() -> None:
 
 
 def test_an_answer_interrupted_before_its_text_takes_its_question_along() -> None:
-    assert answered(Script(["never"]), ASKED, lambda: True) == Conversation()
+    assert answered(Script(["never"]), ASKED, lambda: True) == ChatState()
 
 
 def test_an_interrupt_after_a_call_runs_no_further_round() -> None:
     script = Script(["TOOL calc: 1+1\n", "more"])
-    asked = Conversation(turns=ASKED.turns, has_tools=True)
+    asked = ChatState(turns=ASKED.turns, has_tools=True)
     answered(script, asked, lambda: len(script.shown) >= 15)
     assert len(script.asked) == 1
     assert script.lines == []
@@ -337,7 +337,7 @@ def test_an_interrupt_after_a_call_runs_no_further_round() -> None:
 
 def test_an_error_ends_the_answer() -> None:
     class Failing(Script):
-        def __call__(self, conversation: Conversation, is_stopped: IsStopped) -> Iterator[Delta]:
+        def __call__(self, conversation: ChatState, is_stopped: IsStopped) -> Iterator[Delta]:
             yield Delta("x", 0, text="so")
             yield Delta("x", 0, finish_reason="error", error=NumericsError("NaN"))
 
@@ -348,5 +348,5 @@ def test_an_error_ends_the_answer() -> None:
 
 
 def test_why_tells_of_the_last_answer(around: Around) -> None:
-    outcome = said("/why", Conversation(), around)
+    outcome = said("/why", ChatState(), around)
     assert outcome.lines == ("why slow?",) and not outcome.is_end

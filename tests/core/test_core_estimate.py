@@ -11,7 +11,7 @@ from cutaway.core.devices import DEVICES
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.estimate import Estimate, estimate, roofline
 from cutaway.core.layout import FULL, Window
-from cutaway.core.shapes import Grouped, Matrix, seen_pairs, seen_tokens
+from cutaway.core.shapes import Grouped, MatrixShape, seen_pairs, seen_tokens
 from cutaway.core.weight_types import WEIGHT_TYPES, weights_in
 from cutaway.models import ARCHITECTURES
 from cutaway.models.parts.reading import shape_of
@@ -117,7 +117,7 @@ def test_bytes_of_a_type(quant, num_bytes):
     from cutaway.core.weight_types import _bytes_of
 
     vectors = 512 * (4 if WEIGHT_TYPES[quant].vectors == "float32" else 2)
-    assert _bytes_of(Matrix(2, 512), quant, WEIGHT_TYPES[quant]) + vectors == num_bytes
+    assert _bytes_of(MatrixShape(2, 512), quant, WEIGHT_TYPES[quant]) + vectors == num_bytes
 
 
 def test_rows_that_no_block_fits_are_kept_wider():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cutaway.cli.repl.chat_state import Conversation, load, save
+from cutaway.cli.repl.chat_state import ChatState, load, save
 from cutaway.cli.repl.remembered_facts import Memory
 from cutaway.host import whole_file as module
 from cutaway.host.whole_file import remove_stale, whole_file, whole_folder, write_whole
@@ -170,7 +170,7 @@ def test_what_holds_texts_of_people_is_its_owners_alone(tmp_path: Path) -> None:
         chat.touch(0o644)  # a private file is private even where the old one was not
         chat.write_text('{"format": "cutaway chat 1", "system": null, "set": {}, "messages": []}')
         write(trace, TraceFile({"prompt": "mine"}, (), ()))
-        save(Conversation().said("user", "mine"), chat)
+        save(ChatState().said("user", "mine"), chat)
         Memory(memory).add("mine")
         write_whole(tmp_path / "weights", NEW)
     finally:

@@ -31,19 +31,19 @@ def pages_of(
 
 
 def attend(
-    query: Tensor, pages: native.Pages, step: Step, scoring: native.Scoring | None = None
+    query: Tensor, pages: native.Pages, step: Step, scoring: native.NativeScoring | None = None
 ) -> Tensor:
     out = torch.full_like(query, torch.nan)
-    operation = native.attend(query, pages, out=out, scoring=scoring or native.Scoring(0.3))
+    operation = native.attend(query, pages, out=out, scoring=scoring or native.NativeScoring(0.3))
     native.run(operation, native.NativeStep.of(step))
     return out
 
 
 def expected(
-    query: Tensor, pages: native.Pages, step: Step, scoring: native.Scoring | None = None
+    query: Tensor, pages: native.Pages, step: Step, scoring: native.NativeScoring | None = None
 ) -> Tensor:
     """The plain twin in float64, over pages whose unused entries do not matter."""
-    scoring = scoring or native.Scoring(0.3)
+    scoring = scoring or native.NativeScoring(0.3)
     return paged_attention(
         query.double(),
         pages.keys,
@@ -60,7 +60,7 @@ def expected(
     )
 
 
-def extent_of(scoring: native.Scoring) -> Extent:
+def extent_of(scoring: native.NativeScoring) -> Extent:
     return FULL if scoring.window is None else Window(scoring.window, scoring.num_first)
 
 
@@ -126,7 +126,7 @@ def test_query_has_the_same_bits_in_any_chunk_and_beside_any_mates(
     dtype: torch.dtype, threads: int, window: int | None, num_first: int
 ) -> None:
     sinks = random(9, seed=21) if num_first else None
-    scoring = native.Scoring(0.3, window=window, num_first=num_first, sinks=sinks)
+    scoring = native.NativeScoring(0.3, window=window, num_first=num_first, sinks=sinks)
     context, mates = 560, [(1, 40), (70, 310)]
     pages = pages_of(3, 64, dtype=dtype, num_pages=80)
     whole = random_step([context], [context], page_size=16, num_pages=80)
@@ -156,7 +156,7 @@ def test_query_has_the_same_bits_in_any_chunk_and_beside_any_mates(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cap", [None, 5.0])
 def test_all_instruction_sets_give_the_same_bits(dtype: torch.dtype, cap: float | None) -> None:
-    scoring = native.Scoring(0.3, cap=cap, window=300, num_first=9, sinks=random(6, seed=22))
+    scoring = native.NativeScoring(0.3, cap=cap, window=300, num_first=9, sinks=random(6, seed=22))
     pages = pages_of(2, 80, dtype=dtype, num_pages=70)
     step = random_step([1, 90, 4], [600, 90, 259], page_size=16, num_pages=70)
     query = random(95, 6, 80, seed=8)
@@ -212,7 +212,9 @@ def test_fused_attention_is_its_three_parts(
     count = sum(queries)
     qkv = random(count, 15 * 64, seed=13)
     rotation = native.Rotation(random(600, 32, seed=14), random(600, 32, seed=15))
-    norms = [native.Norm(random(64, seed=16 + i), 1e-6) if has_norms else None for i in (0, 1)]
+    norms = [
+        native.NormWeights(random(64, seed=16 + i), 1e-6) if has_norms else None for i in (0, 1)
+    ]
     pages, apart = (pages_of(3, 64, dtype=dtype, num_pages=70) for _ in range(2))
     out = torch.full((count, 9 * 64), torch.nan)
     now = native.NativeStep.of(step)
@@ -223,7 +225,7 @@ def test_fused_attention_is_its_three_parts(
             num_heads=9,
             rotation=rotation,
             out=out,
-            scoring=native.Scoring(0.125),
+            scoring=native.NativeScoring(0.125),
             query_norm=norms[0],
             key_norm=norms[1],
         )
@@ -233,7 +235,7 @@ def test_fused_attention_is_its_three_parts(
         native.run(native.rotate(heads[:, :9], rotation, out=query, norm=norms[0]), now)
         native.run(native.rotate(heads[:, 9:12], rotation, out=key, norm=norms[1]), now)
         native.run(native.store(key, heads[:, 12:], apart), now)
-        wanted = attend(query, apart, step, native.Scoring(0.125))
+        wanted = attend(query, apart, step, native.NativeScoring(0.125))
     assert_same(pages, apart)
     assert torch.equal(out, wanted.flatten(1))
 
@@ -256,7 +258,7 @@ def test_what_is_not_finite_stays_in_its_sequence() -> None:
 def test_windows_and_caps_are_those_of_the_plain_twin(
     isa: str, window: int, cap: float | None
 ) -> None:
-    scoring = native.Scoring(0.3, cap=cap, window=window)
+    scoring = native.NativeScoring(0.3, cap=cap, window=window)
     pages = pages_of(2, 64, dtype=torch.float16, num_pages=140)
     queries, contexts = [1, 3, 40, 1, 400], [1, 300, 270, 513, 600]
     step = random_step(queries, contexts, page_size=16, num_pages=140)
@@ -275,7 +277,7 @@ def test_sinks_and_first_keys_are_those_of_the_plain_twin(
     isa: str, window: int | None, num_first: int, has_sinks: bool
 ) -> None:
     sinks = 3 * random(6, seed=20) if has_sinks else None
-    scoring = native.Scoring(0.3, window=window, num_first=num_first, sinks=sinks)
+    scoring = native.NativeScoring(0.3, window=window, num_first=num_first, sinks=sinks)
     pages = pages_of(2, 64, dtype=torch.float16, num_pages=180)
     queries, contexts = [1, 3, 40, 8, 400, 1], [1, 300, 270, 903, 600, 290]
     step = random_step(queries, contexts, page_size=16, num_pages=180)
@@ -289,9 +291,9 @@ def test_sinks_and_first_keys_are_those_of_the_plain_twin(
 def test_norms_of_every_head_and_values_are_those_of_the_parts() -> None:
     """Nothing turns here: what is told apart from the fused form has heads that lie apart too."""
     step = random_step([1, 30], [40, 290], page_size=16, num_pages=50)
-    now, scoring = native.NativeStep.of(step), native.Scoring(0.125, sinks=random(4, seed=1))
+    now, scoring = native.NativeStep.of(step), native.NativeScoring(0.125, sinks=random(4, seed=1))
     pages, apart = (pages_of(2, 32, dtype=torch.float32, num_pages=50) for _ in range(2))
-    norms = [native.Norm(random(32, seed=2), 1e-6), None, native.Norm(None, 1e-5)]
+    norms = [native.NormWeights(random(32, seed=2), 1e-6), None, native.NormWeights(None, 1e-5)]
     qkv, out = random(31, 8, 32, seed=3), torch.empty(31, 4 * 32)
     operation = native.attention(
         qkv.flatten(1),
@@ -320,7 +322,7 @@ def test_norms_of_every_head_and_values_are_those_of_the_parts() -> None:
 @pytest.mark.parametrize("queries", [1, 5, 40])
 def test_keys_before_the_window_never_matter(queries: int) -> None:
     """Pages that left the window are the scratch page, which may hold anything."""
-    scoring = native.Scoring(0.3, window=30)
+    scoring = native.NativeScoring(0.3, window=30)
     pages = pages_of(2, 32, dtype=torch.float32, num_pages=50)
     step = random_step([queries], [600], page_size=16, num_pages=50)
     query = random(queries, 4, 32, seed=4)
@@ -348,6 +350,6 @@ def test_plain_twin_reads_and_writes_pages_in_the_order_of_the_kernels(dtype: to
 @pytest.mark.parametrize("keys", [2**31 + 1, 10**12, 2**63 - 1])
 def test_a_window_wider_than_any_sequence_is_taken(keys: int) -> None:
     """A look at `window=999999999999999999` raised where the library refused the size."""
-    scoring = native.Scoring(1.0, window=keys, num_first=keys)
+    scoring = native.NativeScoring(1.0, window=keys, num_first=keys)
     wide = scoring_struct(scoring, 4)
     assert wide.window == wide.num_first == 2**31

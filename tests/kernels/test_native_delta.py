@@ -28,7 +28,7 @@ class Layer:
     ) -> None:
         self.heads, self.shared, self.key, self.value = heads, shared, key, value
         self.channels = heads * (2 * key + shared * value)
-        self.weights = native.DeltaWeights(
+        self.weights = native.NativeDeltaWeights(
             random(self.channels, 4, seed=1),
             random(heads * shared, seed=2),
             random(heads * shared, seed=3) - 2,
@@ -147,7 +147,7 @@ def test_pages_of_others_are_left_alone() -> None:
 
 def test_a_layer_of_other_shapes_is_refused() -> None:
     layer = Layer(4)
-    layer.weights = native.DeltaWeights(
+    layer.weights = native.NativeDeltaWeights(
         layer.weights.convolution[1:].clone(), layer.weights.decay_bias, layer.weights.decay_log
     )
     with pytest.raises(AssertionError, match="channel"):

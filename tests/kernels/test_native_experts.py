@@ -185,7 +185,7 @@ class Case:
         self.gate_up = stack(kind, 2 * inner, width, 100)
         self.down = stack(down_kind or kind, width, inner, 200)
         self.biases = (random(E, 2 * inner, seed=3), random(E, width, seed=4)) if has_bias else None
-        self.norm = native.Norm(random(width, seed=5), 1e-5)
+        self.norm = native.NormWeights(random(width, seed=5), 1e-5)
         self.is_interleaved, self.activation = is_interleaved, activation
 
     def run(self, rows: Tensor | None = None, *, has_norm: bool = False) -> Tensor:

@@ -56,7 +56,7 @@ def test_linear_and_gated_stay_in_their_buffers(
     shapes = data.draw(st.lists(st.tuples(kinds, st.integers(1, 70)), min_size=1, max_size=4))
     weights = [packed(kind, rows, columns) for kind, rows in shapes]
     width = sum(rows for _, rows in shapes)
-    norm = native.Norm(random(columns), 1e-5) if data.draw(st.booleans()) else None
+    norm = native.NormWeights(random(columns), 1e-5) if data.draw(st.booleans()) else None
     biases = [random(rows) if data.draw(st.booleans()) else None for _, rows in shapes]
     residual = random(count, width) if data.draw(st.booleans()) else None
     x, out = random(count, columns), torch.empty(count, width)
@@ -82,12 +82,12 @@ def test_rows_stay_in_their_buffers(
     kind = data.draw(st.sampled_from((native.NormKind.RMS, native.NormKind.LAYER)))
     temperature, top_k = data.draw(st.floats(0, 5)), data.draw(st.integers(0, 2 * width))
     rest, u = data.draw(st.integers(-1, 2**32)), data.draw(st.integers(0, 2**32 - 1))
-    choice = native.Choice(temperature, data.draw(st.floats(0, 2**30)), top_k, rest, u)
+    choice = native.RowChoice(temperature, data.draw(st.floats(0, 2**30)), top_k, rest, u)
     step = native.NativeStep.of_rows(count)
     with running(isa, threads):
         native.run(native.norm(x, weight, 1e-5, out=out, bias=weight, kind=kind), step)
         native.run(native.gate(gate, up, out=out), step)
-        drawn = native.Sampling(x).run({count - 1: x[0].clone()}, [choice] * count)
+        drawn = native.RowSampler(x).run({count - 1: x[0].clone()}, [choice] * count)
     assert all(0 <= each.token_id < width for each in drawn)
 
 
@@ -122,7 +122,7 @@ def test_experts_stay_in_their_buffers(
             weights=weights,
             out=out,
             biases=(biases[0], biases[1]) if data.draw(st.booleans()) else None,
-            norm=native.Norm(random(width), 1e-5) if data.draw(st.booleans()) else None,
+            norm=native.NormWeights(random(width), 1e-5) if data.draw(st.booleans()) else None,
             is_interleaved=data.draw(st.booleans()),
         )
         native.run(operation, step)
@@ -141,7 +141,7 @@ def test_attention_stays_in_its_pages(data: st.DataObject, isa: str, threads: in
     contexts = [n + data.draw(st.integers(0, 300)) for n in queries]
     dtype = data.draw(st.sampled_from(sorted(PAGE_DTYPES, key=str)))
     window = data.draw(st.one_of(st.none(), st.integers(1, 350)))
-    scoring = native.Scoring(
+    scoring = native.NativeScoring(
         0.1,
         cap=data.draw(st.sampled_from((None, 5.0))),
         window=window,
@@ -234,7 +234,7 @@ def test_a_broken_step_is_refused_and_never_followed(data: st.DataObject) -> Non
     qkv, out = random(4, 3 * 8), torch.empty(4, 8)
     rotation = native.Rotation(random(40, 4), random(40, 4))
     operation = native.attention(
-        qkv, pages, num_heads=1, rotation=rotation, out=out, scoring=native.Scoring(1.0)
+        qkv, pages, num_heads=1, rotation=rotation, out=out, scoring=native.NativeScoring(1.0)
     )
     try:
         native.run(operation, native.NativeStep.of(step))

@@ -33,7 +33,7 @@ def pages_of(
 
 def attend(query: Tensor, pages: native.LatentPages, step: Step) -> Tensor:
     out = torch.full((*query.shape[:2], pages.latent.shape[2]), torch.nan)
-    operation = native.attend_latent(query, pages, out=out, scoring=native.Scoring(0.1))
+    operation = native.attend_latent(query, pages, out=out, scoring=native.NativeScoring(0.1))
     native.run(operation, native.NativeStep.of(step))
     return out
 

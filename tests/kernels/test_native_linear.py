@@ -144,7 +144,7 @@ def test_segments_stand_side_by_side_with_bias_and_residual() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 33])
 def test_norm_before_a_product_is_the_norm_alone(count: int) -> None:
-    norm = native.Norm(random(96, seed=5), 1e-5)
+    norm = native.NormWeights(random(96, seed=5), 1e-5)
     x = random(count, 96, seed=6)
     normed = torch.empty_like(x)
     run_rows(native.norm(x, norm.weight, norm.epsilon, out=normed), count)
@@ -159,7 +159,7 @@ def test_norm_before_a_product_is_the_norm_alone(count: int) -> None:
 def test_gated_is_its_parts(kind: native.Kind, count: int, activation: native.Activation) -> None:
     gate, up = packed(kind, 37, 64), packed(kind, 37, 64, seed=1)
     biases = (random(37, seed=7), random(37, seed=8))
-    norm = native.Norm(random(64, seed=9), 1e-6)
+    norm = native.NormWeights(random(64, seed=9), 1e-6)
     x = random(count, 64, seed=10)
     out = torch.empty(count, 37)
     wanted = torch.empty(count, 37)
@@ -246,7 +246,10 @@ def test_norm_by_deviation_is_that_of_the_plain_twin(isa: str, width: int) -> No
     torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
     if width == 64:
         product, apart = torch.empty(7, 20), torch.empty(7, 20)
-        matrix, before = packed(native.Kind.Q8, 20, 64), native.Norm(weight, 1e-5, bias, kind)
+        matrix, before = (
+            packed(native.Kind.Q8, 20, 64),
+            native.NormWeights(weight, 1e-5, bias, kind),
+        )
         run_rows(native.linear(x, [matrix], out=product, norm=before), 7)
         run_rows(native.linear(out, [matrix], out=apart), 7)
         assert torch.equal(product, apart)

@@ -26,7 +26,7 @@ class Tiny:
 
     def __init__(self) -> None:
         self.table = packed(native.Kind.Q8, VOCAB, WIDTH)
-        self.norm = native.Norm(random(WIDTH, seed=1), 1e-5)
+        self.norm = native.NormWeights(random(WIDTH, seed=1), 1e-5)
         self.rotation = native.Rotation(random(700, 8, seed=2), random(700, 8, seed=3))
         self.pages = [
             native.Pages.of(torch.zeros(90, 16, GROUPS, SIZE), torch.zeros(90, 16, GROUPS, SIZE))
@@ -58,7 +58,7 @@ class Tiny:
                     num_heads=HEADS,
                     rotation=self.rotation,
                     out=mixed,
-                    scoring=native.Scoring(0.25),
+                    scoring=native.NativeScoring(0.25),
                 ),
                 native.linear(mixed, weights[1:2], out=hidden, residual=hidden),
                 native.gated(hidden, weights[2], weights[3], out=product, norm=self.norm),
@@ -304,7 +304,10 @@ def test_operations_refuse_wrong_tensors() -> None:
         (lambda: native.linear(x, [weight], out=torch.empty(2, 20)), "is not a contiguous"),
         (lambda: native.linear(x, [], out=out), "one to four segments"),
         (lambda: native.linear(x, [weight], out=out, biases=[random(19)]), "is not a contiguous"),
-        (lambda: native.linear(x, [weight], out=out, norm=native.Norm(random(31), 1e-5)), "is not"),
+        (
+            lambda: native.linear(x, [weight], out=out, norm=native.NormWeights(random(31), 1e-5)),
+            "is not",
+        ),
         (lambda: native.gate(x[:, ::2], x[:, ::2], out=torch.empty(3, 16)), "not contiguous"),
         (lambda: native.gate(x[:1].expand(3, 32), x, out=torch.empty(3, 32)), "overlap"),
     ):

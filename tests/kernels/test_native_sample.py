@@ -35,7 +35,7 @@ def plain_of(results: list[Sampled]) -> list[tuple[object, ...]]:
 
 
 def assert_alike(logits: Tensor, rows: list[SamplerRow]) -> None:
-    drawn = sample_native(native.Sampling(logits), rows)
+    drawn = sample_native(native.RowSampler(logits), rows)
     assert plain_of(drawn) == plain_of(sample_plain(logits, rows))
 
 
@@ -146,18 +146,18 @@ def test_many_draws_of_one_row() -> None:
     logits = torch.linspace(-1, 1, 24)[None].repeat(2000, 1)
     rows = [SamplerRow(params=SamplingParams(top_p=0.97), seed=3, position=p) for p in range(2000)]
     assert_alike(logits, rows)
-    drawn = {each.token_id for each in sample_native(native.Sampling(logits), rows)}
+    drawn = {each.token_id for each in sample_native(native.RowSampler(logits), rows)}
     assert len(drawn) > 20 and 23 in drawn
 
 
 def test_a_step_without_rows_draws_nothing() -> None:
-    assert sample_native(native.Sampling(torch.zeros(0, 64)), []) == []
+    assert sample_native(native.RowSampler(torch.zeros(0, 64)), []) == []
 
 
 def test_a_wrong_row_is_refused() -> None:
     row = SamplerRow(params=SamplingParams(), seed=1, position=1)
     with pytest.raises(AssertionError, match="not a contiguous float32"):
-        sample_native(native.Sampling(torch.zeros(2, 64)[:, ::2].double()), [row, row])
+        sample_native(native.RowSampler(torch.zeros(2, 64)[:, ::2].double()), [row, row])
 
 
 def test_logits_that_changed_where_they_lie_are_read_anew() -> None:

@@ -47,7 +47,7 @@ def test_bits_hold_with_more_threads_than_cores(threads: int) -> None:
     mixed, out = torch.empty(tokens, heads * size), torch.empty(tokens, 200)
     gate, up = (packed(native.Kind.Q8, 200, heads * size, seed=i) for i in (1, 2))
     rotation = native.Rotation(random(700, 8, seed=2), random(700, 8, seed=3))
-    scoring, program = native.Scoring(0.25), native.Program()
+    scoring, program = native.NativeScoring(0.25), native.Program()
     program.add(
         native.attention(qkv, pages, num_heads=heads, rotation=rotation, out=mixed, scoring=scoring)
     )
@@ -70,12 +70,12 @@ def test_structs_lie_as_the_compiler_laid_them_out() -> None:
     laid_out = dict(line.split(": ") for line in read().decode().splitlines())
     ours = {
         **{f"cw_{code.name.lower()}": each for code, each in structs.STRUCTS.items()},
-        "cw_weight": structs.Weight,
-        "cw_by_head": structs.ByHead,
+        "cw_weight": structs.WeightStruct,
+        "cw_by_head": structs.ByHeadStruct,
         "cw_latent_pages": structs.LatentPagesStruct,
-        "cw_norming": structs.Norming,
+        "cw_norming": structs.NormingStruct,
         "cw_stack": structs.StackStruct,
-        "cw_group": structs.Group,
+        "cw_group": structs.GroupStruct,
         "cw_step": structs.StepStruct,
         "cw_rotation": structs.RotationStruct,
         "cw_pages": structs.PagesStruct,

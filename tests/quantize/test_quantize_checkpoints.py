@@ -15,7 +15,7 @@ import cutaway.quantize.checkpoints
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.kernels import native
 from cutaway.quantize import CHECKPOINTS, checkpoint_reader
-from cutaway.quantize.scheme import Checkpoint
+from cutaway.quantize.scheme import CheckpointFormat
 
 # What multiplies and what readers share; every other file reads the method that the table names.
 SHARED = {"packed_words", "part_faults", "quantization_config"}
@@ -45,11 +45,11 @@ class Module:
         return self.tensors[part]
 
 
-def reader(**settings: object) -> Checkpoint:
+def reader(**settings: object) -> CheckpointFormat:
     return checkpoint_reader(settings, file="config.json")
 
 
-def check(checkpoint: Checkpoint, tensors: dict[str, Any], wanted: np.ndarray) -> None:
+def check(checkpoint: CheckpointFormat, tensors: dict[str, Any], wanted: np.ndarray) -> None:
     """Exact in float32, kept and by rows too; packed within scales rounded to float16."""
     module, matrix = Module(tensors), torch.from_numpy(wanted)
     assert checkpoint.shape(module) == wanted.shape

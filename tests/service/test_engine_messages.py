@@ -17,7 +17,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.service import engine_messages
 from cutaway.service.engine_messages import (
     Add,
-    Counted,
+    EngineCounts,
     Failed,
     Frames,
     News,
@@ -106,7 +106,7 @@ def test_news_arrives_equal() -> None:
 
 
 def test_a_stream_may_be_cut_anywhere() -> None:
-    counted, news = Counted(3, EngineStats(running=2)), News([Delta("r", 0, text="é" * 300)])
+    counted, news = EngineCounts(3, EngineStats(running=2)), News([Delta("r", 0, text="é" * 300)])
     said = [Progress(7), counted, news] * 5
     stream = b"".join(encode_frame(each) for each in said)
     chance = random.Random(3)

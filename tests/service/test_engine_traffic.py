@@ -9,7 +9,7 @@ import pytest
 from cutaway.core.errors import ConfigError, OverloadedError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.service.bounds import TrafficConfig
-from cutaway.service.traffic import Place, Traffic
+from cutaway.service.traffic import AdmittedRequest, Traffic
 
 
 class Clock:
@@ -41,9 +41,9 @@ def traffic(
     )
 
 
-def fill(target: Traffic, owner: str = "", num_tokens: int = 1) -> list[Place]:
+def fill(target: Traffic, owner: str = "", num_tokens: int = 1) -> list[AdmittedRequest]:
     """Enter until the door is closed."""
-    places: list[Place] = []
+    places: list[AdmittedRequest] = []
     while True:
         try:
             places.append(target.enter(request(owner, num_tokens)))

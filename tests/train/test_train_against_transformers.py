@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 import tiny
-from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.loop import descend
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
@@ -24,22 +24,22 @@ UPDATES, PER_UPDATE, RATE = 20, 4, 3e-3
 SETTINGS = OptimizerSettings(rate=RATE, betas=(0.9, 0.95), epsilon=1e-8, decay=0.1)
 
 
-def sequences() -> list[Scored]:
+def sequences() -> list[ScoredSequence]:
     """Of different lengths and partly scored: a mean of means would differ."""
-    made: list[Scored] = []
+    made: list[ScoredSequence] = []
     for number in range(UPDATES * PER_UPDATE):
         generator = torch.Generator().manual_seed(number)
         length = int(torch.randint(3, 24, (), generator=generator))
         ids = torch.randint(0, 40, (length,), generator=generator).tolist()
         marks = (torch.rand(length, generator=generator) < 0.7).tolist()
-        made.append(Scored(tuple(ids), (False, *marks[1:-1], True)))
+        made.append(ScoredSequence(tuple(ids), (False, *marks[1:-1], True)))
     return made
 
 
 class Padded(torch.utils.data.Dataset[dict[str, Tensor]]):
     """The same sequences as transformers takes them."""
 
-    def __init__(self, made: list[Scored]) -> None:
+    def __init__(self, made: list[ScoredSequence]) -> None:
         self.made = made
 
     def __len__(self) -> int:

@@ -7,13 +7,15 @@ import torch
 from torch import Tensor
 
 import tiny
-from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
 from cutaway.train.model import compute_forms
 
 BATCHES = [
-    MicroBatch(tuple(Scored.whole(list(range(n, n + length))) for n, length in enumerate(lengths)))
+    MicroBatch(
+        tuple(ScoredSequence.whole(list(range(n, n + length))) for n, length in enumerate(lengths))
+    )
     for lengths in ((9, 9, 9), (5, 30), (2, 3, 4, 50), (12, 12, 12))
 ]
 

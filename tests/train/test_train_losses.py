@@ -12,18 +12,18 @@ from torch import Tensor, nn
 import tiny
 from cutaway.core.errors import ConfigError, NumericsError
 from cutaway.core.step import Step
-from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.loop import descend
 from cutaway.train.losses.likelihood import in_chunks, likelihood, of_logits, sums_by_sequence
 from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
 
 SEQUENCES = [
-    Scored((5, 9, 200, 31, 7), (False, False, True, True, True)),
-    Scored((1, 2, 3), (False, True, False)),
-    Scored.whole([8, 8, 19, 300, 4, 5, 6]),
-    Scored((17,), (False,)),
-    Scored((17, 3), (False, False)),
+    ScoredSequence((5, 9, 200, 31, 7), (False, False, True, True, True)),
+    ScoredSequence((1, 2, 3), (False, True, False)),
+    ScoredSequence.whole([8, 8, 19, 300, 4, 5, 6]),
+    ScoredSequence((17,), (False,)),
+    ScoredSequence((17, 3), (False, False)),
 ]
 
 
@@ -31,7 +31,7 @@ def settings(**changes: float) -> OptimizerSettings:
     return OptimizerSettings(**{"rate": 1e-3, **changes})  # type: ignore[arg-type]
 
 
-def by_hand(logits: Tensor, sequences: list[Scored]) -> Tensor:
+def by_hand(logits: Tensor, sequences: list[ScoredSequence]) -> Tensor:
     """The negative log-likelihood of the scored tokens, token by token, from all logits."""
     at, total = 0, torch.zeros((), dtype=torch.float64)
     for each in sequences:
@@ -182,7 +182,7 @@ def test_t05_the_clip_comes_once_after_all_micro_batches() -> None:
 
 
 def test_t07_64_micro_batches_equal_one() -> None:
-    sequences = [Scored.whole([n, n + 1, 2 * n % 300]) for n in range(64)]
+    sequences = [ScoredSequence.whole([n, n + 1, 2 * n % 300]) for n in range(64)]
     grads: list[Tensor] = []
     for size in (1, 64):
         _, model = tiny.random_model(dtype=torch.float32)
@@ -220,14 +220,14 @@ def test_t24_packed_sequences_do_not_see_each_other() -> None:
     packed = likelihood(model, MicroBatch(tuple(SEQUENCES))).log_probs
     alone = [likelihood(model, MicroBatch((each,))).log_probs for each in SEQUENCES if each.count]
     torch.testing.assert_close(packed, torch.cat(alone), rtol=0, atol=1e-11)
-    changed = [Scored.whole([250, 251, 252, 253, 254]), *SEQUENCES[1:]]
+    changed = [ScoredSequence.whole([250, 251, 252, 253, 254]), *SEQUENCES[1:]]
     beside = likelihood(model, MicroBatch(tuple(changed))).log_probs
     torch.testing.assert_close(beside[4:], packed[3:], rtol=0, atol=1e-11)
 
 
 def test_t25_a_batch_of_one_equals_a_batch_of_sixteen() -> None:
     _, model = tiny.random_model()
-    sequences = [Scored.whole(list(range(n, 2 * n + 2))) for n in range(16)]
+    sequences = [ScoredSequence.whole(list(range(n, 2 * n + 2))) for n in range(16)]
     batch = MicroBatch(tuple(sequences))
     together = sums_by_sequence(likelihood(model, batch).log_probs, batch)
     for each, total in zip(sequences, together, strict=True):

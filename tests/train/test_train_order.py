@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cutaway.train.data.order import permutation
-from cutaway.train.data.packing import Scored, UpdatePlan, cut, micro_batches
+from cutaway.train.data.packing import ScoredSequence, UpdatePlan, cut, micro_batches
 
 LENGTHS = [3, 9, 4, 4, 7, 1, 2, 8, 5, 6]
 
@@ -55,7 +55,7 @@ def test_a_sequence_above_the_budget_is_refused() -> None:
 @pytest.mark.parametrize("context", [2, 3, 5, 13])
 def test_a_cut_sequence_scores_each_token_once(length: int, context: int) -> None:
     marks = (False, *(place % 3 > 0 for place in range(length - 1)))
-    whole = Scored(tuple(range(length)), marks)
+    whole = ScoredSequence(tuple(range(length)), marks)
     parts = cut(whole, context)
     assert all(len(part.token_ids) <= context for part in parts)
     scored = [
@@ -71,7 +71,7 @@ def test_a_cut_sequence_scores_each_token_once(length: int, context: int) -> Non
 
 
 def test_micro_batches_keep_all_sequences_in_order() -> None:
-    sequences = [Scored.whole(list(range(length))) for length in LENGTHS]
+    sequences = [ScoredSequence.whole(list(range(length))) for length in LENGTHS]
     batches = micro_batches(sequences, 10)
     assert [each for batch in batches for each in batch.sequences] == sequences
     assert all(batch.num_tokens <= 10 for batch in batches)

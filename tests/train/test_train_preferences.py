@@ -17,7 +17,7 @@ from cutaway.core.step import Step
 from cutaway.engine.loading.template_of import compiled_template
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train import distill, dpo, grpo, ppo, reward, sft
-from cutaway.train.data.packing import Scored
+from cutaway.train.data.packing import ScoredSequence
 from cutaway.train.data.pairs import last_answer, read_scored_pairs
 from cutaway.train.loop import descend
 from cutaway.train.losses.likelihood import likelihood
@@ -27,9 +27,9 @@ from cutaway.train.optimizers import Optimizers, OptimizerSettings
 from cutaway.train.record import read_record
 from cutaway.train.rollouts.rewards import Answered, Task, chosen, final, total
 from cutaway.train.rollouts.rollouts import Rollout
-from cutaway.train.rollouts.rounds import Part
+from cutaway.train.rollouts.rounds import RoundPart
 from cutaway.train.sft import CHAT_TEMPLATE
-from cutaway.train.stage import Stage
+from cutaway.train.stage import TrainingStage
 from cutaway.weights.adapter import adapters, read_adapter
 
 
@@ -63,7 +63,7 @@ def rounds(folder: Path, out: str, **changes: Any) -> dict[str, Any]:
     return told(folder, out, **{**tasks_, **sampled, **changes})
 
 
-def run(stage: Stage[Any]) -> Path:
+def run(stage: TrainingStage[Any]) -> Path:
     return stage.run(say=lambda sentence: None)
 
 
@@ -87,8 +87,10 @@ def test_pairs_are_told_as_the_template_tells_them(folder: Path) -> None:
 
 
 def test_only_the_last_answer_is_scored_and_nothing_lies_behind_it() -> None:
-    sequence = Scored(tuple(range(9)), (False, True, True, False, False, True, True, False, False))
-    assert last_answer(sequence, before=1) == Scored(
+    sequence = ScoredSequence(
+        tuple(range(9)), (False, True, True, False, False, True, True, False, False)
+    )
+    assert last_answer(sequence, before=1) == ScoredSequence(
         tuple(range(7)), (False, False, False, False, False, True, True)
     )
     assert last_answer(sequence).is_scored == sequence.is_scored[:7]
@@ -204,7 +206,7 @@ class _StopError(Exception):
     pass
 
 
-def stop_after(stage: Stage[Any], updates: int) -> None:
+def stop_after(stage: TrainingStage[Any], updates: int) -> None:
     """Run some updates, and break off behind the checkpoint that follows them."""
 
     def report(progress: Any) -> None:
@@ -235,7 +237,7 @@ def test_t32_ppo_begins_with_ratio_one_and_samples_as_it_trains(folder: Path) ->
 
 @pytest.mark.parametrize("kind", ["ppo", "grpo"])
 def test_rounds_run_and_go_on_to_the_bit(kind: str, folder: Path) -> None:
-    def stage(out: str) -> Stage[Any]:
+    def stage(out: str) -> TrainingStage[Any]:
         if kind == "ppo":
             return ppo.prepare(ppo.PpoSettings(**rounds(folder, out)))
         return grpo.prepare(grpo.GrpoSettings(**rounds(folder, out, answers=4, beta=0.1)))
@@ -255,7 +257,7 @@ def test_rounds_run_and_go_on_to_the_bit(kind: str, folder: Path) -> None:
 def test_t37_the_kl_counts_once(folder: Path) -> None:
     """PPO pays it in rewards and its loss knows no reference; GRPO the other way round."""
 
-    def moved(part: Part) -> Part:
+    def moved(part: RoundPart) -> RoundPart:
         return replace(part, reference=part.reference - 1)
 
     stage = ppo.prepare(ppo.PpoSettings(**rounds(folder, "ppo37", beta=0.1)))
@@ -274,7 +276,7 @@ def test_t37_the_kl_counts_once(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
 def test_an_adapter_is_trained_alone_and_goes_on_to_the_bit(kind: str, folder: Path) -> None:
-    def stage(out: str) -> Stage[Any]:
+    def stage(out: str) -> TrainingStage[Any]:
         own: dict[str, Any] = {"lora_rank": 2, "rate": 1e-2}
         if kind == "sft":
             data = (write_lines(folder / "talks.jsonl", talks(12)),)

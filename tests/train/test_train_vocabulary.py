@@ -11,7 +11,7 @@ import transformers
 
 from cutaway.core.errors import ConfigError
 from cutaway.tokens.files.tokenizer_files import load_folder
-from cutaway.train.data.packing import Scored
+from cutaway.train.data.packing import ScoredSequence
 from cutaway.train.losses.bits import bits_per_byte, num_bytes, without_controls
 from cutaway.train.vocabulary import CONTROL_TOKENS, PATTERNS, VocabularySettings, learn
 
@@ -90,7 +90,7 @@ def test_t08_bytes_are_those_of_the_tokens_themselves(folder: Path) -> None:
     ours = load_folder(folder)
     for text in (TEXT, *HOSTILE):
         ids = ours.encode(text)
-        framed = Scored.whole([297, *ids, 297])
+        framed = ScoredSequence.whole([297, *ids, 297])
         counted = without_controls(framed, ours)
         assert counted.count == len(ids)
         assert num_bytes(counted, ours) == len(text.encode())

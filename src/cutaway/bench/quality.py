@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ class PromptLogits:
         runner = self._llm.engine.runner
         run = runner.run
 
-        def kept(batch: Batch) -> Tensor:
-            logits = run(batch)
+        def kept(batch: Batch, is_over: Callable[[], bool] | None = None) -> Tensor:
+            logits = run(batch, is_over)
             self._rows.append(logits.clone())
             return logits
 

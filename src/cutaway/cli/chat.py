@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cutaway.cli.repl import slash_commands
-from cutaway.cli.repl.chat_state import Conversation
+from cutaway.cli.repl.chat_state import ChatState
 from cutaway.cli.repl.interrupt import Interrupts
 from cutaway.cli.repl.line_source import line_reader
 from cutaway.cli.repl.lines import read_messages
@@ -85,7 +85,7 @@ def chat(
     talk = Talk(session, Memory(memory_file()), form=form, as_json=json)
     system = session.settings.values["system"]
     assert isinstance(system, str | None), "settings have checked the type"
-    start = Conversation(system=system, has_tools=tools, has_memory=memory)
+    start = ChatState(system=system, has_tools=tools, has_memory=memory)
     if is_seen(sys.stdin):
         note(f"{talk.title()} /help lists the commands.", dim=True)
         talk.on_terminal(start)
@@ -112,7 +112,7 @@ class Talk:
         self._tokenize_seconds = 0.0
         self._is_mid_line = False
 
-    def on_terminal(self, conversation: Conversation) -> None:
+    def on_terminal(self, conversation: ChatState) -> None:
         """Answer until the user ends; an error ends its answer alone, and Ctrl-C stops it."""
         with Interrupts() as interrupts:
             for message in read_messages(interrupts.clearing(line_reader())):
@@ -127,7 +127,7 @@ class Talk:
                     return
                 conversation = outcome.conversation
 
-    def on_pipe(self, conversation: Conversation) -> None:
+    def on_pipe(self, conversation: ChatState) -> None:
         """Answer every line. Raises: the first error, so that a script learns of it."""
         for message in read_messages(line_reader()):
             outcome = self._turn(message, conversation, lambda: False)
@@ -136,7 +136,7 @@ class Talk:
             conversation = outcome.conversation
 
     def _turn(
-        self, message: str, conversation: Conversation, is_interrupted: IsStopped
+        self, message: str, conversation: ChatState, is_interrupted: IsStopped
     ) -> slash_commands.CommandOutcome:
         command = slash_commands.parse(message)
         if command is not None:
@@ -151,7 +151,7 @@ class Talk:
 
     # The model of a reply.
 
-    def __call__(self, conversation: Conversation, is_stopped: IsStopped) -> Iterator[Delta]:
+    def __call__(self, conversation: ChatState, is_stopped: IsStopped) -> Iterator[Delta]:
         from cutaway.cli.session.session import bounded
 
         facts = [fact.text for fact in self._memory.facts()] if conversation.has_memory else []

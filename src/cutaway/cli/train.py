@@ -15,8 +15,8 @@ from cutaway.cli.terminal.terminal import is_seen, note, print_data
 
 if TYPE_CHECKING:
     from cutaway.tokens.tokenizer import Tokenizer
-    from cutaway.train.data.packing import Scored
-    from cutaway.train.stage import Progress, Stage
+    from cutaway.train.data.packing import ScoredSequence
+    from cutaway.train.stage import TrainingStage, UpdateReport
 
 app = typer.Typer(
     name="train",
@@ -137,10 +137,10 @@ def _run_stage(
     _run(prepared)
 
 
-def _run(stage: Stage[Any]) -> None:
+def _run(stage: TrainingStage[Any]) -> None:
     with _bar(stage.name) as advance:
 
-        def report(progress: Progress) -> None:
+        def report(progress: UpdateReport) -> None:
             updated = progress.updated
             words = f"loss {updated.loss:.4f}"
             for name, value in progress.measured.items():
@@ -151,7 +151,7 @@ def _run(stage: Stage[Any]) -> None:
     print_data(f"{path}")
 
 
-def _show(sequences: Iterator[Scored], tokenizer: Tokenizer) -> None:
+def _show(sequences: Iterator[ScoredSequence], tokenizer: Tokenizer) -> None:
     """Each token on a line: its id, whether it is scored, its text."""
     for number, sequence in enumerate(sequences, start=1):
         print_data(f"example {number}: {len(sequence.token_ids)} tokens, {sequence.count} scored")
@@ -167,9 +167,9 @@ def _bar(what: str) -> Generator[Callable[[int, int, str], None]]:
         yield _lines(what)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn, UpdateReport
 
-    bar = Progress(
+    bar = UpdateReport(
         "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),

@@ -21,7 +21,7 @@ _KEPT = Window(2)  # a token's own page and that of the token before it
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MatrixShape:
     """Equal weight matrices, of which a token uses some.
 
     kind: what decides in which type it is kept; a lookup is read by row and never multiplied.
@@ -66,14 +66,14 @@ class Grouped:
         """Numbers kept per sequence whatever its length: none."""
         return 0
 
-    def matrices(self, width: int) -> Iterator[Matrix]:
+    def matrices(self, width: int) -> Iterator[MatrixShape]:
         """Weight matrices: query, key and value, output."""
         rows = self.num_heads * self.head_size
-        yield Matrix(2 * rows if self.has_gate else rows, width)
+        yield MatrixShape(2 * rows if self.has_gate else rows, width)
         if self.has_cache:
             copies = 2 if self.has_value else 1
-            yield Matrix(self.num_groups * self.head_size, width, copies, copies)
-        yield Matrix(width, rows)
+            yield MatrixShape(self.num_groups * self.head_size, width, copies, copies)
+        yield MatrixShape(width, rows)
 
     def vectors(self, width: int) -> int:
         """Numbers in biases, norms and sinks."""
@@ -115,17 +115,17 @@ class Latent:
         """Numbers kept per sequence whatever its length: none."""
         return 0
 
-    def matrices(self, width: int) -> Iterator[Matrix]:
+    def matrices(self, width: int) -> Iterator[MatrixShape]:
         """Weight matrices: query, compressed row, its expansion, output."""
         query_rows = self.num_heads * (self.plain_size + self.rotary_size)
         if self.query_rank:
-            yield Matrix(self.query_rank, width)
-            yield Matrix(query_rows, self.query_rank)
+            yield MatrixShape(self.query_rank, width)
+            yield MatrixShape(query_rows, self.query_rank)
         else:
-            yield Matrix(query_rows, width)
-        yield Matrix(self.rank + self.rotary_size, width)
-        yield Matrix(self.num_heads * (self.plain_size + self.value_size), self.rank)
-        yield Matrix(width, self.num_heads * self.value_size)
+            yield MatrixShape(query_rows, width)
+        yield MatrixShape(self.rank + self.rotary_size, width)
+        yield MatrixShape(self.num_heads * (self.plain_size + self.value_size), self.rank)
+        yield MatrixShape(width, self.num_heads * self.value_size)
 
     def vectors(self, width: int) -> int:
         """Numbers in norms and biases."""
@@ -187,12 +187,12 @@ class DeltaShape:
         matrix = self.num_value_heads * self.key_size * self.value_size
         return matrix + self.channels * (self.kernel - 1)
 
-    def matrices(self, width: int) -> Iterator[Matrix]:
+    def matrices(self, width: int) -> Iterator[MatrixShape]:
         """Weight matrices: queries, keys, values and gate; decay and step; output."""
         values = self.num_value_heads * self.value_size
-        yield Matrix(self.channels + values, width)  # the gate's rows too
-        yield Matrix(2 * self.num_value_heads, width)  # decay and step of each head
-        yield Matrix(width, values)
+        yield MatrixShape(self.channels + values, width)  # the gate's rows too
+        yield MatrixShape(2 * self.num_value_heads, width)  # decay and step of each head
+        yield MatrixShape(width, values)
 
     def vectors(self, width: int) -> int:
         """Numbers in the convolution, in decay and step, and in the norm."""
@@ -224,19 +224,19 @@ class Mlp:
     has_shared_gate: bool = False  # one number that scales the shared part
     router_vectors: int = 0  # biases and scales of the router
 
-    def matrices(self, width: int) -> Iterator[Matrix]:
+    def matrices(self, width: int) -> Iterator[MatrixShape]:
         """Weight matrices: dense or shared part, experts, router, shared gate."""
         first = 2 if self.is_gated else 1
         if self.inner:
-            yield Matrix(self.inner, width, first, first)
-            yield Matrix(width, self.inner)
+            yield MatrixShape(self.inner, width, first, first)
+            yield MatrixShape(width, self.inner)
         if self.num_experts:
             every, used = self.num_experts, self.num_active
-            yield Matrix(self.expert_inner, width, first * every, first * used, "expert")
-            yield Matrix(width, self.expert_inner, every, used, "expert")
-            yield Matrix(self.num_experts, width, kind="router")
+            yield MatrixShape(self.expert_inner, width, first * every, first * used, "expert")
+            yield MatrixShape(width, self.expert_inner, every, used, "expert")
+            yield MatrixShape(self.num_experts, width, kind="router")
         if self.has_shared_gate:
-            yield Matrix(1, width, kind="router")
+            yield MatrixShape(1, width, kind="router")
 
     def vectors(self, width: int, num_used: int) -> int:
         """Numbers in biases and of the router, where a batch uses so many experts."""
@@ -254,7 +254,7 @@ class LayerShape:
     attention: Grouped | Latent | DeltaShape
     mlp: Mlp
     norms: int
-    more: tuple[Matrix, ...] = ()
+    more: tuple[MatrixShape, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,7 @@ class ModelShape:
     is_tied: bool
     layers: tuple[LayerShape, ...]
     norms: int
-    more: tuple[Matrix, ...] = ()
+    more: tuple[MatrixShape, ...] = ()
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
@@ -275,11 +275,11 @@ class ModelShape:
         return tuple(spec for layer in self.layers for spec in layer.attention.cache_specs)
 
     @property
-    def matrices(self) -> Iterator[Matrix]:
+    def matrices(self) -> Iterator[MatrixShape]:
         """Every weight matrix; a tied table comes once, as the unembedding."""
-        yield Matrix(self.vocab_size, self.width, kind="table")
+        yield MatrixShape(self.vocab_size, self.width, kind="table")
         if not self.is_tied:
-            yield Matrix(self.vocab_size, self.width, kind="lookup")
+            yield MatrixShape(self.vocab_size, self.width, kind="lookup")
         yield from self.more
         for layer in self.layers:
             yield from layer.attention.matrices(self.width)

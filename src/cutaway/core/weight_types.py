@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cutaway.core.gguf_types import BLOCK_TYPES, GgufTensor
-from cutaway.core.shapes import Matrix, ModelShape
+from cutaway.core.shapes import MatrixShape, ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def weights_in(shape: ModelShape, name: str) -> WeightBytes:
     )
 
 
-def _bytes_of(matrix: Matrix, name: str, chosen: WeightType) -> int:
+def _bytes_of(matrix: MatrixShape, name: str, chosen: WeightType) -> int:
     if not chosen.is_for_all and (
         matrix.kind not in ("layer", "expert") or (name == "MXFP4" and matrix.kind != "expert")
     ):

@@ -59,10 +59,10 @@ class GgufHeader:
 
 def read_header(mapped: mmap.mmap, *, file: str) -> GgufHeader:
     """The header of a mapped file; raises as gguf.read does, with file as its name."""
-    return _Reader(mapped, file).header()
+    return _HeaderReader(mapped, file).header()
 
 
-class _Reader:
+class _HeaderReader:
     """One pass over the header: each method reads at `at` and moves it on, or raises."""
 
     def __init__(self, mapped: mmap.mmap, file: str) -> None:

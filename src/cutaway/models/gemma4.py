@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
 from cutaway.core.layout import CacheSpec, Extent, grouped_cache_spec
-from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
+from cutaway.core.shapes import Grouped, LayerShape, MatrixShape, Mlp, ModelShape
 from cutaway.core.weight_targets import Target
 from cutaway.models.parts import expert_layers, rotary_config, tensor_names
 from cutaway.models.parts.activation_words import activation_name
@@ -128,7 +128,7 @@ class Gemma4:
         """Everything that sizes follow from, for estimates."""
         sizes, inner = self.sizes, self.per_layer_input
         width, every = sizes.width, sizes.num_layers * inner
-        tables = (Matrix(sizes.vocab_size, every, kind="lookup"), Matrix(every, width))
+        tables = (MatrixShape(sizes.vocab_size, every, kind="lookup"), MatrixShape(every, width))
         return ModelShape(
             architecture="gemma4",
             vocab_size=sizes.vocab_size,
@@ -160,7 +160,7 @@ class Gemma4:
             mlp=mlp,
             # four, one of the layer's input, three of experts, and what the output is times
             norms=width * (4 + bool(inner) + 3 * (sparse is not None)) + 1,
-            more=(Matrix(inner, width), Matrix(width, inner)) if inner else (),
+            more=(MatrixShape(inner, width), MatrixShape(width, inner)) if inner else (),
         )
 
     def build(self) -> Transformer:

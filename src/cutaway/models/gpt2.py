@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.facts import ModelFacts
-from cutaway.core.shapes import Grouped, LayerShape, Matrix, Mlp, ModelShape
+from cutaway.core.shapes import Grouped, LayerShape, MatrixShape, Mlp, ModelShape
 from cutaway.core.weight_targets import Target
 from cutaway.models.parts import tensor_names
 from cutaway.models.parts.activation_words import activation_name
@@ -112,7 +112,7 @@ class GPT2:
             is_tied=sizes.is_tied,
             layers=(layer,) * sizes.num_layers,
             norms=2 * sizes.width,
-            more=(Matrix(sizes.max_length, sizes.width, kind="lookup"),),
+            more=(MatrixShape(sizes.max_length, sizes.width, kind="lookup"),),
         )
 
     def build(self) -> Transformer:

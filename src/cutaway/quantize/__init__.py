@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cutaway.quantize.scheme import Checkpoint
+    from cutaway.quantize.scheme import CheckpointFormat
 
 # The checkpoint's word (quantization_config.quant_method): module and class in this folder.
 CHECKPOINTS: Mapping[str, str] = {
@@ -17,7 +17,7 @@ CHECKPOINTS: Mapping[str, str] = {
 }
 
 
-def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> Checkpoint:
+def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> CheckpointFormat:
     """What reads the matrices of a checkpoint with this quantization_config.
 
     Raises: UnsupportedModelError listing the known methods, or naming a setting that cannot be

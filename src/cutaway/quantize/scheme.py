@@ -85,7 +85,7 @@ class StoredMatrix(Quantized, Protocol):
         ...
 
 
-class Checkpoint(Protocol):
+class CheckpointFormat(Protocol):
     """How one method stores matrices: which tensors make up one, and what they mean."""
 
     @property

@@ -97,7 +97,7 @@ class Sampler:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
         self._scores_drawn = scores_drawn
-        self._native: native.Sampling | None = None  # of the latest logits
+        self._native: native.RowSampler | None = None  # of the latest logits
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
         """One token per row.
@@ -111,7 +111,7 @@ class Sampler:
         if self._native is not None and self._native.logits is logits:
             return sample_native(self._native, rows)  # new numbers in the same place
         if logits.is_cpu and native.is_available():
-            self._native = native.Sampling(logits.to(torch.float32))
+            self._native = native.RowSampler(logits.to(torch.float32))
             return sample_native(self._native, rows)
         return sample_plain(logits, rows)
 
@@ -254,7 +254,7 @@ def _sample_fused(
     return list(indices), draws, [part]
 
 
-def sample_native(sampling: native.Sampling, rows: Sequence[SamplerRow]) -> list[Sampled]:
+def sample_native(sampling: native.RowSampler, rows: Sequence[SamplerRow]) -> list[Sampled]:
     """The same bits on a CPU: edits in torch, for the rows that have any; the rest in one call.
 
     Rows that pass a stage without a native form are sampled in torch from beginning to end.
@@ -325,15 +325,15 @@ def _edits(order: tuple[SamplerStage, ...]) -> tuple[SamplerStage, ...]:
     return tuple(stage for stage in order if type(stage) in _EDITS)
 
 
-_GREEDY = native.Choice()
+_GREEDY = native.RowChoice()
 
 
-def _choice(row: SamplerRow, u: int | None) -> native.Choice:
+def _choice(row: SamplerRow, u: int | None) -> native.RowChoice:
     """A row's settings in the numbers that sampling/filters.py defines."""
     params = row.params
     if u is None:
         return _GREEDY
-    return native.Choice(
+    return native.RowChoice(
         temperature=params.temperature,
         floor=min_p_floor(params.min_p),
         top_k=max(0, params.top_k),

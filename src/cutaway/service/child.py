@@ -31,7 +31,7 @@ from cutaway.service.engine_messages import (
     Add,
     Command,
     Count,
-    Counted,
+    EngineCounts,
     Failed,
     Frames,
     Heard,
@@ -207,7 +207,7 @@ class Child:
             case Abort(request_id, choice):
                 again(lambda: engine.abort(request_id, choice=choice))
             case Count(number):
-                self._say(Counted(number, stats_of(engine)))
+                self._say(EngineCounts(number, stats_of(engine)))
             case See(number, asked):
                 self._view_queue.add(number, asked, lambda found: self._say(_seen(number, found)))
             case Survey(number, owner):

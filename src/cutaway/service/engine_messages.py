@@ -134,7 +134,7 @@ class Failed(msgspec.Struct, tag=True, array_like=True):
     error: CutawayError
 
 
-class Counted(msgspec.Struct, tag=True, array_like=True):
+class EngineCounts(msgspec.Struct, tag=True, array_like=True):
     """What the engine holds."""
 
     number: int
@@ -161,7 +161,7 @@ class Progress(msgspec.Struct, tag=True, array_like=True):
     count: int
 
 
-Report: TypeAlias = Loaded | Unloadable | News | Failed | Counted | Seen | Heard | Progress
+Report: TypeAlias = Loaded | Unloadable | News | Failed | EngineCounts | Seen | Heard | Progress
 
 
 def encode_frame(message: Command | Report) -> bytes:

@@ -24,7 +24,7 @@ from cutaway.service.engine_messages import (
     Abort,
     Add,
     Count,
-    Counted,
+    EngineCounts,
     Failed,
     Heard,
     Hold,
@@ -400,7 +400,7 @@ class ProcessService:
                         self._life.say(Hold(delta.request_id, is_held=True))
             case Failed(asker, error):
                 self._fail(asker, error)
-            case Counted(number, stats):
+            case EngineCounts(number, stats):
                 told = self._counts.get(number)
                 if told is not None and not told.done():
                     told.set_result(stats)

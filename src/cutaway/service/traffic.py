@@ -35,7 +35,7 @@ class Traffic:
         self._answers = SharedBound(max_sequences + waiting)
         self._tokens = SharedBound(config.max_waiting_tokens or 8 * cache_tokens)
         self._clock = clock
-        self._arrivals: dict[Place, float] = {}  # of those that wait, the oldest first
+        self._arrivals: dict[AdmittedRequest, float] = {}  # of those that wait, the oldest first
         self._usual_wait = 1.0
         self._is_closed = False
         self._is_empty = asyncio.Event()
@@ -46,7 +46,7 @@ class Traffic:
         """Answers inside: a request has n of them."""
         return self._answers.total
 
-    def enter(self, request: Request) -> Place:
+    def enter(self, request: Request) -> AdmittedRequest:
         """Let a request in; use the place as a context manager.
 
         Raises: OverloadedError when too much waits, or nothing new is taken in.
@@ -59,7 +59,7 @@ class Traffic:
             raise self._overload(f"{self._tokens.most} tokens of prompts that wait")
         self._answers.take(owner, num_answers)
         self._tokens.take(owner, num_tokens)
-        place = Place(self, owner, num_answers=num_answers, num_tokens=num_tokens)
+        place = AdmittedRequest(self, owner, num_answers=num_answers, num_tokens=num_tokens)
         self._arrivals[place] = self._clock()
         self._is_empty.clear()
         return place
@@ -89,14 +89,14 @@ class Traffic:
         except TimeoutError:
             return
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: AdmittedRequest) -> None:
         """The first news of a request: its prompt waits no longer."""
         arrived = self._arrivals.pop(place, None)
         if arrived is not None:
             self._tokens.give(place.owner, place.num_tokens)
             self._usual_wait += (self._clock() - arrived - self._usual_wait) / 8
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: AdmittedRequest) -> None:
         """A request has ended, or nobody waits for it any more."""
         if self._arrivals.pop(place, None) is not None:
             self._tokens.give(place.owner, place.num_tokens)
@@ -116,7 +116,7 @@ class Traffic:
         )
 
 
-class Place:
+class AdmittedRequest:
     """One request inside."""
 
     def __init__(self, traffic: Traffic, owner: str, *, num_answers: int, num_tokens: int) -> None:
@@ -125,7 +125,7 @@ class Place:
         self.num_answers = num_answers
         self.num_tokens = num_tokens
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> AdmittedRequest:
         return self
 
     def __exit__(

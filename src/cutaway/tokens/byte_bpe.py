@@ -17,7 +17,7 @@ from cutaway.tokens.merging import NO_MERGE, MergeTable, merge
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.piece_cache import PieceCache
 from cutaway.tokens.splitting import Splitter
-from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, Scored
+from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, ScoredPiece
 from cutaway.tokens.unicode import NormalForm, normalize, repair_surrogates
 
 
@@ -110,7 +110,7 @@ class ByteBPE:
             parts[at : at + 2] = [token_id]
             yield Merge(rank, left, right, token_id, tuple(map(self.token_bytes, parts)))
 
-    def best_cut(self, piece: str) -> tuple[Scored, ...]:
+    def best_cut(self, piece: str) -> tuple[ScoredPiece, ...]:
         """Nothing: this vocabulary merges and has no scores."""
         del piece
         return ()

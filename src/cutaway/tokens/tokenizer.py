@@ -32,7 +32,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPiece:
     """A part of the best cut of a text by a unigram vocabulary; the sum of scores is the highest.
 
     token_id: None for a character that no piece has.   score: a log-probability.
@@ -111,7 +111,7 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def best_cut(self, piece: str) -> Sequence[Scored]:
+    def best_cut(self, piece: str) -> Sequence[ScoredPiece]:
         """The parts of one piece where a vocabulary cuts by scores; none where it merges."""
         ...
 

@@ -23,7 +23,7 @@ from cutaway.train.losses.likelihood import in_chunks
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.sft import read_talks
-from cutaway.train.stage import Stage, StageSettings
+from cutaway.train.stage import StageSettings, TrainingStage
 from cutaway.train.stage_config import option
 
 
@@ -43,7 +43,9 @@ class DistillSettings(StageSettings):
     step_tokens: int = option(16384, help="tokens of one forward", least=2, changes_run=False)
 
 
-def prepare(settings: DistillSettings, say: Callable[[str], None] = print) -> Stage[MicroBatch]:
+def prepare(
+    settings: DistillSettings, say: Callable[[str], None] = print
+) -> TrainingStage[MicroBatch]:
     """The stage that settings describe, ready to run. say: a sentence for a person.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -104,7 +106,7 @@ def prepare(settings: DistillSettings, say: Callable[[str], None] = print) -> St
         total = sum(float(loss.total) for loss in losses)
         return {"held_out_divergence": total / count, "acceptance": accepted.mean}
 
-    return Stage(
+    return TrainingStage(
         name="distill",
         settings=settings,
         model=student,

@@ -21,7 +21,7 @@ from cutaway.train.losses.pair_losses import PAIR_LOSSES, PairLogprobs, PairSett
 from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.reward import PairStageSettings, read_both
-from cutaway.train.stage import Stage, set_precision
+from cutaway.train.stage import TrainingStage, set_precision
 from cutaway.train.stage_config import option
 
 # Nats that the chosen answers may lose before somebody is told: both sides are being pushed away.
@@ -38,7 +38,7 @@ class DpoSettings(AdapterSettings, PairStageSettings):
     likelihood: float = option(1.0, help="weight of the chosen answers' surprise in rpo", least=0.0)
 
 
-def prepare(settings: DpoSettings, say: Callable[[str], None] = print) -> Stage[PairBatch]:
+def prepare(settings: DpoSettings, say: Callable[[str], None] = print) -> TrainingStage[PairBatch]:
     """The stage that settings describe, ready to run. say: a sentence for a person.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -88,7 +88,7 @@ def prepare(settings: DpoSettings, say: Callable[[str], None] = print) -> Stage[
         }
         return {"held_out_loss": total / count, **means}
 
-    return Stage(
+    return TrainingStage(
         name="dpo",
         settings=settings,
         model=model,

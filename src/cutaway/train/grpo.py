@@ -23,8 +23,8 @@ from cutaway.train.losses.policy_losses import (
     num_clipped,
 )
 from cutaway.train.rollouts.advantages import compare_in_groups
-from cutaway.train.rollouts.rounds import Part, Round, RoundFeed, RoundSettings, Sampling
-from cutaway.train.stage import Stage
+from cutaway.train.rollouts.rounds import Round, RoundFeed, RoundPart, RoundSettings, Sampling
+from cutaway.train.stage import TrainingStage
 from cutaway.train.stage_config import option
 
 
@@ -43,13 +43,15 @@ class GrpoSettings(RoundSettings):
 class GroupBatch:
     """Answers of one forward with their advantages [B]."""
 
-    part: Part
+    part: RoundPart
     advantages: Tensor
     count: int
     figures: Mapping[str, Figure]
 
 
-def prepare(settings: GrpoSettings, say: Callable[[str], None] = print) -> Stage[GroupBatch]:
+def prepare(
+    settings: GrpoSettings, say: Callable[[str], None] = print
+) -> TrainingStage[GroupBatch]:
     """The stage that settings describe, ready to run.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -90,7 +92,7 @@ def prepare(settings: GrpoSettings, say: Callable[[str], None] = print) -> Stage
         }
         return Loss(loss.total, loss.count, figures)
 
-    return Stage(
+    return TrainingStage(
         name="grpo",
         settings=settings,
         model=sampling.model,
@@ -102,7 +104,7 @@ def prepare(settings: GrpoSettings, say: Callable[[str], None] = print) -> Stage
 
 
 def batches(
-    parts: Sequence[Part], round_: Round, settings: GrpoSettings, form: GroupForm
+    parts: Sequence[RoundPart], round_: Round, settings: GrpoSettings, form: GroupForm
 ) -> list[GroupBatch]:
     """The forwards of an update. Groups are compared whole, however forwards cut them."""
     scores = torch.tensor([score for part in parts for score in part.scores], dtype=torch.float64)

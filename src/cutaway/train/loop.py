@@ -20,7 +20,7 @@ from cutaway.train.optimizers import Optimizers
 from cutaway.train.schedules import Schedule
 
 
-class Counted(Protocol):
+class LossBatch(Protocol):
     """A micro-batch: whatever a loss is computed of, and how much of it is scored."""
 
     @property
@@ -29,7 +29,7 @@ class Counted(Protocol):
         ...
 
 
-Batch = TypeVar("Batch", bound=Counted)
+Batch = TypeVar("Batch", bound=LossBatch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ from cutaway.train.losses.policy_losses import Clip, clipped_surrogate, clipped_
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.model.value_head import ScoringModel, copied, open_scoring, values, with_scores
 from cutaway.train.rollouts.advantages import estimate, explained_variance, token_rewards, whiten
-from cutaway.train.rollouts.rounds import Part, RoundFeed, RoundSettings, Sampling
-from cutaway.train.stage import Stage
+from cutaway.train.rollouts.rounds import RoundFeed, RoundPart, RoundSettings, Sampling
+from cutaway.train.stage import TrainingStage
 from cutaway.train.stage_config import option
 
 _CRITIC = "critic"
@@ -66,7 +66,7 @@ class ActorCritic(TrainedModel):
 class PolicyBatch:
     """Answers of one forward: advantages, returns and the critic's values, of each token [N]."""
 
-    part: Part
+    part: RoundPart
     advantages: Tensor
     returns: Tensor
     values: Tensor
@@ -78,7 +78,9 @@ class PolicyBatch:
         return self.part.batch.count
 
 
-def prepare(settings: PpoSettings, say: Callable[[str], None] = print) -> Stage[PolicyBatch]:
+def prepare(
+    settings: PpoSettings, say: Callable[[str], None] = print
+) -> TrainingStage[PolicyBatch]:
     """The stage that settings describe, ready to run.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -125,7 +127,7 @@ def prepare(settings: PpoSettings, say: Callable[[str], None] = print) -> Stage[
         }
         return Loss(policy.total + settings.value_weight * value.total, count, figures)
 
-    return Stage(
+    return TrainingStage(
         name="ppo",
         settings=settings,
         model=model,
@@ -139,7 +141,7 @@ def prepare(settings: PpoSettings, say: Callable[[str], None] = print) -> Stage[
 
 @torch.no_grad()
 def judge(
-    parts: Sequence[Sequence[Part]],
+    parts: Sequence[Sequence[RoundPart]],
     figures: Mapping[str, Figure],
     critic: ScoringModel,
     settings: PpoSettings,

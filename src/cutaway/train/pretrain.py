@@ -16,12 +16,12 @@ from cutaway.engine.build import device_of
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.train.data.examples import read_documents
-from cutaway.train.data.packing import MicroBatch, Scored, UpdatePlan, cut, micro_batches
+from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, cut, micro_batches
 from cutaway.train.losses import bits
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model.model_folder import TrainedModel, new_model, open_model
-from cutaway.train.stage import Stage, StageSettings, check_context
+from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
 
 
@@ -51,11 +51,11 @@ class PretrainSettings(StageSettings):
 class Corpus:
     """Sequences of all documents. data: a checksum of the texts."""
 
-    sequences: tuple[Scored, ...]
+    sequences: tuple[ScoredSequence, ...]
     data: str
 
 
-def prepare(settings: PretrainSettings) -> Stage[MicroBatch]:
+def prepare(settings: PretrainSettings) -> TrainingStage[MicroBatch]:
     """The stage that settings describe, ready to run.
 
     Raises: ConfigError, ModelError and its kinds.
@@ -78,7 +78,7 @@ def prepare(settings: PretrainSettings) -> Stage[MicroBatch]:
         batches = micro_batches(held_out.sequences, settings.step_tokens)
         return {"bits_per_byte": bits.measure(model.transformer, batches, tokenizer)}
 
-    return Stage(
+    return TrainingStage(
         name="pretrain",
         settings=settings,
         model=model,
@@ -97,19 +97,19 @@ def read_corpus(paths: Sequence[Path], tokenizer: Tokenizer, *, context: int) ->
 
     Raises: ConfigError naming a file.
     """
-    sequences: list[Scored] = []
+    sequences: list[ScoredSequence] = []
     digest = hashlib.sha256()
     for path in paths:
         for document in read_documents(path):
             digest.update(document.text.encode())
             token_ids = _framed(tokenizer.encode(document.text), tokenizer)
             if len(token_ids) > 1:
-                sequences += cut(Scored.whole(token_ids), context)
+                sequences += cut(ScoredSequence.whole(token_ids), context)
     digest.update(tokenizer.fingerprint.encode())
     return Corpus(tuple(sequences), digest.hexdigest())
 
 
-def rows(stage: Stage[MicroBatch], num_sequences: int) -> Iterator[Scored]:
+def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[ScoredSequence]:
     """The first sequences that the stage learns from, for whoever wants to see them."""
     shown = 0
     for batch in stage.feed(0):

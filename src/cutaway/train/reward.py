@@ -17,7 +17,7 @@ from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.pair_losses import bradley_terry
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.model.value_head import Scorer, scores, with_scores
-from cutaway.train.stage import Stage, StageSettings
+from cutaway.train.stage import StageSettings, TrainingStage
 from cutaway.train.stage_config import option
 
 
@@ -41,7 +41,9 @@ class RewardSettings(PairStageSettings):
     centring: float = option(0.01, help="weight of the square of both scores' sum", least=0.0)
 
 
-def prepare(settings: RewardSettings, say: Callable[[str], None] = print) -> Stage[PairBatch]:
+def prepare(
+    settings: RewardSettings, say: Callable[[str], None] = print
+) -> TrainingStage[PairBatch]:
     """The stage that settings describe, ready to run. say: a sentence for a person.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -70,7 +72,7 @@ def prepare(settings: RewardSettings, say: Callable[[str], None] = print) -> Sta
         batches = held_out.batches(range(len(held_out.pairs)), settings.step_tokens)
         return judge(model.scorer, batches, centring=settings.centring)
 
-    return Stage(
+    return TrainingStage(
         name="reward",
         settings=settings,
         model=model,

@@ -19,12 +19,12 @@ from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.train.data.examples import Conversation, read_conversations
 from cutaway.train.data.masks import score
-from cutaway.train.data.packing import MicroBatch, Scored, UpdatePlan, micro_batches
+from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
 from cutaway.train.model.model_folder import TrainedModel, open_model
-from cutaway.train.stage import Stage, StageSettings, check_context
+from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
 
 # For a model that has no template yet: ChatML's turns, and answers marked for whoever trains on.
@@ -62,12 +62,12 @@ class SftSettings(AdapterSettings, StageSettings):
 class Talks:
     """Scored conversations. dropped: why some were left out, and how many. data: a checksum."""
 
-    sequences: tuple[Scored, ...]
+    sequences: tuple[ScoredSequence, ...]
     dropped: Mapping[str, int]
     data: str
 
 
-def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Stage[MicroBatch]:
+def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> TrainingStage[MicroBatch]:
     """The stage that settings describe, ready to run. say: a sentence for a person.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
@@ -103,7 +103,7 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Stage[
         total = sum(float(loss.total) for loss in losses)
         return {"held_out_loss": total / sum(loss.count for loss in losses)}
 
-    return Stage(
+    return TrainingStage(
         name="sft",
         settings=settings,
         model=model,
@@ -121,7 +121,7 @@ def read_talks(
 
     Raises: ConfigError naming a file and a line.
     """
-    sequences: list[Scored] = []
+    sequences: list[ScoredSequence] = []
     dropped: dict[str, int] = {}
     digest = hashlib.sha256(tokenizer.fingerprint.encode())
     for path in paths:
@@ -141,12 +141,12 @@ def read_talks(
     return Talks(tuple(sequences), dropped, digest.hexdigest())
 
 
-def truncated(sequence: Scored, context: int) -> Scored:
+def truncated(sequence: ScoredSequence, context: int) -> ScoredSequence:
     """The first tokens of a sequence, at most context of them."""
-    return Scored(sequence.token_ids[:context], sequence.is_scored[:context])
+    return ScoredSequence(sequence.token_ids[:context], sequence.is_scored[:context])
 
 
-def rows(stage: Stage[MicroBatch], num_sequences: int) -> Iterator[Scored]:
+def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[ScoredSequence]:
     """The first conversations that the stage learns from, for whoever wants to see them."""
     sequences = (each for batch in stage.feed(0) for each in batch.sequences)
     return (each for _, each in zip(range(num_sequences), sequences, strict=False))

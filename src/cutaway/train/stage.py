@@ -23,7 +23,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.version import __version__
 from cutaway.host.whole_file import write_whole
 from cutaway.train import checkpoint
-from cutaway.train.loop import Counted, Updated, run
+from cutaway.train.loop import LossBatch, Updated, run
 from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import TrainedModel
@@ -32,7 +32,7 @@ from cutaway.train.record import Record, read_record
 from cutaway.train.schedules import COURSES, Schedule
 from cutaway.train.stage_config import option, resolved
 
-Batch = TypeVar("Batch", bound=Counted)
+Batch = TypeVar("Batch", bound=LossBatch)
 
 RUN, UPDATES, MODEL, LOCK = "run.json", "updates", "model", ".lock"
 
@@ -62,7 +62,7 @@ class StageSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class UpdateReport:
     """What is told after each update. measured: what a stage measured, if it did."""
 
     updated: Updated
@@ -71,11 +71,11 @@ class Progress:
     measured: Mapping[str, float]
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[UpdateReport], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage(Generic[Batch]):
+class TrainingStage(Generic[Batch]):
     """One stage of one run.
 
     name: of the stage. data: a checksum of what it learns from.
@@ -130,7 +130,7 @@ class Stage(Generic[Batch]):
             if is_last or done % settings.save_every == 0:
                 self._save(done, optimizers)
             report(
-                Progress(
+                UpdateReport(
                     updated=updated,
                     num_updates=settings.updates,
                     seconds=seconds,

@@ -118,7 +118,7 @@ class FeedForwardUnits:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _FeedForward:
     """A feed-forward as a view needs it, whatever its kind."""
 
     kind: str
@@ -188,7 +188,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUni
     )
 
 
-def _every_column(found: _Layer, told: Tensor) -> Tensor:
+def _every_column(found: _FeedForward, told: Tensor) -> Tensor:
     """What each unit adds for one of it. Shapes: [F, D]."""
     units, parts = torch.arange(len(told), device=told.device), list[Tensor]()
     for some in cast("tuple[Tensor, ...]", units.split(UNITS_AT_ONCE)):
@@ -205,17 +205,17 @@ def flops(subject: Subject, query: Query) -> int:
 
 def _opened(
     block: Block, normed: Tensor, row: Callable[..., Tensor], query: Query, layer: int
-) -> _Layer:
+) -> _FeedForward:
     """The layer's inner values of one position. Shapes: normed [1, D]."""
     mlp = block.mlp
     if isinstance(mlp, PlainMLP):
         up, none = mlp.up(normed)[0], normed.new_zeros(mlp.up.rows[0])
         curve, product = mlp.activation(_CURVE), mlp.activation(up)
-        return _Layer("plain", name_of(mlp.activation), curve, none, up, product, mlp.columns)
+        return _FeedForward("plain", name_of(mlp.activation), curve, none, up, product, mlp.columns)
     if isinstance(mlp, GatedMLP):
         gate, up = (each[0] for each in mlp.sides(normed))
         curve, name = mlp.gate(_CURVE, torch.ones_like(_CURVE)), name_of(mlp.gate)
-        return _Layer("gated", name, curve, gate, up, mlp.gate(gate, up), mlp.columns)
+        return _FeedForward("gated", name, curve, gate, up, mlp.gate(gate, up), mlp.columns)
     assert isinstance(mlp, MixtureOfExperts), f"a feed-forward is a {type(mlp)}"
     experts = mlp.experts
     expert = int(row(_IDS, layer)[0, 0]) if query.expert is None else query.expert
@@ -225,7 +225,7 @@ def _opened(
             param="expert",
         )
     gate, up = (each[0] for each in experts.sides(mlp.experts_norm(normed), expert))
-    return _Layer(
+    return _FeedForward(
         "experts",
         name_of(experts.gate),
         experts.gate(_CURVE, torch.ones_like(_CURVE)),

@@ -36,7 +36,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class AdaptableMatrix:
     """A matrix that can have an adapter.
 
     module: its name in the hub's layout, without ".weight".   path: of our segment.
@@ -48,16 +48,16 @@ class Place:
     is_transposed: bool
 
 
-def places(targets: Mapping[str, Target]) -> list[Place]:
+def places(targets: Mapping[str, Target]) -> list[AdaptableMatrix]:
     """Every matrix of a linear map inside blocks, experts and routers left out.
 
     targets: of the architecture, in the hub's layout.
     """
-    found: list[Place] = []
+    found: list[AdaptableMatrix] = []
     for name, target in targets.items():
         if _is_linear(name, target):
             path = target.parameter.removesuffix(_KEPT)
-            found.append(Place(name.removesuffix(_KEPT), path, target.is_transposed))
+            found.append(AdaptableMatrix(name.removesuffix(_KEPT), path, target.is_transposed))
     return found
 
 
@@ -256,7 +256,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _pairs(
-    stored: SafetensorsWeights, known: Mapping[str, Place], *, file: str
+    stored: SafetensorsWeights, known: Mapping[str, AdaptableMatrix], *, file: str
 ) -> dict[str, tuple[Tensor, Tensor]]:
     modules: dict[str, dict[str, str]] = {}
     for name in stored.names():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.quantize.scheme import Checkpoint, StoredMatrix
+from cutaway.quantize.scheme import CheckpointFormat, StoredMatrix
 from cutaway.weights.files.safetensors import SafetensorsWeights
 
 _WEIGHT = ".weight"
@@ -56,7 +56,7 @@ class QuantizedWeights:
     model without biases may leave them.
     """
 
-    def __init__(self, stored: SafetensorsWeights, checkpoint: Checkpoint) -> None:
+    def __init__(self, stored: SafetensorsWeights, checkpoint: CheckpointFormat) -> None:
         self._stored = stored
         self._checkpoint = checkpoint
         names = frozenset(stored.names())

@@ -33,7 +33,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class ChatState:
     """Everything that a session may change.
 
     system:  the system message; None leaves it to the model's template.
@@ -46,7 +46,7 @@ class Conversation:
     has_tools: bool = False
     has_memory: bool = False
 
-    def said(self, role: Role, content: str) -> Conversation:
+    def said(self, role: Role, content: str) -> ChatState:
         """The conversation with one more message."""
         return replace(self, turns=(*self.turns, Turn(role, content)))
 
@@ -69,7 +69,7 @@ class Conversation:
         return first + [asdict(turn) for turn in (*pairs, *self.turns)]
 
 
-def save(conversation: Conversation, path: Path) -> None:
+def save(conversation: ChatState, path: Path) -> None:
     """Write a conversation as JSON. A file that is no saved chat is never overwritten.
 
     Raises: RequestError when there is such a file, OSError when the disk fails.
@@ -86,7 +86,7 @@ def save(conversation: Conversation, path: Path) -> None:
     write_whole(path, text, is_private=True)
 
 
-def load(path: Path) -> Conversation:
+def load(path: Path) -> ChatState:
     """Read a saved conversation; tools and memory are off in it.
 
     Raises: RequestError naming what is no saved chat or out of range.
@@ -112,7 +112,7 @@ def load(path: Path) -> Conversation:
     unknown = [name for name in changes if name not in SAMPLING_NAMES]
     if unknown:
         raise _no_chat(path, f"set has {shown(unknown[0])}, which is no sampling setting")
-    loaded = Conversation(system=system, turns=turns, changes=changes)
+    loaded = ChatState(system=system, turns=turns, changes=changes)
     loaded.sampling(SamplingParams())  # judges the values
     return loaded
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cutaway.cli.repl import local_tools
-from cutaway.cli.repl.chat_state import Conversation
+from cutaway.cli.repl.chat_state import ChatState
 from cutaway.cli.repl.slash_commands import OUTSIDE
 from cutaway.core.output import Delta
 
@@ -17,7 +17,7 @@ IsStopped = Callable[[], bool]
 class Model(Protocol):
     """Answers a conversation; asked before each step whether to stop, it ends with a last delta."""
 
-    def __call__(self, conversation: Conversation, is_stopped: IsStopped) -> Iterator[Delta]: ...
+    def __call__(self, conversation: ChatState, is_stopped: IsStopped) -> Iterator[Delta]: ...
 
 
 class Screen(Protocol):
@@ -46,8 +46,8 @@ class _Said:
 
 
 def reply(
-    conversation: Conversation, model: Model, screen: Screen, *, is_interrupted: IsStopped
-) -> Conversation:
+    conversation: ChatState, model: Model, screen: Screen, *, is_interrupted: IsStopped
+) -> ChatState:
     """Answer the last message, and run the tools that the answers call, at most three times.
 
     An interrupted answer stays as far as it came; where it has no text, its question goes too.
@@ -71,9 +71,7 @@ def reply(
     return conversation
 
 
-def _say(
-    conversation: Conversation, model: Model, screen: Screen, is_interrupted: IsStopped
-) -> _Said:
+def _say(conversation: ChatState, model: Model, screen: Screen, is_interrupted: IsStopped) -> _Said:
     said = _Said([])
     finder = local_tools.CallFinder()
     for delta in model(conversation, lambda: said.call is not None or is_interrupted()):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cutaway.cli.repl import local_tools
-from cutaway.cli.repl.chat_state import Conversation, load, save
+from cutaway.cli.repl.chat_state import ChatState, load, save
 from cutaway.cli.repl.remembered_facts import Fact
 from cutaway.cli.settings.integer_text import parse_integer
 from cutaway.cli.settings.setting_keys import BY_NAME, SAMPLING_NAMES
@@ -56,12 +56,12 @@ class Around:
 class CommandOutcome:
     """What a command leaves: the conversation, lines to show, and whether this was the end."""
 
-    conversation: Conversation
+    conversation: ChatState
     lines: tuple[str, ...] = ()
     is_end: bool = False
 
 
-Act = Callable[[str, Conversation, Around], CommandOutcome]
+Act = Callable[[str, ChatState, Around], CommandOutcome]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def parse(message: str) -> tuple[str, str] | None:
     return (match[1].lower(), (match[2] or "").strip()) if match else None
 
 
-def apply(name: str, argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def apply(name: str, argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     """Carry out one command.
 
     Raises: RequestError naming what is wrong; the conversation is then as before.
@@ -94,7 +94,7 @@ def apply(name: str, argument: str, conversation: Conversation, around: Around) 
     raise RequestError(f"there is no command /{name}; {hint}", param="command")
 
 
-def _help(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _help(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     width = max(len(verb.usage) for verb in VERBS)
     lines = [f"{verb.usage:<{width}}  {verb.help}" for verb in VERBS]
     lines += [
@@ -105,7 +105,7 @@ def _help(argument: str, conversation: Conversation, around: Around) -> CommandO
     return CommandOutcome(conversation, tuple(lines))
 
 
-def _set(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _set(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     name, _, text = argument.partition(" ")
     name = name.replace("-", "_")
     if not name:
@@ -157,7 +157,7 @@ def _unquoted(text: str) -> str:
         ) from None
 
 
-def _show(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _show(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     on = {True: "on", False: "off"}
     changes = ", ".join(f"{name} = {value}" for name, value in conversation.changes.items())
     lines = [
@@ -170,11 +170,11 @@ def _show(argument: str, conversation: Conversation, around: Around) -> CommandO
     return CommandOutcome(conversation, tuple(lines))
 
 
-def _why(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _why(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     return CommandOutcome(conversation, tuple(around.about_answer()))
 
 
-def _system(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _system(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     if argument:
         text = None if argument == "none" else argument
         conversation = replace(conversation, system=text)
@@ -183,7 +183,7 @@ def _system(argument: str, conversation: Conversation, around: Around) -> Comman
     )
 
 
-def _save(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _save(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     path = _path(argument)
     try:
         save(conversation, path)
@@ -192,7 +192,7 @@ def _save(argument: str, conversation: Conversation, around: Around) -> CommandO
     return CommandOutcome(conversation, (f"saved {len(conversation.turns)} messages to {path}",))
 
 
-def _load(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _load(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     path = _path(argument)
     loaded = load(path)
     kept = replace(loaded, has_tools=conversation.has_tools, has_memory=conversation.has_memory)
@@ -205,12 +205,12 @@ def _path(argument: str) -> Path:
     return Path(argument).expanduser()
 
 
-def _clear(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _clear(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     count = len(conversation.turns)
     return CommandOutcome(replace(conversation, turns=()), (f"forgot {count} messages",))
 
 
-def _tools(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _tools(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     chosen = replace(conversation, has_tools=_switch(argument, conversation.has_tools))
     state = "on" if chosen.has_tools else "off"
     lines = [f"{OUTSIDE} tools are {state}: calc (arithmetic), date (today)"]
@@ -220,7 +220,7 @@ def _tools(argument: str, conversation: Conversation, around: Around) -> Command
     return CommandOutcome(chosen, tuple(lines))
 
 
-def _memory(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _memory(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     word, _, rest = argument.partition(" ")
     if word == "add":
         fact = around.memory.add(rest)
@@ -240,7 +240,7 @@ def _memory(argument: str, conversation: Conversation, around: Around) -> Comman
     )
 
 
-def _memory_lines(conversation: Conversation, memory: FactStore) -> list[str]:
+def _memory_lines(conversation: ChatState, memory: FactStore) -> list[str]:
     state = "on" if conversation.has_memory else "off"
     facts = memory.facts()
     return [
@@ -265,7 +265,7 @@ def _switch(argument: str, current: bool) -> bool:
     return current if not argument else argument == "on"
 
 
-def _exit(argument: str, conversation: Conversation, around: Around) -> CommandOutcome:
+def _exit(argument: str, conversation: ChatState, around: Around) -> CommandOutcome:
     return CommandOutcome(conversation, is_end=True)
 
 

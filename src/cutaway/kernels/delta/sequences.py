@@ -48,7 +48,7 @@ def run_sequences(
     """
     inputs = torch.cat([part.flatten(1) for part in (query, key, value)], dim=-1)
     sizes = _Sizes(query.shape[1], query.shape[2], rate.shape[2], value.shape[2] // rate.shape[2])
-    run = _Layer(weights, sizes, step, layer)
+    run = _DeltaLayer(weights, sizes, step, layer)
     rate, decay = run.rates(rate.flatten(1), speed.flatten(1))
     return torch.cat(
         [
@@ -71,7 +71,7 @@ class _Sizes:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _DeltaLayer:
     weights: DeltaWeights
     sizes: _Sizes
     step: Step

@@ -35,7 +35,7 @@ def run_sequences(
     if any(rows_of(each) is Rows.LOGITS for each in inputs):
         return None
     pages = native.StatePages(states, kept, cache.group, cache.page_size)
-    learned = native.DeltaWeights(*(_plain(each) for each in vars(weights).values()))
+    learned = native.NativeDeltaWeights(*(_plain(each) for each in vars(weights).values()))
     out: Recorded = call.results
 
     def make(place: Place) -> list[native.Operation]:

@@ -32,7 +32,7 @@ class NativeCall:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class RotationSource:
     """Where cosines and sines are: a table by position, or two values by token."""
 
     reads: tuple[Recorded, ...]
@@ -62,7 +62,7 @@ class Forms:
 
     def before(
         self, x: Recorded, reader: Call, *, absorbs: bool = True
-    ) -> tuple[Recorded, native.Norm | None]:
+    ) -> tuple[Recorded, native.NormWeights | None]:
         """What a norm before a reader reads, and the norm; x itself where there is none."""
         call = x.call
         if x.root is not x or call is None or call.function not in NORMS:
@@ -75,7 +75,7 @@ class Forms:
             self.absorbed.add(call)
         return cast(Recorded, source), norm_of(call)
 
-    def turn(self, cos: Any, sin: Any, *, are_neighbours: bool = False) -> Turn | None:
+    def turn(self, cos: Any, sin: Any, *, are_neighbours: bool = False) -> RotationSource | None:
         """The rotation by two recorded values; None where native kernels do not know it."""
         call = cos.call if isinstance(cos, Recorded) else None
         if call is None or call.function is not cosines or sin is not call.results[1]:
@@ -91,28 +91,28 @@ class Forms:
                     *(place(first), place(second)), is_by_token=True, are_neighbours=are_neighbours
                 )
 
-            return Turn((first, second), by_token)
+            return RotationSource((first, second), by_token)
         if call not in self._tables:
             made = cosines(torch.arange(self._max_length), inverse, factor, dtype)
             self._tables[call] = native.Rotation(made[0].contiguous(), made[1].contiguous())
         rotation = replace(self._tables[call], are_neighbours=are_neighbours)
-        return Turn((), lambda _: rotation)
+        return RotationSource((), lambda _: rotation)
 
 
-def _of_deviation(weight: Tensor, bias: Tensor | None, epsilon: float) -> native.Norm:
+def _of_deviation(weight: Tensor, bias: Tensor | None, epsilon: float) -> native.NormWeights:
     given = None if bias is None else bias.detach()
-    return native.Norm(weight.detach(), epsilon, given, native.NormKind.LAYER)
+    return native.NormWeights(weight.detach(), epsilon, given, native.NormKind.LAYER)
 
 
-def _of_square(weight: Tensor | None, epsilon: float) -> native.Norm:
-    return native.Norm(None if weight is None else weight.detach(), epsilon)
+def _of_square(weight: Tensor | None, epsilon: float) -> native.NormWeights:
+    return native.NormWeights(None if weight is None else weight.detach(), epsilon)
 
 
-def _of_offset(weight: Tensor, epsilon: float) -> native.Norm:
+def _of_offset(weight: Tensor, epsilon: float) -> native.NormWeights:
     return _of_square(1.0 + weight, epsilon)
 
 
-NORMS: Final[Mapping[Any, Callable[..., native.Norm]]] = {
+NORMS: Final[Mapping[Any, Callable[..., native.NormWeights]]] = {
     layer_norm: _of_deviation,
     rms_norm: _of_square,
     wide_rms_norm: _of_square,  # in float32 the same
@@ -120,7 +120,7 @@ NORMS: Final[Mapping[Any, Callable[..., native.Norm]]] = {
 }
 
 
-def norm_of(call: Call) -> native.Norm:
+def norm_of(call: Call) -> native.NormWeights:
     """A recorded norm in the form that native operations take."""
     return NORMS[call.function](*call.args[1:])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.kernels import native
-from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, Turn, is_head_rows
+from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, RotationSource, is_head_rows
 from cutaway.kernels.lowering.rows import is_heads, start_of
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import Call, Recorded
@@ -62,7 +62,7 @@ def attend(
         return None
     window, first = (extent.width, extent.sinks) if isinstance(extent, Window) else (None, 0)
     given = None if sinks is None else sinks.detach()
-    scoring = native.Scoring(softmax_scale, cap, window, num_first=first, sinks=given)
+    scoring = native.NativeScoring(softmax_scale, cap, window, num_first=first, sinks=given)
     pages = native.Pages(keys, values, group, key_scales, value_scales)
     out: Recorded = call.results
     if not stores:
@@ -116,9 +116,9 @@ class _Made:
     """
 
     source: Recorded
-    norm: native.Norm | None
+    norm: native.NormWeights | None
     angles: Recorded | None
-    turn: Turn | None
+    turn: RotationSource | None
     calls: tuple[Call, ...]
 
 
@@ -145,7 +145,7 @@ def _in_one(
     stores: tuple[Call, Call],
     *,
     pages: native.Pages,
-    scoring: native.Scoring,
+    scoring: native.NativeScoring,
 ) -> NativeCall | None:
     """Norm, rotation, store and attention at once, of heads that one product holds."""
     key, value = (each.args[1] for each in stores)

@@ -76,7 +76,7 @@ def attend(
         return None
     forms.absorbed.update(stores)
     pages = native.LatentPages(latent, rotary, group, latent_scales, rotary_scales)
-    scoring = native.Scoring(softmax_scale)
+    scoring = native.NativeScoring(softmax_scale)
     out: Recorded = call.results
 
     def make(place: Place) -> list[native.Operation]:

@@ -3,16 +3,23 @@
 Built by native/build.py; where it is not built, is_available() is False and torch does the work.
 """
 
-from cutaway.kernels.native.attention import Rotation, Scoring, attend, attention, rotate, store
-from cutaway.kernels.native.delta import DeltaInputs, DeltaWeights, StatePages, delta
+from cutaway.kernels.native.attention import (
+    NativeScoring,
+    Rotation,
+    attend,
+    attention,
+    rotate,
+    store,
+)
+from cutaway.kernels.native.delta import DeltaInputs, NativeDeltaWeights, StatePages, delta
 from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
-from cutaway.kernels.native.operation import Norm, Operation
+from cutaway.kernels.native.operation import NormWeights, Operation
 from cutaway.kernels.native.operations import gate, gated, gather, linear, norm, take
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
-from cutaway.kernels.native.sample import Choice, Drawn, Sampling
+from cutaway.kernels.native.sample import Drawn, RowChoice, RowSampler
 from cutaway.kernels.native.structs import (
     MAX_GROUPS,
     MOST_HEAD_SIZE,
@@ -27,18 +34,18 @@ __all__ = [
     "MAX_GROUPS",
     "MOST_HEAD_SIZE",
     "Activation",
-    "Choice",
     "Clamp",
     "DeltaInputs",
-    "DeltaWeights",
     "Drawn",
     "GroupChoice",
     "Groups",
     "Kind",
     "LatentPages",
+    "NativeDeltaWeights",
+    "NativeScoring",
     "NativeStep",
-    "Norm",
     "NormKind",
+    "NormWeights",
     "Operation",
     "PackedWeight",
     "Pages",
@@ -46,8 +53,8 @@ __all__ = [
     "Rotation",
     "Routing",
     "RoutingRule",
-    "Sampling",
-    "Scoring",
+    "RowChoice",
+    "RowSampler",
     "StatePages",
     "WeightStack",
     "attend",

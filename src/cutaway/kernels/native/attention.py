@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cutaway.kernels.native import structs
 from cutaway.kernels.native.operation import (
-    Norm,
+    NormWeights,
     Operation,
     address,
     norming,
@@ -39,7 +39,7 @@ class Rotation:
 
 
 @dataclass(frozen=True, eq=False)
-class Scoring:
+class NativeScoring:
     """How products of queries and keys become scores, and which of them count.
 
     cap:       scores become cap * tanh(score / cap).
@@ -56,13 +56,13 @@ class Scoring:
 
 
 def rotate(
-    x: Tensor, rotation: Rotation | None, *, out: Tensor, norm: Norm | None = None
+    x: Tensor, rotation: Rotation | None, *, out: Tensor, norm: NormWeights | None = None
 ) -> Operation:
     """Heads of x, normalized and turned by position if asked. Shapes: x, out [T, heads, C]."""
     rows, num_heads, head_size = x.shape
     require_heads(x, (rows, num_heads, head_size))
     require_heads(out, (rows, num_heads, head_size))
-    arguments = structs.Rotate(
+    arguments = structs.RotateStruct(
         *(Rows.TOKENS, rows, x.data_ptr(), x.stride(0), x.stride(1)),
         *(out.data_ptr(), out.stride(0), out.stride(1), num_heads, head_size),
         *(norming(norm, head_size), _rotation(rotation, head_size)),
@@ -74,14 +74,14 @@ def store(key: Tensor, value: Tensor, pages: Pages) -> Operation:
     """Write the step's keys and values to their slots. Shapes: key, value [T, G, C]."""
     for each in (key, value):
         require_spaced(each, (len(key), *pages.keys.shape[2:]))
-    arguments = structs.Store(
+    arguments = structs.StoreStruct(
         *(Rows.TOKENS, len(key), key.data_ptr(), value.data_ptr()),
         *(key.stride(0), value.stride(0), pages.struct()),
     )
     return Operation(Code.STORE, arguments, (key, value, *pages.tensors))
 
 
-def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: Scoring) -> Operation:
+def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: NativeScoring) -> Operation:
     """Causal attention of each sequence's last tokens over its pages.
 
     Shapes: query [T, H, C], out [T, H, C] or [T, H * C]; H is a multiple of G.
@@ -90,7 +90,7 @@ def attend(query: Tensor, pages: Pages, *, out: Tensor, scoring: Scoring) -> Ope
     require_spaced(query, (rows, num_heads, head_size))
     require_matrix(out.flatten(1), num_heads * head_size, rows)
     _require_pages(num_heads, head_size, pages)
-    arguments = structs.Attend(
+    arguments = structs.AttendStruct(
         *(Rows.TOKENS, rows, query.data_ptr(), query.stride(0), num_heads),
         *(scoring_struct(scoring, num_heads), pages.struct(), out.data_ptr()),
     )
@@ -104,10 +104,10 @@ def attention(
     num_heads: int,
     rotation: Rotation | None,
     out: Tensor,
-    scoring: Scoring,
-    query_norm: Norm | None = None,
-    key_norm: Norm | None = None,
-    value_norm: Norm | None = None,
+    scoring: NativeScoring,
+    query_norm: NormWeights | None = None,
+    key_norm: NormWeights | None = None,
+    value_norm: NormWeights | None = None,
 ) -> Operation:
     """rotate, store and attend in one: bit for bit what the three give one after another.
 
@@ -118,7 +118,7 @@ def attention(
     require_matrix(out, num_heads * head_size, len(qkv))
     _require_pages(num_heads, head_size, pages)
     norms = (query_norm, key_norm, value_norm)
-    arguments = structs.Attention(
+    arguments = structs.AttentionStruct(
         *(Rows.TOKENS, len(qkv), qkv.data_ptr(), num_heads, scoring_struct(scoring, num_heads)),
         *(norming(norm, head_size) for norm in norms),
         *(_rotation(rotation, head_size), pages.struct(), out.data_ptr()),
@@ -144,7 +144,7 @@ def _tables(rotation: Rotation | None) -> tuple[Tensor, ...]:
     return () if rotation is None else (rotation.cos, rotation.sin)
 
 
-def scoring_struct(scoring: Scoring, num_heads: int) -> structs.ScoringStruct:
+def scoring_struct(scoring: NativeScoring, num_heads: int) -> structs.ScoringStruct:
     """The form that native operations take, for so many query heads."""
     if scoring.sinks is not None:
         require_vector(scoring.sinks, num_heads)

@@ -39,7 +39,7 @@ class DeltaInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class DeltaWeights:
+class NativeDeltaWeights:
     """What a delta layer has learned beside its matrices.
 
     Shapes: convolution [channels, width], queries' channels first, then keys', then values';
@@ -62,7 +62,7 @@ class StatePages:
 
 
 def delta(
-    inputs: DeltaInputs, weights: DeltaWeights, pages: StatePages, *, out: Tensor
+    inputs: DeltaInputs, weights: NativeDeltaWeights, pages: StatePages, *, out: Tensor
 ) -> Operation:
     """Each sequence's tokens through its state: what the state says to each query.
 
@@ -86,7 +86,7 @@ def delta(
         require_float(each)
         is_sound = tuple(each.shape) == shape and each.is_contiguous()
         require(is_sound, f"states of shape {tuple(each.shape)} are not contiguous {shape}")
-    arguments = structs.Delta(
+    arguments = structs.DeltaStruct(
         *(Rows.TOKENS, rows, *(_by_head(each) for each in inputs.tensors)),
         *(weights.convolution.data_ptr(), weights.decay_bias.data_ptr()),
         *(weights.decay_log.data_ptr(), num_heads, shared, key_size, value_size, width),
@@ -97,5 +97,5 @@ def delta(
     return Operation(Code.DELTA, arguments, (*inputs.tensors, *tensors, pages.states, pages.inputs))
 
 
-def _by_head(x: Tensor) -> structs.ByHead:
-    return structs.ByHead(x.data_ptr(), x.stride(0), x.stride(1))
+def _by_head(x: Tensor) -> structs.ByHeadStruct:
+    return structs.ByHeadStruct(x.data_ptr(), x.stride(0), x.stride(1))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cutaway.kernels.native import structs
 from cutaway.kernels.native.operation import (
-    Norm,
+    NormWeights,
     Operation,
     address,
     norming,
@@ -96,7 +96,7 @@ def experts(
     ids: Tensor,
     weights: Tensor,
     out: Tensor,
-    norm: Norm | None = None,
+    norm: NormWeights | None = None,
     biases: tuple[Tensor, Tensor] | None = None,
     is_interleaved: bool = False,
     activation: Activation | Clamp = Activation.SILU,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cutaway.kernels.native import structs
-from cutaway.kernels.native.attention import Scoring, scoring_struct
+from cutaway.kernels.native.attention import NativeScoring, scoring_struct
 from cutaway.kernels.native.operation import (
     Operation,
     address,
@@ -82,14 +82,16 @@ def store_latent(latent: Tensor, rotary: Tensor, pages: LatentPages) -> Operatio
     rows = len(latent)
     require_spaced(latent, (rows, pages.latent.shape[2]))
     require_spaced(rotary, (rows, pages.rotary.shape[2]))
-    arguments = structs.StoreLatent(
+    arguments = structs.StoreLatentStruct(
         *(Rows.TOKENS, rows, latent.data_ptr(), rotary.data_ptr()),
         *(latent.stride(0), rotary.stride(0), pages.struct()),
     )
     return Operation(Code.STORE_LATENT, arguments, (latent, rotary, *pages.tensors))
 
 
-def attend_latent(query: Tensor, pages: LatentPages, *, out: Tensor, scoring: Scoring) -> Operation:
+def attend_latent(
+    query: Tensor, pages: LatentPages, *, out: Tensor, scoring: NativeScoring
+) -> Operation:
     """Causal attention of each sequence's last tokens over rows that all heads share.
 
     Shapes: query [T, H, R + C'], out [T, H, R] or [T, H * R].
@@ -98,7 +100,7 @@ def attend_latent(query: Tensor, pages: LatentPages, *, out: Tensor, scoring: Sc
     rank, rotary_size = pages.latent.shape[2], pages.rotary.shape[2]
     require_spaced(query, (rows, num_heads, rank + rotary_size))
     require_matrix(out.flatten(1), num_heads * rank, rows)
-    arguments = structs.AttendLatent(
+    arguments = structs.AttendLatentStruct(
         *(Rows.TOKENS, rows, query.data_ptr(), query.stride(0), num_heads),
         *(scoring_struct(scoring, num_heads), pages.struct(), out.data_ptr()),
     )

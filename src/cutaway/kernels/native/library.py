@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cutaway.core.errors import ConfigError
-from cutaway.kernels.native.structs import STRUCTS, VERSION, Status, StepStruct, Weight
+from cutaway.kernels.native.structs import STRUCTS, VERSION, Status, StepStruct, WeightStruct
 
 _PATH: Final = Path(__file__).resolve().parent.parent / "_native.so"
 
@@ -129,7 +129,7 @@ def runs_parts(opened: ctypes.CDLL) -> bool:
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
-    weight = ctypes.POINTER(Weight)
+    weight = ctypes.POINTER(WeightStruct)
     for name, result, arguments in (
         ("cw_sizeof", integer, (integer,)),
         ("cw_set_num_threads", integer, (integer, integer)),

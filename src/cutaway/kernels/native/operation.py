@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cutaway.kernels.native.structs import Code, Norming, NormKind
+from cutaway.kernels.native.structs import Code, NormingStruct, NormKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Operation:
 
 
 @dataclass(frozen=True, eq=False)
-class Norm:
+class NormWeights:
     """A norm of rows: by root mean square, or by mean and deviation; then weight and bias.
 
     Shapes: weight and bias [width].
@@ -42,17 +42,17 @@ class Norm:
         return (self.weight, self.bias)
 
 
-def norming(norm: Norm | None, width: int) -> Norming:
+def norming(norm: NormWeights | None, width: int) -> NormingStruct:
     """Checked pointers of a norm of rows of that width, or of none."""
     if norm is None:
-        return Norming(0, 0, 0.0, NormKind.NONE)
+        return NormingStruct(0, 0, 0.0, NormKind.NONE)
     for each in norm.tensors:
         if each is not None:
             require_vector(each, width)
-    return Norming(address(norm.weight), address(norm.bias), norm.epsilon, norm.kind)
+    return NormingStruct(address(norm.weight), address(norm.bias), norm.epsilon, norm.kind)
 
 
-def tensors_of(*norms: Norm | None) -> tuple[Tensor | None, ...]:
+def tensors_of(*norms: NormWeights | None) -> tuple[Tensor | None, ...]:
     """All tensors of some norms."""
     return tuple(each for norm in norms if norm is not None for each in norm.tensors)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cutaway.kernels.native import structs
 from cutaway.kernels.native.operation import (
-    Norm,
+    NormWeights,
     Operation,
     address,
     norming,
@@ -26,7 +26,9 @@ from cutaway.kernels.native.weight import PackedWeight
 def gather(table: PackedWeight, *, out: Tensor, multiplier: float = 1.0) -> Operation:
     """out[t] = multiplier * row token_ids[t] of the table. Shapes: table [V, D], out [T, D]."""
     require_matrix(out, table.num_columns)
-    arguments = structs.Gather(Rows.TOKENS, len(out), table.struct(), out.data_ptr(), multiplier)
+    arguments = structs.GatherStruct(
+        Rows.TOKENS, len(out), table.struct(), out.data_ptr(), multiplier
+    )
     return Operation(Code.GATHER, arguments, (table.data, out))
 
 
@@ -35,7 +37,9 @@ def take(x: Tensor, *, out: Tensor) -> Operation:
     width = x.shape[-1]
     require_matrix(x, width)
     require_matrix(out, width)
-    arguments = structs.Take(Rows.LOGITS, len(out), x.data_ptr(), out.data_ptr(), width, len(x))
+    arguments = structs.TakeStruct(
+        Rows.LOGITS, len(out), x.data_ptr(), out.data_ptr(), width, len(x)
+    )
     return Operation(Code.TAKE, arguments, (x, out))
 
 
@@ -66,7 +70,7 @@ def norm(
         require_apart(residual, out)
     arguments = structs.NormStruct(
         *(rows, len(x), x.data_ptr(), address(add), address(total)),
-        norming(Norm(weight, epsilon, bias, kind), width),
+        norming(NormWeights(weight, epsilon, bias, kind), width),
         *(out.data_ptr(), width, address(residual)),
     )
     return Operation(Code.NORM, arguments, (x, add, total, weight, bias, out, residual))
@@ -77,7 +81,7 @@ def linear(
     segments: Sequence[PackedWeight],
     *,
     out: Tensor,
-    norm: Norm | None = None,
+    norm: NormWeights | None = None,
     biases: Sequence[Tensor | None] | None = None,
     residual: Tensor | None = None,
     rows: Rows = Rows.TOKENS,
@@ -95,7 +99,7 @@ def linear(
     require_apart(x, out)
     if residual is not None:
         require_matrix(residual, out.shape[1], len(x))
-    arguments = structs.Linear(
+    arguments = structs.LinearStruct(
         rows=rows,
         capacity=len(x),
         x=x.data_ptr(),
@@ -120,7 +124,7 @@ def gated(
     up: PackedWeight,
     *,
     out: Tensor,
-    norm: Norm | None = None,
+    norm: NormWeights | None = None,
     biases: tuple[Tensor, Tensor] | None = None,
     activation: Activation = Activation.SILU,
 ) -> Operation:
@@ -137,7 +141,7 @@ def gated(
     for each in biases or ():
         require_vector(each, gate.num_rows)
     gate_bias, up_bias = biases or (None, None)
-    arguments = structs.Gated(
+    arguments = structs.GatedStruct(
         *(Rows.TOKENS, len(x), x.data_ptr(), norming(norm, gate.num_columns)),
         *(gate.struct(), up.struct()),
         *(address(gate_bias), address(up_bias), out.data_ptr(), activation),
@@ -177,7 +181,7 @@ def gate(
     up_heads = gate_heads if up is None else _heads(up)
     if up is not None:
         require_heads(up_heads, (capacity, num_heads, width))
-    arguments = structs.Gate(
+    arguments = structs.GateStruct(
         *(rows, capacity, gate.data_ptr(), address(up)),
         *(gate_heads.stride(0), up_heads.stride(0), gate_heads.stride(1), up_heads.stride(1)),
         *(num_heads, width, int(is_scalar), activation, cap or 0.0, multiplier),

@@ -20,7 +20,7 @@ from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import Numbers, Step
 from cutaway.kernels.native.library import check, library, runs_parts
 from cutaway.kernels.native.operation import Operation
-from cutaway.kernels.native.structs import MAX_GROUPS, Code, Group, StepStruct
+from cutaway.kernels.native.structs import MAX_GROUPS, Code, GroupStruct, StepStruct
 
 # Operations between two looks at whether somebody wants the step broken off: about a layer and a
 # half, so a step of 32 tokens of SmolLM2 has 20 parts of some 2 ms.
@@ -61,7 +61,7 @@ class NativeStep:
             *(each.data_ptr() for each in kept[:5]),
         )
         for index, (table, slot) in enumerate(zip(tables, slots, strict=True)):
-            struct.groups[index] = Group(table.data_ptr(), table.shape[1], slot.data_ptr())
+            struct.groups[index] = GroupStruct(table.data_ptr(), table.shape[1], slot.data_ptr())
         return NativeStep(struct, kept)
 
     @staticmethod
@@ -99,7 +99,7 @@ class NativeStep:
             *(address, address + 8 * count, starts, contexts, contexts + 8 * sequences),
         )
         for index, (first, width, last) in enumerate(group_starts):
-            struct.groups[index] = Group(address + 8 * first, width, address + 8 * last)
+            struct.groups[index] = GroupStruct(address + 8 * first, width, address + 8 * last)
         return NativeStep(struct, (kept,))
 
     @staticmethod

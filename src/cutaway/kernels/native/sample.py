@@ -16,18 +16,18 @@ from cutaway.kernels.native.structs import (
     Code,
     DrawnStruct,
     Rows,
-    Sample,
+    SampleStruct,
     StepStruct,
 )
 
 # As numbers: an IntEnum's member is looked up and turned each time.
-_LOGITS, _SAMPLE, _NUM_BYTES = int(Rows.LOGITS), int(Code.SAMPLE), ctypes.sizeof(Sample)
+_LOGITS, _SAMPLE, _NUM_BYTES = int(Rows.LOGITS), int(Code.SAMPLE), ctypes.sizeof(SampleStruct)
 # ChoiceStruct and DrawnStruct in one piece each, as Choice and Drawn have them.
 _CHOICE: Final = struct.Struct("=ffqqq")
 _DRAWN: Final = struct.Struct("=qdfff4xQ")
 
 
-class Choice(NamedTuple):
+class RowChoice(NamedTuple):
     """How a row is sampled.
 
     temperature: 0 takes the largest logit.   floor: weights below it are dropped; the largest is
@@ -58,7 +58,7 @@ class Drawn(NamedTuple):
     checksum: int
 
 
-class Sampling:
+class RowSampler:
     """A token of each row of some logits, again and again: what they hold may change.
 
     Where they lie is asked once and the call's memory kept: after a step that read all weights the
@@ -76,7 +76,7 @@ class Sampling:
         self._pointers = (ctypes.c_void_p * (2 * count))(*self._places * 2)  # raw, then edited
         self._choices, self._drawn = (ChoiceStruct * count)(), (DrawnStruct * count)()
         at = ctypes.addressof(self._pointers)
-        self._arguments = Sample(
+        self._arguments = SampleStruct(
             *(_LOGITS, count, at, at + 8 * count, size),
             *(ctypes.addressof(self._choices), ctypes.addressof(self._drawn)),
         )
@@ -84,7 +84,7 @@ class Sampling:
         arguments = ctypes.addressof(self._arguments)
         self._call = (_SAMPLE, arguments, _NUM_BYTES, ctypes.byref(self._step))
 
-    def run(self, edited: Mapping[int, Tensor], rows: Sequence[Choice]) -> list[Drawn]:
+    def run(self, edited: Mapping[int, Tensor], rows: Sequence[RowChoice]) -> list[Drawn]:
         """A token of each row.
 
         edited: what a row is drawn from where that is not its logits.

@@ -91,7 +91,7 @@ class Status(IntEnum):
     TOO_LARGE = 12
 
 
-class Weight(ctypes.Structure):
+class WeightStruct(ctypes.Structure):
     _fields_ = [
         ("data", _Pointer),
         ("num_rows", _Int),
@@ -110,7 +110,7 @@ class StackStruct(ctypes.Structure):
     ]
 
 
-class Group(ctypes.Structure):
+class GroupStruct(ctypes.Structure):
     _fields_ = [("page_table", _Pointer), ("pages_per_sequence", _Int), ("slots", _Pointer)]
 
 
@@ -124,22 +124,22 @@ class StepStruct(ctypes.Structure):
         ("query_starts", _Pointer),
         ("context_lengths", _Pointer),
         ("logit_rows", _Pointer),
-        ("groups", Group * MAX_GROUPS),
+        ("groups", GroupStruct * MAX_GROUPS),
     ]
 
 
 _ROWS = [("rows", _Int), ("capacity", _Int)]
 
 
-class Norming(ctypes.Structure):
+class NormingStruct(ctypes.Structure):
     _fields_ = [("weight", _Pointer), ("bias", _Pointer), ("epsilon", _Float), ("kind", _Int)]
 
 
-class Gather(ctypes.Structure):
-    _fields_ = [*_ROWS, ("table", Weight), ("out", _Pointer), ("multiplier", _Float)]
+class GatherStruct(ctypes.Structure):
+    _fields_ = [*_ROWS, ("table", WeightStruct), ("out", _Pointer), ("multiplier", _Float)]
 
 
-class Take(ctypes.Structure):
+class TakeStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
@@ -155,33 +155,33 @@ class NormStruct(ctypes.Structure):
         ("x", _Pointer),
         ("add", _Pointer),
         ("sum", _Pointer),
-        ("norm", Norming),
+        ("norm", NormingStruct),
         ("out", _Pointer),
         ("width", _Int),
         ("residual", _Pointer),
     ]
 
 
-class Linear(ctypes.Structure):
+class LinearStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm", Norming),
+        ("norm", NormingStruct),
         ("num_segments", _Int),
-        ("segments", Weight * MAX_SEGMENTS),
+        ("segments", WeightStruct * MAX_SEGMENTS),
         ("biases", _Pointer * MAX_SEGMENTS),
         ("residual", _Pointer),
         ("out", _Pointer),
     ]
 
 
-class Gated(ctypes.Structure):
+class GatedStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm", Norming),
-        ("gate", Weight),
-        ("up", Weight),
+        ("norm", NormingStruct),
+        ("gate", WeightStruct),
+        ("up", WeightStruct),
         ("gate_bias", _Pointer),
         ("up_bias", _Pointer),
         ("out", _Pointer),
@@ -189,7 +189,7 @@ class Gated(ctypes.Structure):
     ]
 
 
-class Gate(ctypes.Structure):
+class GateStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("gate", _Pointer),
@@ -220,7 +220,7 @@ class RotationStruct(ctypes.Structure):
     ]
 
 
-class Rotate(ctypes.Structure):
+class RotateStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
@@ -231,7 +231,7 @@ class Rotate(ctypes.Structure):
         ("out_head_stride", _Int),
         ("num_heads", _Int),
         ("head_size", _Int),
-        ("norm", Norming),
+        ("norm", NormingStruct),
         ("rotation", RotationStruct),
     ]
 
@@ -261,7 +261,7 @@ class ScoringStruct(ctypes.Structure):
     ]
 
 
-class Store(ctypes.Structure):
+class StoreStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("key", _Pointer),
@@ -272,7 +272,7 @@ class Store(ctypes.Structure):
     ]
 
 
-class Attend(ctypes.Structure):
+class AttendStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("query", _Pointer),
@@ -284,15 +284,15 @@ class Attend(ctypes.Structure):
     ]
 
 
-class Attention(ctypes.Structure):
+class AttentionStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("qkv", _Pointer),
         ("num_heads", _Int),
         ("scoring", ScoringStruct),
-        ("query_norm", Norming),
-        ("key_norm", Norming),
-        ("value_norm", Norming),
+        ("query_norm", NormingStruct),
+        ("key_norm", NormingStruct),
+        ("value_norm", NormingStruct),
         ("rotation", RotationStruct),
         ("pages", PagesStruct),
         ("out", _Pointer),
@@ -321,7 +321,7 @@ class DrawnStruct(ctypes.Structure):
     ]
 
 
-class Sample(ctypes.Structure):
+class SampleStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("raw", _Pointer),
@@ -357,7 +357,7 @@ class ExpertsStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
-        ("norm", Norming),
+        ("norm", NormingStruct),
         ("ids", _Pointer),
         ("weights", _Pointer),
         ("num_chosen", _Int),
@@ -402,7 +402,7 @@ class LatentPagesStruct(ctypes.Structure):
     ]
 
 
-class StoreLatent(ctypes.Structure):
+class StoreLatentStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("latent", _Pointer),
@@ -413,7 +413,7 @@ class StoreLatent(ctypes.Structure):
     ]
 
 
-class AttendLatent(ctypes.Structure):
+class AttendLatentStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("query", _Pointer),
@@ -425,14 +425,14 @@ class AttendLatent(ctypes.Structure):
     ]
 
 
-class ByHead(ctypes.Structure):
+class ByHeadStruct(ctypes.Structure):
     _fields_ = [("first", _Pointer), ("stride", _Int), ("head_stride", _Int)]
 
 
-class Delta(ctypes.Structure):
+class DeltaStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
-        *((name, ByHead) for name in ("query", "key", "value", "rate", "speed")),
+        *((name, ByHeadStruct) for name in ("query", "key", "value", "rate", "speed")),
         ("convolution", _Pointer),
         ("decay_bias", _Pointer),
         ("decay_log", _Pointer),
@@ -451,21 +451,21 @@ class Delta(ctypes.Structure):
 
 
 STRUCTS: dict[Code, type[ctypes.Structure]] = {
-    Code.GATHER: Gather,
-    Code.TAKE: Take,
+    Code.GATHER: GatherStruct,
+    Code.TAKE: TakeStruct,
     Code.NORM: NormStruct,
-    Code.LINEAR: Linear,
-    Code.GATED: Gated,
-    Code.GATE: Gate,
-    Code.ROTATE: Rotate,
-    Code.STORE: Store,
-    Code.ATTEND: Attend,
-    Code.ATTENTION: Attention,
-    Code.SAMPLE: Sample,
+    Code.LINEAR: LinearStruct,
+    Code.GATED: GatedStruct,
+    Code.GATE: GateStruct,
+    Code.ROTATE: RotateStruct,
+    Code.STORE: StoreStruct,
+    Code.ATTEND: AttendStruct,
+    Code.ATTENTION: AttentionStruct,
+    Code.SAMPLE: SampleStruct,
     Code.ROUTE: RouteStruct,
     Code.EXPERTS: ExpertsStruct,
     Code.HEADS: HeadsStruct,
-    Code.STORE_LATENT: StoreLatent,
-    Code.ATTEND_LATENT: AttendLatent,
-    Code.DELTA: Delta,
+    Code.STORE_LATENT: StoreLatentStruct,
+    Code.ATTEND_LATENT: AttendLatentStruct,
+    Code.DELTA: DeltaStruct,
 }

@@ -223,9 +223,11 @@ class PackedWeight:
         shape = (*groups.shape[:2], -1, PANEL_ROWS)
         return scales.view(*shape, 2), quants.view(*shape, 4)
 
-    def struct(self) -> structs.Weight:
+    def struct(self) -> structs.WeightStruct:
         """The form that native operations take; it points into this weight's memory."""
-        return structs.Weight(self.data.data_ptr(), self.num_rows, self.num_columns, self.kind)
+        return structs.WeightStruct(
+            self.data.data_ptr(), self.num_rows, self.num_columns, self.kind
+        )
 
 
 def packed_bytes(kind: Kind, shape: tuple[int, int]) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES
 from cutaway.host.gguf_file import GgufFile, GgufTensor
-from cutaway.quantize.gguf.gguf_blocks import BLOCKS, Parts
+from cutaway.quantize.gguf.gguf_blocks import BLOCKS, BlockParts
 
 # Types that keep plain numbers: they need no unpacking.
 PLAIN: Mapping[str, torch.dtype] = {
@@ -62,7 +62,7 @@ def unpack(file: GgufFile, name: str) -> Tensor:
     return torch.from_numpy(values).view(tensor.shape)
 
 
-def _put_together(parts: Parts, values: NDArray[np.float32]) -> None:
+def _put_together(parts: BlockParts, values: NDArray[np.float32]) -> None:
     """Write quants * quant_scale + offset, each operation rounded as in the format's own code."""
     grouped = values.reshape(parts.quants.shape)
     np.multiply(parts.quants, parts.quant_scale, out=grouped)

@@ -17,7 +17,7 @@ from cutaway.tokens.added import AddedToken, AddedTokenFinder
 from cutaway.tokens.piece_cache import PieceCache
 from cutaway.tokens.sentencepiece.normalizing import Normalizer, Splitting
 from cutaway.tokens.sentencepiece.subword import SPACE, Subword
-from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, Scored
+from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, ScoredPiece
 from cutaway.tokens.unicode import repair_surrogates
 
 
@@ -101,7 +101,7 @@ class SentencePiece:
         """The merges of one piece as encode_pieces gives it; none in a unigram vocabulary."""
         return self.vocabulary.subword.merges(repair_surrogates(piece))
 
-    def best_cut(self, piece: str) -> tuple[Scored, ...]:
+    def best_cut(self, piece: str) -> tuple[ScoredPiece, ...]:
         """The parts of one piece where the vocabulary cuts by scores; none where it merges."""
         return tuple(self.vocabulary.subword.best_cut(repair_surrogates(piece)))
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import regex
 
-from cutaway.tokens.tokenizer import Merge, Scored
+from cutaway.tokens.tokenizer import Merge, ScoredPiece
 
 SPACE = "\u2581"  # stands for a blank in a vocabulary: LOWER ONE EIGHTH BLOCK
 
@@ -38,7 +38,7 @@ class Subword(Protocol):
         """How the ids came about, where they came about by merges."""
         ...
 
-    def best_cut(self, piece: str) -> Iterable[Scored]:
+    def best_cut(self, piece: str) -> Iterable[ScoredPiece]:
         """The parts with their scores, where the ids came about by a sum of scores."""
         ...
 

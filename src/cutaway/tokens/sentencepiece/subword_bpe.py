@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from cutaway.tokens.merging import NO_MERGE, PairMerges, merge
 from cutaway.tokens.sentencepiece.subword import SPACE, Fallback, WordCutter, spelled
-from cutaway.tokens.tokenizer import Merge, Scored
+from cutaway.tokens.tokenizer import Merge, ScoredPiece
 
 
 class ScoreBPE:
@@ -56,7 +56,7 @@ class ScoreBPE:
             after = tuple(map(spelled, parts))
             yield Merge(rank, spelled(left), spelled(right), token_id, after)
 
-    def best_cut(self, piece: str) -> Iterable[Scored]:
+    def best_cut(self, piece: str) -> Iterable[ScoredPiece]:
         """Nothing: ids come about by merges."""
         del piece
         return ()
@@ -133,7 +133,7 @@ class ListedBPE:
             parts[at : at + 2] = [token_id]
             yield Merge(rank, left, right, token_id, tuple(map(self._part, parts)))
 
-    def best_cut(self, piece: str) -> Iterable[Scored]:
+    def best_cut(self, piece: str) -> Iterable[ScoredPiece]:
         """Nothing: ids come about by merges."""
         del piece
         return ()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from cutaway.tokens.sentencepiece.subword import Fallback, spelled
-from cutaway.tokens.tokenizer import Merge, Scored
+from cutaway.tokens.tokenizer import Merge, ScoredPiece
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece. Source: sentencepiece unigram_model.h
 
@@ -78,13 +78,13 @@ class Unigram:
         del piece
         return iter(())
 
-    def best_cut(self, piece: str) -> Iterable[Scored]:
+    def best_cut(self, piece: str) -> Iterable[ScoredPiece]:
         """The parts with the highest sum of scores, and the score of each."""
         for text, token_id in self._best(piece):
             if token_id < 0:
-                yield Scored(spelled(text), None, self._unknown_score)
+                yield ScoredPiece(spelled(text), None, self._unknown_score)
             else:
-                yield Scored(spelled(text), token_id, self._scores[text])
+                yield ScoredPiece(spelled(text), token_id, self._scores[text])
 
     def describe(self) -> Iterable[str]:
         """Everything that decides ids, in words."""

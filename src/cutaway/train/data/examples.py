@@ -37,7 +37,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PreferencePair:
     """Two answers to one prompt, of which one was preferred."""
 
     prompt: tuple[Message, ...]
@@ -68,7 +68,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return _each(path, _conversation)
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_pairs(path: Path) -> list[PreferencePair]:
     """The pairs of a .jsonl file: `prompt`, `chosen` and `rejected`, as messages or plain strings.
 
     Without `prompt` it is what both conversations begin with.
@@ -88,17 +88,17 @@ def _conversation(fields: Mapping[str, object]) -> Conversation:
     return Conversation(messages, tuple(cast("list[Mapping[str, object]]", tools)))
 
 
-def _pair(fields: Mapping[str, object]) -> Pair:
+def _pair(fields: Mapping[str, object]) -> PreferencePair:
     chosen = _side(fields, "chosen", "assistant")
     rejected = _side(fields, "rejected", "assistant")
     if "prompt" in fields:
-        return Pair(_side(fields, "prompt", "user"), chosen, rejected)
+        return PreferencePair(_side(fields, "prompt", "user"), chosen, rejected)
     shared = 0
     while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
         shared += 1
     if not shared:
         raise RequestError("prompt is missing, and chosen and rejected do not begin alike.")
-    return Pair(chosen[:shared], chosen[shared:], rejected[shared:])
+    return PreferencePair(chosen[:shared], chosen[shared:], rejected[shared:])
 
 
 def _side(fields: Mapping[str, object], name: str, role: str) -> tuple[Message, ...]:

@@ -17,12 +17,14 @@ from cutaway.text.prompt import Prompt, encode_segments
 from cutaway.text.template import ChatTemplate, Spoken
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.train.data.examples import Conversation
-from cutaway.train.data.packing import Scored
+from cutaway.train.data.packing import ScoredSequence
 
 Span = tuple[int, int]  # of characters
 
 
-def score(conversation: Conversation, template: ChatTemplate, tokenizer: Tokenizer) -> Scored:
+def score(
+    conversation: Conversation, template: ChatTemplate, tokenizer: Tokenizer
+) -> ScoredSequence:
     """A conversation's tokens, those of its answers scored.
 
     Raises: TemplateError when the template refuses it; RequestError when a tokenizer changes the
@@ -35,7 +37,7 @@ def score(conversation: Conversation, template: ChatTemplate, tokenizer: Tokeniz
     for each, mark in _marked_tokens(spoken.prompt, spans, tokenizer):
         token_ids.append(each)
         marks.append(mark and len(marks) > 0)
-    return Scored(tuple(token_ids), tuple(marks))
+    return ScoredSequence(tuple(token_ids), tuple(marks))
 
 
 def answer_spans(

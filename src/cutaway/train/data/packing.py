@@ -19,7 +19,7 @@ from cutaway.train.data.order import permutation
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredSequence:
     """Token ids, and for each whether its prediction from those before it is scored.
 
     The first token has none before it, so it is never scored.
@@ -33,9 +33,11 @@ class Scored:
         assert not any(self.is_scored[:1]), "nothing predicts the first token"
 
     @staticmethod
-    def whole(token_ids: Sequence[int]) -> Scored:
+    def whole(token_ids: Sequence[int]) -> ScoredSequence:
         """A sequence whose every token is scored but the first."""
-        return Scored(tuple(token_ids), (False, *[True] * (len(token_ids) - 1))[: len(token_ids)])
+        return ScoredSequence(
+            tuple(token_ids), (False, *[True] * (len(token_ids) - 1))[: len(token_ids)]
+        )
 
     @cached_property
     def count(self) -> int:
@@ -47,7 +49,7 @@ class Scored:
 class MicroBatch:
     """Sequences that go through the model in one forward."""
 
-    sequences: tuple[Scored, ...]
+    sequences: tuple[ScoredSequence, ...]
 
     @property
     def count(self) -> int:
@@ -82,7 +84,7 @@ class MicroBatch:
         return torch.tensor(list(marks), dtype=torch.bool)
 
 
-def cut(sequence: Scored, context: int) -> list[Scored]:
+def cut(sequence: ScoredSequence, context: int) -> list[ScoredSequence]:
     """A sequence in parts of at most context tokens, each scored token in exactly one of them.
 
     A part begins with the last token of the one before, unscored, so that its first scored token
@@ -90,11 +92,11 @@ def cut(sequence: Scored, context: int) -> list[Scored]:
     """
     assert context >= 2, "a part has a token that predicts and one that is predicted"
     length = len(sequence.token_ids)
-    parts: list[Scored] = []
+    parts: list[ScoredSequence] = []
     for start in range(0, max(1, length - 1), context - 1):
         end = min(length, start + context)
         marks = (False, *sequence.is_scored[start + 1 : end])
-        parts.append(Scored(sequence.token_ids[start:end], marks[: end - start]))
+        parts.append(ScoredSequence(sequence.token_ids[start:end], marks[: end - start]))
     return parts
 
 
@@ -148,7 +150,7 @@ def fill(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[
         yield group
 
 
-def micro_batches(sequences: Sequence[Scored], most_tokens: int) -> list[MicroBatch]:
+def micro_batches(sequences: Sequence[ScoredSequence], most_tokens: int) -> list[MicroBatch]:
     """The sequences of an update in forwards of at most so many tokens, or of one sequence."""
     lengths = [len(each.token_ids) for each in sequences]
     groups = fill(range(len(sequences)), lengths, most_tokens)

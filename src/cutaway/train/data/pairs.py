@@ -11,21 +11,21 @@ from pathlib import Path
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.data.examples import Pair, read_pairs
+from cutaway.train.data.examples import PreferencePair, read_pairs
 from cutaway.train.data.masks import score
-from cutaway.train.data.packing import MicroBatch, Scored, UpdatePlan, fill
+from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, fill
 
 
 @dataclass(frozen=True)
 class ScoredPair:
     """Two answers to one prompt, each with the prompt. place: among all pairs."""
 
-    chosen: Scored
-    rejected: Scored
+    chosen: ScoredSequence
+    rejected: ScoredSequence
     place: int = 0
 
     @property
-    def sides(self) -> tuple[Scored, Scored]:
+    def sides(self) -> tuple[ScoredSequence, ScoredSequence]:
         """The chosen sequence, and the rejected one."""
         return self.chosen, self.rejected
 
@@ -101,7 +101,9 @@ def read_scored_pairs(
     return Pairs(tuple(pairs), dropped, digest.hexdigest())
 
 
-def _sides(pair: Pair, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[Scored, Scored]:
+def _sides(
+    pair: PreferencePair, template: ChatTemplate, tokenizer: Tokenizer
+) -> tuple[ScoredSequence, ScoredSequence]:
     chosen, rejected = pair.conversations
     before = sum(message.role == "assistant" for message in pair.prompt)
     return (
@@ -110,7 +112,7 @@ def _sides(pair: Pair, template: ChatTemplate, tokenizer: Tokenizer) -> tuple[Sc
     )
 
 
-def last_answer(sequence: Scored, *, before: int = 0) -> Scored:
+def last_answer(sequence: ScoredSequence, *, before: int = 0) -> ScoredSequence:
     """The sequence up to the end of its last answer, of which no earlier one is scored.
 
     before: answers that belong to the prompt.
@@ -120,4 +122,4 @@ def last_answer(sequence: Scored, *, before: int = 0) -> Scored:
         num_answers += is_scored and not sequence.is_scored[place - 1]
         marks[place] = is_scored and num_answers > before
     end = len(marks) - marks[::-1].index(True) if any(marks) else 0
-    return Scored(sequence.token_ids[:end], tuple(marks[:end]))
+    return ScoredSequence(sequence.token_ids[:end], tuple(marks[:end]))

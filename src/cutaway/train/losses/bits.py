@@ -9,18 +9,18 @@ import torch
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.data.packing import MicroBatch, Scored
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.likelihood import likelihood
 
 
-def without_controls(sequence: Scored, tokenizer: Tokenizer) -> Scored:
+def without_controls(sequence: ScoredSequence, tokenizer: Tokenizer) -> ScoredSequence:
     """The same with control tokens unscored: they are no text, so they count neither way."""
     pairs = zip(sequence.token_ids, sequence.is_scored, strict=True)
     marks = (is_scored and each not in tokenizer.control_ids for each, is_scored in pairs)
-    return Scored(sequence.token_ids, tuple(marks))
+    return ScoredSequence(sequence.token_ids, tuple(marks))
 
 
-def num_bytes(sequence: Scored, tokenizer: Tokenizer) -> int:
+def num_bytes(sequence: ScoredSequence, tokenizer: Tokenizer) -> int:
     """Bytes of the scored tokens: their own, so half a character counts what it is."""
     pairs = zip(sequence.token_ids, sequence.is_scored, strict=True)
     return sum(len(tokenizer.token_bytes(each)) for each, is_scored in pairs if is_scored)

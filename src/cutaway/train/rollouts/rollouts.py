@@ -21,7 +21,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.train.data.packing import Scored
+from cutaway.train.data.packing import ScoredSequence
 from cutaway.train.losses.divergences import k3
 
 
@@ -39,10 +39,10 @@ class Rollout:
     is_ended: bool
 
     @cached_property
-    def scored(self) -> Scored:
+    def scored(self) -> ScoredSequence:
         """Prompt and answer as one sequence whose answer is scored, the end token included."""
         marks = (False,) * len(self.prompt) + (True,) * len(self.answer)
-        return Scored(self.prompt + self.answer, marks)
+        return ScoredSequence(self.prompt + self.answer, marks)
 
 
 @dataclass(frozen=True, kw_only=True)

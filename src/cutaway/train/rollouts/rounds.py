@@ -67,12 +67,12 @@ class Round:
     parts: of each the forwards.   figures: what is logged with every update.
     """
 
-    parts: tuple[tuple[Part, ...], ...]
+    parts: tuple[tuple[RoundPart, ...], ...]
     figures: Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
-class Part:
+class RoundPart:
     """Answers that go through the model in one forward.
 
     old, reference: log-probabilities as the round began, under the model and the one that it was
@@ -131,7 +131,7 @@ class Sampling:
         answers = self._answer(tasks, number, settings.answers)
         found = total(answers, self._rewards)
         groups = _in_parts(len(tasks), settings.parts)
-        parts: list[tuple[Part, ...]] = []
+        parts: list[tuple[RoundPart, ...]] = []
         for group in groups:
             first, past = group.start * settings.answers, group.stop * settings.answers
             parts.append(self._parts(answers[first:past], found[first:past]))
@@ -165,10 +165,10 @@ class Sampling:
         ]
 
     @torch.no_grad()
-    def _parts(self, answers: Sequence[Answered], found: Sequence[float]) -> tuple[Part, ...]:
+    def _parts(self, answers: Sequence[Answered], found: Sequence[float]) -> tuple[RoundPart, ...]:
         """Answers in forwards, with both models' log-probabilities of them."""
         lengths = [len(each.rollout.scored.token_ids) for each in answers]
-        made: list[Part] = []
+        made: list[RoundPart] = []
         for group in fill(range(len(answers)), lengths, self.settings.step_tokens):
             own = tuple(answers[at] for at in group)
             batch = MicroBatch(tuple(each.rollout.scored for each in own))
@@ -178,11 +178,14 @@ class Sampling:
                 reference = likelihood(
                     self.reference.transformer, batch, temperature=heat
                 ).log_probs
-            made.append(Part(own, batch, old, reference, tuple(found[at] for at in group)))
+            made.append(RoundPart(own, batch, old, reference, tuple(found[at] for at in group)))
         return tuple(made)
 
     def _figures(
-        self, answers: Sequence[Answered], found: Sequence[float], parts: Sequence[Sequence[Part]]
+        self,
+        answers: Sequence[Answered],
+        found: Sequence[float],
+        parts: Sequence[Sequence[RoundPart]],
     ) -> dict[str, Figure]:
         count = len(answers)
         flat = [part for each in parts for part in each]
@@ -233,7 +236,7 @@ class RoundFeed:
         self._sampling = sampling
         self._number, self._round = -1, Round((), {})
 
-    def __call__(self, update: int) -> tuple[Sequence[Part], Round]:
+    def __call__(self, update: int) -> tuple[Sequence[RoundPart], Round]:
         """The forwards of an update, and the round that it belongs to."""
         settings = self._sampling.settings
         number, place = divmod(update, settings.updates_per_round)
