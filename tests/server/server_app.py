@@ -15,6 +15,7 @@ import tiny
 from cutaway.server.app import build_app
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import Door
+from cutaway.server.openai.kept import Kept
 from cutaway.server.route_context import Context
 from cutaway.server.server_config import ServerConfig
 from cutaway.service.local import LocalService
@@ -44,6 +45,7 @@ async def serving(
     name: str = "tiny",
     dtype: str = "float32",
     service: Service | None = None,
+    store: Kept | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Door, Context]]:
     """An application that is ready, and its context."""
@@ -51,6 +53,7 @@ async def serving(
     engine = {"dtype": dtype, "cache_tokens": 4096, "page_size": 8}
     service = service or LocalService(f"random:{folder / 'config.json'}", **engine)
     context = Context.of(found, service, ServerConfig(**settings), name=name)
+    context.store = store
     await service.start()
     try:
         yield build_app(context, keys=keys), context

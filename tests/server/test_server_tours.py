@@ -71,3 +71,9 @@ def test_h14_a_tour_of_a_model_that_calls_tools(name: str, tmp_path: Path) -> No
             return await asyncio.to_thread(toured, name, url, "tiny", KEY, "calls")
 
     assert asyncio.run(ask())[-1] == "all as expected"
+
+
+def test_a_tour_of_answers_that_are_kept(tmp_path: Path) -> None:
+    settings = ("--store", str(tmp_path / "answers.db"))
+    with served(str(smollm2_gguf()), *settings, dtype="auto") as (_, url, _):
+        assert toured("openai", url, "tiny", "none", "kept")[-1] == "all as expected"

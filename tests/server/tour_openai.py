@@ -1,6 +1,7 @@
 """A tour of the server with OpenAI's own client, run by a Python that has it: URL MODEL KEY.
 
-With `calls` behind them, the model is one that calls the tool by itself.
+With `calls` behind them, the model is one that calls the tool by itself; with `kept`, the server
+has a store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ def main(url: str, model: str, key: str, kind: str = "") -> None:
     for stop in AUTOMATIC if kind == "calls" else STOPS:
         stop(client, model)
         print(f"{stop.__name__}: as expected")
-    if kind == "calls":
+    if kind == "kept":
+        responses_kept(client, model)
+    if kind in ("calls", "kept"):
         print("all as expected")
         return
     wrong_key(url, model)
@@ -244,6 +247,35 @@ def responses_refusals(client: openai.OpenAI, model: str) -> None:
             assert error.param == name, error
         else:
             raise AssertionError(f"{name} was taken")
+
+
+def responses_kept(client: openai.OpenAI, model: str) -> None:
+    first = client.responses.create(model=model, input="I am Ann.", max_output_tokens=8)
+    after = client.responses.create(
+        model=model, input="Who am I?", previous_response_id=first.id, max_output_tokens=8
+    )
+    assert after.previous_response_id == first.id and after.usage and first.usage
+    assert after.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens - 2
+    assert client.responses.retrieve(after.id).output_text == after.output_text
+    (item,) = client.responses.input_items.list(after.id).data
+    assert item.type == "message"
+    begun = client.conversations.create(items=[{"role": "user", "content": "I am Ann."}])
+    client.responses.create(model=model, input="Hello", conversation=begun.id, max_output_tokens=8)
+    assert len(list(client.conversations.items.list(begun.id))) == 3
+    try:
+        client.responses.cancel(first.id)
+    except openai.BadRequestError as error:
+        assert "is complete" in error.message
+    else:
+        raise AssertionError("a finished answer was cancelled")
+    client.responses.delete(first.id)
+    client.conversations.delete(begun.id)
+    try:
+        client.responses.retrieve(first.id)
+    except openai.NotFoundError as error:
+        assert error.code == "not_found"
+    else:
+        raise AssertionError("a deleted answer is there")
 
 
 def wrong_key(url: str, model: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -108,6 +109,17 @@ def serve(
             rich_help_panel=_SAFETY,
         ),
     ] = "local",
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="CUTAWAY_STORE",
+            show_envvar=False,
+            help="keep answers of the Responses API there for 30 days, so that clients can go on "
+            "from them: previous_response_id, conversation; each key sees its own alone",
+            rich_help_panel=_SAFETY,
+        ),
+    ] = None,
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(
@@ -147,6 +159,7 @@ def serve(
         keys,
         served_name=served_name or "",
         form=log,
+        store=store,
         otlp_endpoint=otlp_endpoint,
     )
 
@@ -173,6 +186,7 @@ def serve_model(
     *,
     served_name: str,
     form: Literal["text", "json"],
+    store: Path | None = None,
     otlp_endpoint: str | None = None,
     greet: Callable[[str, str], None] | None = None,
 ) -> None:
@@ -181,6 +195,7 @@ def serve_model(
 
     from cutaway.cli.settings.settings import resolve
     from cutaway.server.entry.descriptors import fitted, raise_limit
+    from cutaway.server.openai.kept import Kept
     from cutaway.server.route_context import Context
     from cutaway.server.run import listening, serve, url_of
     from cutaway.server.watching import log
@@ -189,8 +204,9 @@ def serve_model(
 
     settings = resolve(given, config=file)
     server = fitted(server, raise_limit())
+    kept = None if store is None else Kept(store)
     listener = listening(server)
-    with listener:
+    with listener, closing(kept) if kept else nullcontext():
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
         engine: dict[str, Any] = settings.engine
@@ -202,6 +218,7 @@ def serve_model(
             **engine,
         )
         context = Context.of(found, service, server, name=served_name)
+        context.store = kept
         context.max_silent_seconds = settings.process.silent_seconds
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
         url = url_of(listener)

@@ -23,6 +23,7 @@ from cutaway.server.looks import learn_routes, lever_routes, traces, views
 from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
 from cutaway.server.openai import responses as openai_responses
+from cutaway.server.openai import state_routes as openai_state
 from cutaway.server.route_context import Context
 from cutaway.server.watching import health
 
@@ -31,6 +32,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     openai_chat.router,
     openai_completions.router,
     openai_responses.router,
+    openai_state.router,
     anthropic.router,
     models.router,
     tokenizer_routes.router,

@@ -39,6 +39,8 @@ ABSENT = {
     "/v1/batches": "Cutaway keeps no jobs; send requests at once, they share steps.",
     "/v1/fine_tuning": "Cutaway trains no models by HTTP.",
     "/v1/assistants": "Cutaway keeps no conversations; use /v1/chat/completions.",
+    "/v1/responses": "This server keeps no answers; start it with --store FILE for that.",
+    "/v1/conversations": "This server keeps no conversations; start it with --store FILE for that.",
     "/v1/threads": "Cutaway keeps no conversations; use /v1/chat/completions.",
 }
 
@@ -113,7 +115,7 @@ def absent(path: str) -> HttpError:
         if path == known or path.startswith(f"{known}/"):
             return HttpError(
                 status=404,
-                message=f"{known} is not served. {advice}",
+                message=f"{shortened(path)} is not served. {advice}",
                 code="unsupported_endpoint",
             )
     return HttpError(

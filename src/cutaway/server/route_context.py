@@ -23,6 +23,7 @@ from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find.find import Found
 
 if TYPE_CHECKING:
+    from cutaway.server.openai.kept import Kept
     from cutaway.server.watching.spans import Spans
 
 
@@ -36,6 +37,7 @@ class Context:
 
     name:     what requests call it.
     sampling: what the model's makers recommend; it stands where a request says nothing.
+    store:    where answers of the Responses API are kept, if anybody asked for that.
     spans:    where requests are told as spans, if anybody asked for that.
     max_silent_seconds: without a sign of work of the engine; then nothing is taken in.
     """
@@ -46,6 +48,7 @@ class Context:
     tokenizer: Tokenizer
     template_source: str | None
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
+    store: Kept | None = None
     spans: Spans | None = None
     max_silent_seconds: float = ProcessConfig.hang_seconds
     worker: Worker = field(default_factory=Worker)

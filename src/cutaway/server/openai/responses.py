@@ -1,4 +1,4 @@
-"""OpenAI's Responses without its memory: items in, items out, at once or as events."""
+"""OpenAI's Responses: items in, items out, at once or as events."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from cutaway.server.openai.answer_parts import timings_of, token_logprobs
 from cutaway.server.openai.openai_fields import optional
 from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
 from cutaway.server.openai.responses_output import Items
+from cutaway.server.openai.responses_state import Earlier, earlier_of, keep
 from cutaway.server.reasoning import EFFORT, effort_extras
 from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
 from cutaway.server.streaming import EventStream, named, until_gone
 from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.server.watching import log
 from cutaway.text.kinds import is_row
 
 _OBJECT = {"type": "object"}
 _INPUT = {"anyOf": [{"type": "string"}, array(_OBJECT, minItems=1)]}
 _TOOLS = array({**_OBJECT, "properties": {"type": {"type": "string"}}}, maxItems=MAX_TOOLS)
 _CHOICES = {"anyOf": [{"enum": ["none", "auto", "required"]}, _OBJECT]}
-_STATELESS = "It keeps no answers: send the whole conversation as input."
 _LOGPROBS = "message.output_text.logprobs"
 # All but the first ask for parts that no answer of this server has.
 INCLUDES = (
@@ -56,6 +57,14 @@ _REASONING = {
     **_OBJECT,
     "properties": {"effort": EFFORT, "summary": {"type": ["string", "null"]}},
     "description": "effort, as in chat; what the model thinks is told whole, not as a summary",
+}
+
+
+_NEEDS_STORE = "where the server was started with --store"
+_KEPT_ID = {"type": "string", "description": f"of an answer that was kept, {_NEEDS_STORE}"}
+_CONVERSATION = {
+    "anyOf": [{"type": "string"}, {**_OBJECT, "properties": {"id": {"type": "string"}}}],
+    "description": f"the id of a conversation that was begun, {_NEEDS_STORE}",
 }
 
 
@@ -81,9 +90,9 @@ class ResponsesBody(Body):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Annotated[object, given(optional(_OBJECT))] = None
     metadata: Annotated[object, given(optional(_OBJECT))] = None
-    previous_response_id: Annotated[object, Refused(_STATELESS)] = None
-    conversation: Annotated[object, Refused(_STATELESS)] = None
-    prompt: Annotated[object, Refused(_STATELESS)] = None
+    previous_response_id: Annotated[object, given(optional(_KEPT_ID))] = None
+    conversation: Annotated[object, given(optional(_CONVERSATION))] = None
+    prompt: Annotated[object, Refused("It keeps no prompts: send instructions and input.")] = None
     background: Annotated[object, Refused("Wait for the answer, or stream it.", (False,))] = None
     include: Annotated[object, given(optional(_INCLUDE))] = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
@@ -92,7 +101,7 @@ class ResponsesBody(Body):
     truncation: Annotated[object, Refused("Leave out what is old.", ("disabled", "auto"))] = None
     max_tool_calls: Ignored = None  # of tools that a provider runs; there are none
     cutaway: OptIn | None = None
-    store: Ignored = None  # nothing is kept, and the answer says so
+    store: bool | None = None  # without a store nothing is kept, and the answer says so
     stream_options: Ignored = None
     user: Ignored = None
     service_tier: Ignored = None
@@ -114,6 +123,8 @@ class ResponsesRequest:
     grammar_field: str | None  # where the body asks for a form of the answer
     body: ResponsesBody
     is_traced: bool  # whether the end tells where the answer opens
+    earlier: Earlier  # what it goes on from
+    is_kept: bool
     created: int = field(default_factory=lambda: int(time.time()))
     began: float = field(default_factory=perf_counter)
 
@@ -144,7 +155,10 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     context.check_model(body.model)
     if body.metadata is not None:
         object_of(body.metadata, "metadata")
-    prepared = prepare_chat(_chat_input(body, context), context)
+    earlier = earlier_of(
+        body.previous_response_id, body.conversation, context.store, call.owner.name
+    )
+    prepared = prepare_chat(_chat_input(body, context, earlier), context)
     drawn = {name: getattr(body, name) for name in _DRAWN}
     drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
     with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
@@ -159,6 +173,8 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
         grammar_field=prepared.grammar_field,
         body=body,
         is_traced=is_traced,
+        earlier=earlier,
+        is_kept=context.store is not None and body.store is not False,
     )
 
 
@@ -184,12 +200,12 @@ def _logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _chat_input(body: ResponsesBody, context: Context) -> ChatInput:
+def _chat_input(body: ResponsesBody, context: Context, earlier: Earlier) -> ChatInput:
     extras = _effort(body.reasoning, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
-        messages=messages_of(body.instructions, body.input),
+        messages=messages_of(body.instructions, body.input, earlier=earlier.items),
         tools=tools_of(body.tools, body.tool_choice),
         form=form_of(body.text),
         form_field="text.format",
@@ -281,7 +297,22 @@ async def _told(
         "timings": timings_of([answer]),
         **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
     }
+    if asked.is_kept and not await context.worker.run(_is_kept, context, call, asked, whole):
+        whole["store"] = False
     yield {"type": f"response.{status}", "response": whole}
+
+
+def _is_kept(
+    context: Context, call: HttpCall, asked: ResponsesRequest, response: dict[str, Any]
+) -> bool:
+    """Keep an answer; whether it could be. The answer itself is whole either way."""
+    assert context.store is not None, "what is kept has a store"
+    try:
+        keep(context.store, call.owner.name, asked.earlier, asked.body.input, response)
+    except OSError as error:
+        log.event("not_kept", response=asked.request.request_id, reason=str(error))
+        return False
+    return True
 
 
 def _response(context: Context, asked: ResponsesRequest, *, status: str) -> dict[str, Any]:
@@ -302,9 +333,12 @@ def _response(context: Context, asked: ResponsesRequest, *, status: str) -> dict
         "model": context.name,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": asked.earlier.previous,
+        "conversation": None
+        if asked.earlier.conversation is None
+        else {"id": asked.earlier.conversation},
         "reasoning": {"effort": None, "summary": None, **(object_of(body.reasoning or {}, ""))},
-        "store": False,
+        "store": asked.is_kept,
         "temperature": params.temperature,
         "text": body.text or {"format": {"type": "text"}},
         "tool_choice": body.tool_choice or "auto",

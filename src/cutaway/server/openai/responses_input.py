@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -29,8 +29,17 @@ ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
+def messages_of(
+    instructions: object,
+    given: object,
+    *,
+    earlier: Sequence[Mapping[str, object]] = (),
+    place: str = "input",
+) -> tuple[Message, ...]:
     """The conversation; instructions are a system message at its start.
+
+    earlier: items of turns before, as the server kept them.
+    place:   the field that holds what is given.
 
     Reasoning and calls belong to one message of the assistant, as templates expect them.
     """
@@ -39,16 +48,25 @@ def messages_of(instructions: object, given: object) -> tuple[Message, ...]:
         text = _string(instructions, "instructions")
         messages.append(Message(role="system", content=(Text(text),), place="instructions"))
     if isinstance(given, str):
-        return (*messages, Message(role="user", content=(Text(given),), place="input"))
-    if not is_row(given) or not given:
-        raise _fault("input", given, "it must be a string or a list of at least one item")
+        given = [{"role": "user", "content": given}]
+        places = [place]
+    elif is_row(given) and given:
+        places = [f"{place}[{index}]" for index in range(len(given))]
+    else:
+        raise _fault(place, given, "it must be a string or a list of at least one item")
     names: dict[str, str] = {}  # of the tools, by the id of their call
+    told = {str(item.get("id")): item for item in earlier}
     last_asked = newest(given)
-    for index, item in enumerate(given):
-        param = f"input[{index}]"
-        message = replace(
-            _item(object_of(item, param), param, names, is_newest=index >= last_asked), place=param
-        )
+    kept = [(item, f"earlier item {index}", False) for index, item in enumerate(earlier)]
+    new = [
+        (item, at, index >= last_asked)
+        for index, (item, at) in enumerate(zip(given, places, strict=True))
+    ]
+    for item, param, is_newest in [*kept, *new]:
+        fields = object_of(item, param)
+        if fields.get("type") == "item_reference" and str(fields.get("id")) in told:
+            continue  # it stands in what is kept
+        message = replace(_item(fields, param, names, is_newest=is_newest), place=param)
         last = messages[-1] if messages else None
         if last is not None and _is_one_turn(last, message):
             messages[-1] = _joined(last, message)
@@ -181,7 +199,7 @@ def _item(
         case kind:
             rule = "it must be message, function_call, function_call_output or reasoning"
             if kind == "item_reference":
-                rule = "no answers are kept; send the item itself"
+                rule = "no item with this id was kept before it; send the item itself"
             raise _fault(f"{param}.type", kind, rule)
 
 

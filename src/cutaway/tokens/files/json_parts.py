@@ -10,6 +10,7 @@ from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.limits import shown
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files.json_node import JsonNode
+from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.unicode import is_unicode
 
 
@@ -68,6 +69,20 @@ def with_control(
         replace(token, is_control=token.is_control or token.token_id in control)
         for token in tokens.values()
     )
+
+
+def pattern_of(node: JsonNode) -> OnigurumaPattern:
+    """The pattern of a step: an expression, or a text that stands for itself.
+
+    Raises: UnsupportedModelError naming file, field and the sign that is not known.
+    """
+    if node["Regex"].value is None:
+        return OnigurumaPattern.literal(node["String"].text())
+    expression = node["Regex"]
+    try:
+        return OnigurumaPattern(expression.text())
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{node.file}: {expression.path}: {error}") from None
 
 
 def flat(node: JsonNode, members: str) -> list[JsonNode]:

@@ -15,7 +15,7 @@ from typing import Literal, cast
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files import symbols
 from cutaway.tokens.files.json_node import JsonNode
-from cutaway.tokens.files.json_parts import flat, unsupported, vocabulary_ids
+from cutaway.tokens.files.json_parts import flat, pattern_of, unsupported, vocabulary_ids
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.sentencepiece.charsmap import Charsmap
 from cutaway.tokens.sentencepiece.normalizing import (
@@ -189,7 +189,7 @@ def _normalizer(step: JsonNode) -> Normalizer:
     if kind == "Prepend":
         return Prepend(step["prepend"].text())
     if kind == "Replace":
-        return Replace(_pattern(step["pattern"]), step["content"].text())
+        return Replace(pattern_of(step["pattern"]), step["content"].text())
     if kind == "Strip":
         left, right = step["strip_left"], step["strip_right"]
         return Strip(left.flag(default=True), right.flag(default=True))
@@ -220,7 +220,7 @@ def _splitting(step: JsonNode) -> Splitting:
         if behaviour not in goes or step["invert"].flag(default=False):
             raise unsupported(step, f"the behaviors {', '.join(goes)}, without invert")
         keeps = cast("Literal['alone', 'before', 'behind']", goes[behaviour])
-        return SplitAt(_pattern(step["pattern"]), keeps)
+        return SplitAt(pattern_of(step["pattern"]), keeps)
     raise unsupported(step["type"], "Metaspace, WhitespaceSplit, Split, Digits and Sequence")
 
 
@@ -234,12 +234,6 @@ def _prefix(step: JsonNode) -> Prefix:
     if node.text() not in PREFIXES:
         raise node.fault(f"one of {', '.join(PREFIXES)}")
     return PREFIXES[node.text()]
-
-
-def _pattern(node: JsonNode) -> OnigurumaPattern:
-    if node["Regex"].value is None:
-        return OnigurumaPattern.literal(node["String"].text())
-    return OnigurumaPattern(node["Regex"].text())
 
 
 def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:

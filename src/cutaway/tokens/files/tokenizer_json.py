@@ -16,6 +16,7 @@ from cutaway.tokens.files.json_node import JsonNode
 from cutaway.tokens.files.json_parts import (
     added_token,
     flat,
+    pattern_of,
     template_ids,
     unsupported,
     vocabulary_ids,
@@ -166,11 +167,7 @@ def _patterns(node: JsonNode) -> Iterator[OnigurumaPattern]:
 
 
 def _split_pattern(step: JsonNode) -> OnigurumaPattern:
-    pattern = step["pattern"]
-    if pattern["Regex"].value is not None:
-        found = OnigurumaPattern(pattern["Regex"].text())
-    else:
-        found = OnigurumaPattern.literal(pattern["String"].text())
+    found = pattern_of(step["pattern"])
     behaviour = step["behavior"].text(), step["invert"].flag(default=False)
     keeps_matches = behaviour == ("Removed", True) and found.source in TOTAL_PATTERNS
     if behaviour != ("Isolated", False) and not keeps_matches:
