@@ -37,3 +37,47 @@ def test_n11_nothing_contradicts_a_scaling_that_is_none(scaling: object) -> None
         )
     plain = from_hf(Fields({"rope_parameters": PLAIN}, file="x"), head_size=16, max_length=256)
     assert given == plain
+
+
+def frequencies(**fields: object) -> object:
+    return from_hf(Fields(fields, file="config.json"), head_size=16, max_length=256)
+
+
+PAIRS = [
+    # what is obeyed, what is not, as transformers reads them
+    (
+        {"rope_parameters": PLAIN, "rope_theta": 9.0},
+        {"rope_parameters": PLAIN},
+        "rope_parameters.rope_theta and rope_theta",
+    ),
+    (
+        {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}, "partial_rotary_factor": 1.0},
+        {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}},
+        "rope_parameters.partial_rotary_factor and partial_rotary_factor",
+    ),
+    (
+        {"rope_scaling": {**YARN, "type": "linear"}},
+        {"rope_scaling": YARN},
+        "rope_scaling.rope_type and rope_scaling.type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("both", "alone", "words"), PAIRS)
+def test_n11_one_of_two_settings_is_obeyed_and_both_are_named(
+    both: dict[str, object], alone: dict[str, object], words: str
+) -> None:
+    with pytest.warns(UserWarning, match=words):
+        given = frequencies(**both)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert given == frequencies(**alone)
+
+
+def test_n11_two_settings_that_agree_are_no_contradiction() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert frequencies(rope_parameters=PLAIN, rope_theta=500.0) == frequencies(
+            rope_parameters=PLAIN
+        )
+        assert frequencies(rope_scaling={**YARN, "type": "yarn"}) == frequencies(rope_scaling=YARN)

@@ -74,6 +74,16 @@ class Fields:
         """Whether a field is this very string."""
         return self._found(name) == word
 
+    def path(self, name: str) -> str:
+        """The field's name behind those of the objects that it stands in."""
+        _, _, objects = self.file.partition(": ")  # as `nested` names them
+        return f"{objects.replace(': ', '.')}.{name}" if objects else f"{self._prefix}{name}"
+
+    def differs(self, name: str, other: Fields, its: str) -> bool:
+        """Whether both fields say something, and not the same; an empty object says nothing."""
+        mine, others = self._found(name), other._found(its)
+        return mine not in (None, {}) and others not in (None, {}) and mine != others
+
     def shown(self, name: str) -> str:
         """A field's value for a message."""
         return shown(self._found(name))

@@ -14,6 +14,7 @@ from cutaway.core.shapes import DeltaShape, Grouped, LayerShape, Mlp, ModelShape
 from cutaway.core.weight_targets import Target
 from cutaway.models.parts import tensor_names
 from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.rotary_config import rotation_field
 from cutaway.models.parts.sizes import Sizes
 from cutaway.models.parts.tensor_names import Names, Targets, matrix
 
@@ -140,7 +141,7 @@ def state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
 
 def turning_size(config: Fields, sizes: Sizes) -> int:
     """The head size from which positions are to take their share; the absent share is a quarter."""
-    rope = config.nested("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
+    rope = config.nested(rotation_field(config))
     has_share = rope.has("partial_rotary_factor") or config.has("partial_rotary_factor")
     return sizes.head_size if has_share else sizes.head_size // 4
 

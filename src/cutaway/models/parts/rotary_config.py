@@ -46,8 +46,12 @@ def from_hf(
 
     Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
-    rope = config.nested(_where(config))
+    _warn_of_two(config, "rope_scaling", config, "rope_parameters")
+    rope = config.nested(rotation_field(config))
     rope = rope.nested(kind) if kind is not None and rope.has(kind) else rope
+    for name in ("rope_theta", "partial_rotary_factor"):
+        _warn_of_two(rope, name, config, name)
+    _warn_of_two(rope, "rope_type", rope, "type")
     base = rope.number("rope_theta", config.number("rope_theta", base))
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
     if rope.text("rope_type", "default") == "proportional":
@@ -59,17 +63,23 @@ def from_hf(
     return _scaled(config, rope, base, size=size, max_length=max_length)
 
 
-def _where(config: Fields) -> str:
+def rotation_field(config: Fields) -> str:
     """The field that describes the rotation: as in transformers, rope_scaling where both do."""
-    if not config.has("rope_scaling") or config.is_empty("rope_scaling"):
-        return "rope_parameters"
-    if config.has("rope_parameters"):
-        warnings.warn(
-            f"{config.file} has rope_scaling and rope_parameters; rope_scaling is obeyed and the "
-            "other is not, as in transformers. Leave one of them out.",
-            stacklevel=2,
-        )
-    return "rope_scaling"
+    is_there = config.has("rope_scaling") and not config.is_empty("rope_scaling")
+    return "rope_scaling" if is_there else "rope_parameters"
+
+
+def _warn_of_two(first: Fields, name: str, second: Fields, other: str) -> None:
+    """Tell of two settings that say different things; the first one is obeyed."""
+    if not first.differs(name, second, other):
+        return
+    inner, outer = first.path(name), second.path(other)
+    file = first.file.partition(": ")[0]
+    warnings.warn(
+        f"{file} has {inner} and {outer}; {inner} is obeyed and the other is not, as in "
+        "transformers. Leave one of them out.",
+        stacklevel=3,
+    )
 
 
 def _turning(fields: Fields, name: str, size: float, head_size: int) -> int:

@@ -22,6 +22,7 @@ from cutaway.core.errors import (
 )
 from cutaway.core.limits import shown
 from cutaway.weights.find import hub, package
+from cutaway.weights.find.file_sampling import file_sampling
 from cutaway.weights.find.folder import check_folder, folder_licence, folder_sampling
 from cutaway.weights.find.named_models import NAMED
 
@@ -127,7 +128,7 @@ def _file(path: Path) -> Found:
         raise ModelFormatError(
             f"does not start as a GGUF file. A model is {_FORMS}.", file=str(path), field="magic"
         )
-    return Found(kind="gguf", path=path, name=path.stem)
+    return Found(kind="gguf", path=path, name=path.stem, sampling=file_sampling(path))
 
 
 def _is_gguf(path: Path) -> bool:
