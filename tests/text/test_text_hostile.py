@@ -7,6 +7,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -14,6 +15,7 @@ import pytest
 
 import cutaway
 from cutaway.core.errors import TemplateError
+from cutaway.text import meter as meter_module
 from cutaway.text import template as template_module
 from cutaway.text.chat_messages import from_dicts
 from cutaway.text.meter import MAX_TEXT, STEPS_AT_START, Meter
@@ -383,6 +385,22 @@ def test_i01_the_budget_grows_with_the_input(meters: list[Meter]) -> None:
     template.render(TALK)
     assert meters[0].steps >= meters[1].steps + 4_000_000
     assert meters[0].spent < meters[0].steps / 50
+
+
+def test_a_long_rendering_rests_so_that_other_threads_have_their_turns(
+    meters: list[Meter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: a neighbour waits for 100 steps, be the rendering without end."""
+    rests: list[int] = []
+    monkeypatch.setattr(meter_module, "sleep", lambda _: rests.append(meters[-1].spent))
+    ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}").render(TALK)
+    assert not rests, "a usual conversation is rendered without a break"
+    endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(TemplateError):
+        ChatTemplate(endless).render(TALK)
+    between = [after - before for before, after in pairwise(rests)]
+    assert rests[0] <= 1001 and max(between) <= 110
+    assert len(rests) >= (STEPS_AT_START - 1000) / 110
 
 
 def test_i01_a_spent_budget_stays_spent(meters: list[Meter]) -> None:

@@ -10,12 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, cast
 
 from cutaway.core.errors import GrammarError
 from cutaway.core.grammar import Grammar
+from cutaway.host.aside import run_aside
 from cutaway.sampling.grammars.grammar_state import CompiledGrammar
 from cutaway.sampling.grammars.grammar_text import (
     check_installed,
@@ -110,14 +111,10 @@ class GrammarCompiler:
         if self._is_started:
             return
         self._is_started = True
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            for _ in range(NUM_THREADS):
-                threading.Thread(
-                    target=_work, args=(self._tasks,), name="cutaway-grammar", daemon=True
-                ).start()
-        finally:
-            threading.stack_size(before)
+        for _ in range(NUM_THREADS):
+            threading.Thread(
+                target=_work, args=(self._tasks,), name="cutaway-grammar", daemon=True
+            ).start()
 
 
 def _work(tasks: SimpleQueue[Callable[[TrialCompiler], None] | None]) -> None:
@@ -135,7 +132,8 @@ def _fulfil(
     try:
         if grammar.kind not in _SAFE_KINDS:
             trial.check(grammar)
-        made.set_result(_compiled(grammar, words))
+        compiled = run_aside(partial(_compiled, grammar, words), stack_bytes=_STACK_BYTES)
+        made.set_result(compiled)
     except GrammarError as error:
         made.set_exception(error)
     except BaseException as fault:  # the compiler's panics are no Exception

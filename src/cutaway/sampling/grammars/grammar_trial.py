@@ -14,12 +14,14 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import cast
 
 from cutaway.core.errors import GrammarError
 from cutaway.core.grammar import Grammar
+from cutaway.host.aside import run_aside
 from cutaway.sampling.grammars.grammar_text import compiler_limits, compiler_text, refusal
 
 SECONDS = 1.0  # of computing; the largest grammars that people write take a fifth of a second
@@ -138,7 +140,7 @@ def _serve(seconds: float) -> None:
     for line in sys.stdin:
         kind, text = json.loads(line)
         with _bounded_time(seconds):
-            said = complaint(Grammar(kind, text))
+            said = run_aside(partial(complaint, Grammar(kind, text)), stack_bytes=_STACK_BYTES)
         print(json.dumps(said), flush=True)
 
 
@@ -163,7 +165,4 @@ def _bound_memory() -> None:
 
 
 if __name__ == "__main__":
-    threading.stack_size(_STACK_BYTES)
-    server = threading.Thread(target=_serve, args=(float(sys.argv[1]),), daemon=True)
-    server.start()
-    server.join()
+    _serve(float(sys.argv[1]))

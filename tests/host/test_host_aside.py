@@ -1,0 +1,51 @@
+"""Work beside what people wait for: its results, its faults, and when it gives way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from cutaway.host.aside import run_aside
+
+
+def test_it_gives_what_the_work_gives_or_raises() -> None:
+    assert run_aside(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_aside(lambda: 1 // 0)
+    with pytest.raises(KeyboardInterrupt):
+
+        def panic() -> None:
+            raise KeyboardInterrupt
+
+        run_aside(panic)
+
+
+def test_the_work_has_the_stack_that_it_asks_for_and_others_keep_theirs() -> None:
+    def deep(left: int) -> int:
+        return 0 if not left else 1 + deep(left - 1)
+
+    before = threading.stack_size()
+    assert run_aside(lambda: deep(100), stack_bytes=2**24) == 100
+    assert threading.stack_size() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_work_that_takes_long_gives_way_and_no_other_thread_does() -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def until_lower() -> int:
+        ends = time.monotonic() + 60
+        while own() == usual and time.monotonic() < ends:
+            time.sleep(0.001)
+        return own()
+
+    assert run_aside(own, seconds=30) == usual, "short work is like any other"
+    assert run_aside(until_lower, seconds=0.01) > usual
+    assert own() == usual and run_aside(own, seconds=30) == usual
