@@ -113,7 +113,7 @@ def main() -> None:
     made = {name: make(asked.seed) for name, make in DRAFTERS.items()}
     made["likeliest"] = Likely(model), None
     for name, (drafter, controller) in made.items():
-        drafting = Drafting(drafter, controller=controller)
+        drafting = Drafting.of(drafter, controller=controller)
         judge(model, name, drafting, asked.sequences, asked.seed)
 
 
@@ -151,7 +151,7 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
         made["told"] = told_drafter, None
         for name, (drafter, controller) in made.items():
             target = engine(model, **settings)
-            target._drafting = Drafting(drafter, controller=controller)
+            target.drafting = Drafting.of(drafter, controller=controller)
             found = {key: each.essence for key, each in run(target, requests).items()}
             told[f"{name}: guesses"] += target.num_drafted
             told[f"{name}: stood"] += target.num_accepted
@@ -183,7 +183,7 @@ def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: i
     params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
     exact = probabilities(model, params)
     target = engine(model, num_pages=600, ledger_bytes=0)
-    target._drafting = drafting
+    target.drafting = drafting
     chance = random.Random(seed)
     seen = Counter[tuple[int, ...]]()
     for start in range(0, count, 64):

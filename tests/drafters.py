@@ -10,6 +10,9 @@ from cutaway.engine.drafters import Draft, Wish
 class EachAlone:
     """A drafter that guesses for one answer at a time, from its tokens alone."""
 
+    only_kind = None
+    is_behind = False
+
     def guess(self, token_ids: Sequence[int]) -> list[int]:
         """Tokens that may follow; any number."""
         raise NotImplementedError

@@ -53,7 +53,7 @@ def engine(
 ) -> Engine:
     """An engine with small pages, so that borders are crossed often; all guesses are taken."""
     config = EngineConfig(**{"page_size": 8, "prefill_chunk": 512, **settings})
-    drafting = None if drafter is None else Drafting(drafter)
+    drafting = None if drafter is None else Drafting.of(drafter)
     return Engine(model, config, num_pages=num_pages, drafting=drafting)
 
 

@@ -194,7 +194,7 @@ def asked(name: str, draft: str | None = None, **params: object) -> Request:
 
 def drafting_engine(model: LoadedModel, *, is_default: bool) -> Engine:
     target = engine(model)
-    target._drafting = Drafting(NGramDrafter(), is_default=is_default)
+    target.drafting = Drafting.of(NGramDrafter(), is_default=is_default)
     return target
 
 
@@ -213,8 +213,8 @@ def test_a_request_chooses_whether_its_answer_is_guessed(model: LoadedModel) -> 
         assert timings is not None
         assert (timings.drafted > 0) == is_drafted == (target.num_drafted > 0)
         assert timings.accepted == target.num_accepted <= timings.drafted
-    with pytest.raises(RequestError, match="draft is 'x'; it must be off or ngram"):
-        asked("a", "x")
+    with pytest.raises(RequestError, match="draft is 'x'; here it may be off, ngram"):
+        drafting_engine(model, is_default=False).add(asked("a", "x"))
 
 
 def test_only_those_who_ask_are_guessed_for(model: LoadedModel) -> None:
@@ -238,4 +238,4 @@ def test_a_drafter_that_raises_ends_drafting_and_no_answer(
     assert answer.token_ids == run(engine(model), [asked("a")])["a", 0].token_ids
     again = run(target, [replace(asked("b"))])["b", 0]
     assert again.last.error is None and target.num_drafted == 0
-    assert not target._drafting.is_asked
+    assert not target.drafting.is_asked

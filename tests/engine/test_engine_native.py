@@ -85,7 +85,7 @@ def test_native_answers_are_the_same_bits_in_any_company(
 
 def test_native_drafted_equals_plain_to_the_bit(folder: Path, kv_dtype: str, alone: dict) -> None:
     target = opened(folder, kv_dtype=kv_dtype)
-    target._drafting = Drafting(NGramDrafter(shortest=1))
+    target.drafting = Drafting.of(NGramDrafter(shortest=1))
     assert scores(run(target, scored(1))) == alone
 
 

@@ -121,7 +121,7 @@ def test_native_answers_come_again_alone_and_in_other_chunks(folder: Path) -> No
 @pytest.mark.parametrize("dtype", EVERYWHERE)
 def test_drafted_answers_come_again(folder: Path, dtype: str) -> None:
     engine = opened(folder, dtype)
-    engine._drafting = Drafting(NGramDrafter(shortest=1))
+    engine.drafting = Drafting.of(NGramDrafter(shortest=1))
     answers = served(engine, seed=1)
     assert engine.num_accepted > 0
     steps = [records(engine).step(number) for answer in answers for number in answer.steps]

@@ -77,7 +77,7 @@ def move(model: LoadedModel) -> None:
         {"settings": {"at_once": 1}},
         {"engine": CHUNKS},
         {"engine": EngineConfig(prefix_cache=False)},
-        {"drafting": Drafting(NGramDrafter())},
+        {"drafting": Drafting.of(NGramDrafter())},
     ],
     ids=["together", "alone", "chunked", "no prefix cache", "drafted"],
 )

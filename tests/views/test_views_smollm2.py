@@ -392,12 +392,12 @@ def test_probabilities_are_the_softmax_of_the_row(look: Look, inner: Inner) -> N
 
 def test_speculation_has_the_probability_of_each_guess(llm: LLM) -> None:
     """A text that repeats itself is guessed; what stood and what did not is by the draws alone."""
-    before = llm.engine._drafting
-    llm.engine._drafting = Drafting(NGramDrafter())
+    before = llm.engine.drafting
+    llm.engine.drafting = Drafting.of(NGramDrafter())
     try:
         look = opened(llm, "Repeat after me: tick tock, tick tock, tick tock.", max_tokens=16)
     finally:
-        llm.engine._drafting = before
+        llm.engine.drafting = before
     tokens = look.subject.answer.tokens
     told = payload(look, "speculation", token=0)
     assert told.num_guessed > 0

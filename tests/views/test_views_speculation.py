@@ -36,7 +36,7 @@ def guessed(wrong: Sequence[int], **params: object) -> tuple[Engine, AnswerRecor
     """An engine and an answer of it for which all but some tokens were guessed right."""
     plain = answered(engine_of(), PROMPT, max_tokens=NUM_TOKENS, **params)
     engine = engine_of()
-    engine._drafting = Drafting(Knowing(PROMPT, [t.token_id for t in plain.tokens], wrong))
+    engine.drafting = Drafting.of(Knowing(PROMPT, [t.token_id for t in plain.tokens], wrong))
     answer = answered(engine, PROMPT, max_tokens=NUM_TOKENS, **params)
     assert [t.token_id for t in answer.tokens] == [t.token_id for t in plain.tokens]
     return engine, answer

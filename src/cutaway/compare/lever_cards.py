@@ -26,7 +26,6 @@ from cutaway.compare.variant import (
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.looks import LeverCard
-from cutaway.core.request import DRAFTS
 from cutaway.engine.config import DTYPES, KV_DTYPES
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -53,7 +52,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kv_cache": ("off",),
     "streaming": ("on", "off"),
     "kv_dtype": KV_DTYPES,
-    "draft": DRAFTS,
     "dtype": DTYPES,
 }
 
@@ -77,6 +75,8 @@ def _card(engine: Engine, name: str, meaning: str, group: str) -> LeverCard:
         kind = "whole" if limit.kind == "int" else "number"
         ends = float(limit.least), float(limit.most)  # as they arrive from another process
         return replace(card, kind=kind, least=ends[0], most=ends[1], is_open=limit.least_open)
+    if name == "draft" and engine.drafting is not None:
+        return replace(card, kind="choice", choices=engine.drafting.names)
     if name in _CHOICES:
         return replace(card, kind="choice", choices=_CHOICES[name])
     ends = _ends(engine, name)

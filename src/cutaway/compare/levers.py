@@ -50,7 +50,7 @@ ENGINES: Mapping[str, str] = {
     "kv_dtype": "what the cache keeps keys and values in",
     "prefill_chunk": "tokens of a prompt in one step",
     "page_size": "tokens per page",
-    "draft": "ngram or off",
+    "draft": "off or ngram; model or early where the engine has a draft model or layers",
 }
 MODELS: Mapping[str, str] = {
     "quant": "int8, int4, fp8 and the like: weights rounded at load",

@@ -12,7 +12,9 @@ from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 
-DRAFTS = ("off", "ngram")  # where guesses of next tokens may come from
+# Where guesses of next tokens may come from: what was said before, a smaller model, or the model's
+# own early layers.
+DRAFTS = ("off", "ngram", "model", "early")
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -20,8 +22,8 @@ _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 class SamplingParams:
     """How the answer is chosen from the logits and when it ends.
 
-    draft: off, or which guesses are verified beside the answer's tokens; None takes the engine's
-        own. It changes how long an answer takes, and no token of it.
+    draft: off, or which guesses are verified beside the answer's tokens, for a draft model also by
+        its name; None takes the engine's own. It changes how long an answer takes, and no token.
 
     Order in which they act: grammar, bias, penalties, temperature, min_p, top_k, top_p.
     Units:  penalties and bias are in logits; top_p and min_p are ratios from 0 to 1.
@@ -61,9 +63,10 @@ class SamplingParams:
             raise RequestError(
                 f"grammar is {limits.shown(self.grammar)}; it must be a Grammar.", param="grammar"
             )
-        if self.draft is not None and self.draft not in DRAFTS:
+        if self.draft is not None and not isinstance(self.draft, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
-                f"draft is {limits.shown(self.draft)}; it must be {' or '.join(DRAFTS)}.",
+                f"draft is {limits.shown(self.draft)}; it must be {', '.join(DRAFTS)} or the name "
+                "of the draft model.",
                 param="draft",
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:

@@ -12,7 +12,7 @@ from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.engine import memory
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafting import drafting_of
+from cutaway.engine.draft_models import drafting_of
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import folder_template, gguf_template
@@ -36,8 +36,17 @@ def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
     loaded = load_model(find(model) if isinstance(model, str) else model, config)
-    pages = num_pages(loaded, config)
-    return Engine(loaded, config, num_pages=pages, drafting=drafting_of(config))
+    draft = None if config.draft_model is None else load_draft_model(config.draft_model, config)
+    pages = num_pages(loaded, config, beside=draft)
+    drafting = None
+    if all(spec.can_roll_back for spec in loaded.transformer.cache_specs):
+        drafting = drafting_of(config, loaded, num_pages=pages, draft_model=draft)
+    return Engine(loaded, config, num_pages=pages, drafting=drafting)
+
+
+def load_draft_model(name: str, config: EngineConfig) -> LoadedModel:
+    """The model that guesses, as it lies in its files: overrides and rounding are the target's."""
+    return load_model(find(name), replace(config, override=(), quant="off"))
 
 
 def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
@@ -112,19 +121,31 @@ def _precision_of_mode(mode: str, device: torch.device) -> Precision:
     return Precision(torch.float32, torch.float32, keeps_quantized=True)
 
 
-def num_pages(model: LoadedModel, config: EngineConfig) -> int:
-    """Pages of the cache, the scratch page included."""
+def num_pages(
+    model: LoadedModel, config: EngineConfig, *, beside: LoadedModel | None = None
+) -> int:
+    """Pages of the cache, the scratch page included.
+
+    beside: a draft model, whose cache has as many.
+    """
     tokens = config.cache_tokens
     if tokens is None:
-        dtype = str(model.cache_dtype).removeprefix("torch.")
+        own = _bytes_per_token(model, early=config.draft_layers or 0)
         tokens = memory.cache_tokens(
             model.device,
-            bytes_per_token=cache_bytes_per_token(model.facts, dtype),
+            bytes_per_token=own + (0 if beside is None else _bytes_per_token(beside)),
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
             state_bytes=memory.state_bytes(model.facts.cache_specs, config),
         )
     return 1 + max(1, tokens // config.page_size)
+
+
+def _bytes_per_token(model: LoadedModel, *, early: int = 0) -> int:
+    """Of the model's cache, and of that of its early layers where some guess."""
+    dtype = str(model.cache_dtype).removeprefix("torch.")
+    own = cache_bytes_per_token(model.facts, dtype)
+    return own + own * early // model.facts.num_layers
 
 
 def _load_gguf(opening: Opening, precision: Precision, device: torch.device) -> LoadedModel:

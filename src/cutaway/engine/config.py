@@ -27,6 +27,9 @@ class EngineConfig:
     cache_tokens: tokens that the cache holds over all sequences; None takes what memory allows.
     ledger_bytes: what the record of recent answers may take, from which they can be run again.
     override: fields of a config.json to replace, as in "sliding_window=128".
+    draft: where guesses of next tokens come from where a request does not say.
+    draft_model: a smaller model with the same vocabulary, by what a model is named by.
+    draft_layers: of the model's own layers, so many make guesses where early is asked for.
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
@@ -43,14 +46,18 @@ class EngineConfig:
     graphs: bool = True  # capture decode steps on a GPU
     ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
-    draft: str = "off"  # a guess costs time where it is wrong, so drafting is asked for
+    # auto is model where there is a draft model, early where there are draft layers, else off: a
+    # guess costs time where it is wrong, so drafting is asked for.
+    draft: str = "auto"
+    draft_model: str | None = None
+    draft_layers: int | None = None
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
         _check_one_of("kv_dtype", self.kv_dtype, KV_DTYPES)
         if self.quant != "off":
             scheme_of(self.quant)
-        _check_one_of("draft", self.draft, DRAFTS)
+        self._check_draft()
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -67,6 +74,24 @@ class EngineConfig:
                 f"cache_tokens is {self.cache_tokens}; it must be at least page_size, "
                 f"{self.page_size}. Leave it out to take what memory allows."
             )
+
+    def _check_draft(self) -> None:
+        _check_one_of("draft", self.draft, ("auto", *DRAFTS))
+        if self.draft_layers is not None and self.draft_layers < 1:
+            raise ConfigError(
+                f"draft_layers is {self.draft_layers}; it must be at least 1. Leave it out for no "
+                "guesses by early layers."
+            )
+        if self.draft == "auto":
+            named = "model" if self.draft_model is not None else "early"
+            given = self.draft_model is not None or self.draft_layers is not None
+            object.__setattr__(self, "draft", named if given else "off")
+        for word, needed in (("model", "draft_model"), ("early", "draft_layers")):
+            if self.draft == word and getattr(self, needed) is None:
+                raise ConfigError(
+                    f"draft is {word!r}, but {needed} is not set. Set {needed}, or draft to "
+                    f"{' or '.join(each for each in DRAFTS if each != word)}."
+                )
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> EngineConfig:

@@ -1,114 +1,150 @@
-"""Guesses for the answers of an engine: who gets some, and how they came out. Free of torch."""
+"""Guesses for the answers of an engine: who gets some, from where, and how they came out.
+
+Free of torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Items
 
-from cutaway.core.errors import ConfigError, RequestError
+from cutaway.core.errors import ConfigError, GrammarError, RequestError
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafters import Controller, Draft, Drafter, NGramDrafter, Wish
-from cutaway.engine.drafters.controller import MOST_DRAFTS
+from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, Wish, most_of
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
+from cutaway.sampling.grammars.grammar_state import GrammarState
 
 
 class Drafting:
-    """One drafter for all answers that want guesses.
+    """Where guesses come from, by the words of a request's draft.
 
-    controller: decides how many of a drafter's guesses are worth their time; without one all are
-        taken.
-    is_default: whether an answer gets guesses whose request does not say.
+    default:    for answers whose request does not say; off for none.
+    model_name: by which a request may call the draft model too.
+    tried, right: guesses that were looked at, and that stood, by drafter and place in the draft.
     """
 
     def __init__(
-        self, drafter: Drafter, *, controller: Controller | None = None, is_default: bool = True
+        self, sources: Mapping[str, GuessSource], *, default: str, model_name: str | None = None
     ) -> None:
-        self._drafter, self._controller = drafter, controller
-        self._is_default = is_default
-        self._asking: set[Sequence] = set()
-        self._kinds: dict[Sequence, str] = {}  # of the guesses that a step verifies
-        self._num_right = 0  # of a step's guesses
+        self._sources: Mapping[str, GuessSource] = sources
+        self._default, self._model_name = default, model_name
+        self._asking: dict[Sequence, str] = {}
+        self._right = Counter[str]()  # of a step's guesses
+        self.tried = Counter[tuple[str, int]]()
+        self.right = Counter[tuple[str, int]]()
+
+    @classmethod
+    def of(
+        cls, drafter: Drafter, *, controller: Controller | None = None, is_default: bool = True
+    ) -> Drafting:
+        """One drafter, under the name of n-grams."""
+        default = "ngram" if is_default else "off"
+        return cls({"ngram": GuessSource(drafter, controller)}, default=default)
 
     @property
     def is_asked(self) -> bool:
         """Whether any answer wants guesses."""
         return bool(self._asking)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a request's draft may be here."""
+        return ("off", *self._sources)
+
+    def drafter(self, name: str) -> Drafter | None:
+        """The drafter of that name, if it is here."""
+        source = self._sources.get(name)
+        return None if source is None else source.drafter
+
+    def check(self, draft: str | None) -> None:
+        """Raise RequestError for guesses that nobody here makes."""
+        if draft is None or draft == self._model_name or draft in self.names:
+            return
+        needed = {"model": "; start with --draft-model", "early": "; start with --draft-layers"}
+        named = f", or {self._model_name}" if self._model_name else ""
+        raise RequestError(
+            f"draft is {draft!r}; here it may be {', '.join(self.names)}{named}"
+            f"{needed.get(draft, '')}.",
+            param="draft",
+        )
+
     def begin(self, sequence: Sequence) -> None:
         """Take in an answer that may want guesses."""
         draft = sequence.request.params.draft
-        if self._is_default if draft is None else draft != "off":
-            self._asking.add(sequence)
+        name = self._default if draft is None else draft
+        if name == self._model_name:
+            name = "model"
+        if name in self._sources:
+            self._asking[sequence] = name
 
     def finish(self, sequence: Sequence) -> None:
         """Forget an answer, whether it wanted guesses or not."""
-        if sequence in self._asking:
-            self._asking.discard(sequence)
-            self._kinds.pop(sequence, None)
-            self._drafter.finish(sequence)
-            if self._controller is not None:
-                self._controller.finish(sequence)
+        name = self._asking.pop(sequence, None)
+        if name is not None:
+            self._sources[name].finish(sequence)
 
     def stop(self) -> None:
         """Guess nothing any more, for those that come later neither."""
-        self._asking.clear()
-        self._kinds.clear()
-        self._is_default = False
+        for sequence in list(self._asking):
+            self.finish(sequence)
+        self._default = "off"
+        self._sources = dict[str, GuessSource]()
 
     def propose(
         self, running: Iterable[Sequence], answers: Mapping[Sequence, Running]
-    ) -> Iterator[tuple[Sequence, list[int]]]:
+    ) -> Iterator[tuple[Sequence, Draft]]:
         """What each answer that goes on by one token may get verified beside it.
 
         What a grammar forces is guessed before anything else.
         """
-        self._kinds.clear()
-        self._num_right = 0
+        self._right.clear()
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
-        asking = [each for each in decoding if each in self._asking]
-        if not asking:
-            return
-        if self._controller is not None and not self._controller.may_pay(
-            len(decoding), len(asking)
-        ):
-            return
-        wishes = [_wish(each) for each in asking]
-        drafts = self._drafter.propose(wishes)
-        for place, (sequence, wish) in enumerate(zip(asking, wishes, strict=True)):
-            grammar = answers[sequence].grammar
-            forced = [] if grammar is None else grammar.forced()[: wish.most]
-            if forced:
-                drafts[place] = Draft(forced, "grammar")
-        lengths = [len(draft.token_ids) for draft in drafts]
-        if self._controller is not None:
-            pairs = list(zip(asking, drafts, strict=True))
-            lengths = self._controller.lengths(pairs, num_answers=len(decoding))
-        for sequence, draft, length in zip(asking, drafts, lengths, strict=True):
-            self._kinds[sequence] = draft.kind
-            yield sequence, draft.token_ids[:length]
+        for name, source in self._sources.items():
+            asking = [each for each in decoding if self._asking.get(each) == name]
+            if not asking:
+                continue
+            grammars = [answers[each].grammar for each in asking]
+            wishes = list(map(_wish, asking, grammars))
+            drafts = source.propose(wishes, _forced(asking, grammars), num_answers=len(decoding))
+            yield from zip(asking, drafts, strict=True)
 
     def learn(self, sequence: Sequence, *, tried: int, right: int) -> None:
         """How one answer's guesses came out."""
-        self._num_right += right
-        if self._controller is not None and sequence in self._kinds:
-            self._controller.learn(sequence, self._kinds[sequence], tried=tried, right=right)
-
-    def learn_time(self, scheduled: Iterable[Scheduled], seconds: float) -> None:
-        """What a step took. One with a prompt in it tells nothing of guesses."""
-        if self._controller is None or not self._asking:
+        name = self._asking.get(sequence)
+        if name is None:
             return
-        num_answers = further = 0
+        self._right[name] += right
+        kind = self._sources[name].learn(sequence, tried=tried, right=right)
+        told = "grammar" if kind == "grammar" else name
+        for place in range(min(tried, right + 1)):  # those behind a wrong one tell nothing
+            self.tried[told, place] += 1
+            self.right[told, place] += place < right
+
+    def learn_time(self, scheduled: Items[Scheduled], seconds: float) -> None:
+        """What a step took. One with a prompt in it tells nothing of guesses.
+
+        Nor does one whose guesses came from several places, or had to wait for a drafter that had
+        to catch up.
+        """
+        if not self._asking:
+            return
+        further = Counter[str]()
         for item in scheduled:
             if not item.samples or item.count != 1 + item.num_drafts:
                 return
-            num_answers, further = num_answers + 1, further + item.num_drafts
-        self._controller.learn_time(num_answers, further, seconds, right=self._num_right)
-
-
-def drafting_of(config: EngineConfig) -> Drafting:
-    """What a configuration asks for; a request may ask for guesses where it does not."""
-    return Drafting(NGramDrafter(), controller=Controller(), is_default=config.draft != "off")
+            if item.num_drafts:
+                further[self._asking.get(item.sequence, "")] += item.num_drafts
+        if not all(source.is_steady for source in self._sources.values()):
+            return
+        names = set(self._asking.values()) if not further else set(further)
+        if further and len(names) > 1:
+            return
+        for name in names & set(self._sources):
+            right = self._right[name]
+            self._sources[name].learn_time(len(scheduled), further[name], seconds, right=right)
 
 
 def refuse_states(config: EngineConfig, name: str) -> None:
@@ -120,16 +156,59 @@ def refuse_states(config: EngineConfig, name: str) -> None:
         )
 
 
-def check_draft(draft: str | None, *, can_roll_back: bool, name: str) -> None:
-    """Raise RequestError where a request asks for guesses that its model cannot take back."""
+def check_draft(
+    draft: str | None, drafting: Drafting | None, *, can_roll_back: bool, name: str
+) -> None:
+    """Raise RequestError where a request asks for guesses that nobody makes here.
+
+    can_roll_back: whether its model can take them back; name is the model's.
+    """
     if draft is not None and draft != "off" and not can_roll_back:
         raise RequestError(
             f"draft is {draft!r}, but {name} keeps a state that tokens rewrite: a wrong guess "
             "could not be taken back. Leave draft out, or send off.",
             param="draft",
         )
+    if drafting is not None:
+        drafting.check(draft)
 
 
-def _wish(sequence: Sequence) -> Wish:
-    left = sequence.max_length - sequence.num_tokens - 1
-    return Wish(sequence, sequence.token_ids, max(0, min(MOST_DRAFTS, left)))
+def _wish(sequence: Sequence, grammar: GrammarState | None) -> Wish:
+    request = sequence.request
+    return Wish(
+        sequence,
+        sequence.token_ids,
+        most_of(sequence.max_length - sequence.num_tokens),
+        num_prompt=sequence.num_prompt_tokens,
+        params=request.params,
+        seed=sequence.seed,
+        choice=sequence.choice,
+        max_length=sequence.max_length,
+        root=sequence.cache_root,
+        allowed=None if grammar is None else _allowing(grammar),
+    )
+
+
+def _forced(
+    asking: Items[Sequence], grammars: Items[GrammarState | None]
+) -> dict[Hashable, list[int]]:
+    """What the grammars of some answers leave no choice but to say."""
+    found: dict[Hashable, list[int]] = {
+        sequence: grammar.forced()
+        for sequence, grammar in zip(asking, grammars, strict=True)
+        if grammar is not None
+    }
+    return {sequence: token_ids for sequence, token_ids in found.items() if token_ids}
+
+
+def _allowing(grammar: GrammarState) -> Callable[[Items[int]], bytes | None]:
+    """What the grammar lets come behind some guesses; nothing where it cannot go on."""
+
+    def allowed(guesses: Items[int]) -> bytes | None:
+        try:
+            masks = grammar.masks(guesses)
+        except GrammarError:
+            return None
+        return masks[-1] if len(masks) == len(guesses) + 1 else bytes(len(masks[0]))
+
+    return allowed

@@ -137,7 +137,7 @@ class Engine:
         self._can_roll_back = can_roll_back
         if not can_roll_back:
             refuse_states(config, model.name)
-        self._drafting = drafting if can_roll_back else None
+        self.drafting = drafting if can_roll_back else None
         is_plain = sink is None and not scores_drawn
         runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
@@ -186,7 +186,12 @@ class Engine:
         """
         arrived = perf_counter()
         check_request(request, self.model.facts.vocab_size, self.max_length)
-        check_draft(request.params.draft, can_roll_back=self._can_roll_back, name=self.model.name)
+        check_draft(
+            request.params.draft,
+            self.drafting,
+            can_roll_back=self._can_roll_back,
+            name=self.model.name,
+        )
         sequences = self._admission.open(request)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
@@ -199,8 +204,8 @@ class Engine:
             raise
         self._answers.update(answers)
         for sequence in sequences:
-            if self._drafting is not None:
-                self._drafting.begin(sequence)
+            if self.drafting is not None:
+                self.drafting.begin(sequence)
             self._record(Recorder.open_answer, sequence, arrived=arrived)
         self._next_end = min(self._next_end, answers[sequences[0]].ends)
 
@@ -263,8 +268,8 @@ class Engine:
             self._record(
                 Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
             )
-            if self._drafting is not None and self._drafting.is_asked:
-                self._drafting.learn_time(batch.scheduled, ended - start)
+            if self.drafting is not None and self.drafting.is_asked:
+                self.drafting.learn_time(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
         return news
@@ -340,7 +345,7 @@ class Engine:
         batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
         if self._ahead is not None:
             # Guesses are verified from what the host knows, so it does not run ahead of them.
-            self._ahead.is_held = self._drafting is not None and self._drafting.is_asked
+            self._ahead.is_held = self.drafting is not None and self.drafting.is_asked
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch, is_over)
         computed = perf_counter()
@@ -400,8 +405,8 @@ class Engine:
             self.num_accepted += num_right
             answer.num_drafted += item.num_drafts
             answer.num_accepted += num_right
-            if self._drafting is not None:
-                self._drafting.learn(sequence, tried=item.num_drafts, right=num_right)
+            if self.drafting is not None:
+                self.drafting.learn(sequence, tried=item.num_drafts, right=num_right)
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
@@ -453,8 +458,8 @@ class Engine:
         self._record(Recorder.close_answer, answer.sequence, last)
         self._news.append(last)
         del self._answers[answer.sequence]
-        if self._drafting is not None:
-            self._drafting.finish(answer.sequence)
+        if self.drafting is not None:
+            self.drafting.finish(answer.sequence)
 
     def _record(
         self,
@@ -488,7 +493,7 @@ class Engine:
 
     def _draft(self) -> None:
         """Give running answers their guesses. A fault of a drafter ends drafting, and no answer."""
-        drafting = self._drafting
+        drafting = self.drafting
         if drafting is None or not drafting.is_asked:
             return
         try:
@@ -497,9 +502,9 @@ class Engine:
             note("drafting raised; nothing is drafted any more.", fault)
             drafting.stop()
             return
-        for sequence, drafts in drafted:
+        for sequence, draft in drafted:
             try:
-                grammar = self._answers[sequence].grammar
+                grammar, drafts = self._answers[sequence].grammar, draft.token_ids
                 sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
             except Exception as fault:
                 self._break(sequence, fault)

@@ -142,7 +142,14 @@ KEYS: tuple[Key, ...] = (
         limit=_COUNT_OR_NONE,
     ),
     _engine("graphs", "bool", "capture decode steps on a GPU"),
-    _engine("draft", "text", "off, or ngram: guess tokens from what was said, then verify"),
+    _engine(
+        "draft",
+        "text",
+        "guess tokens, then verify them: off, ngram (from what was said), model or early; auto is "
+        "what draft-model or draft-layers bring",
+    ),
+    _engine("draft_model", "text", "a smaller model with the same vocabulary, which guesses"),
+    _engine("draft_layers", "int", "so many of the model's own layers guess"),
     _sampling("temperature"),
     _sampling("top_k"),
     _sampling("top_p"),

@@ -9,7 +9,7 @@ from cutaway.cache.table import pages_for
 from cutaway.compare.sides.pair import Source
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafting import drafting_of
+from cutaway.engine.draft_models import drafting_beside
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 
@@ -27,7 +27,8 @@ def second_engine(
     num_bytes = num_pages * config.page_size * cache_bytes_per_token(model.facts, dtype)
     words = f"a second pool beside: {num_bytes / 2**20:,.1f} MiB of keys and values"
     source.allowance.take(num_bytes, words)
-    return Engine(model, config, num_pages=num_pages, drafting=drafting_of(config))
+    drafting = drafting_beside(source.engine.drafting, model, config, num_pages=num_pages)
+    return Engine(model, config, num_pages=num_pages, drafting=drafting)
 
 
 def with_own_pages(source: Source) -> Source:

@@ -2,6 +2,7 @@
 
 from cutaway.engine.drafters.controller import Controller
 from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
+from cutaway.engine.drafters.guess_source import GuessSource, most_of
 from cutaway.engine.drafters.ngram import NGramDrafter
 
-__all__ = ["Controller", "Draft", "Drafter", "NGramDrafter", "Wish"]
+__all__ = ["Controller", "Draft", "Drafter", "GuessSource", "NGramDrafter", "Wish", "most_of"]

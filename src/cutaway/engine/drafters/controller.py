@@ -4,7 +4,7 @@ A step over N tokens takes longer than one over fewer; the guesses that stand ar
 are measured while the engine runs, and drafting ends by itself where it does not pay: with many
 answers at once, or where guesses are mostly wrong.
 
-Source: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.17192, section 3.
+GuessSource: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.17192, section 3.
 """
 
 from __future__ import annotations

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from cutaway.core.request import SamplingParams
+
+_GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(frozen=True)
 class Wish:
     """One answer that may be given guesses.
 
-    key:       stays the same for all of the answer.
-    token_ids: all that is known of it, the prompt included; it only grows.
-    most:      guesses that can be taken.
+    key:        stays the same for all of the answer.
+    token_ids:  all that is known of it, the prompt included; it only grows.
+    most:       guesses that can be taken.
+    num_prompt: of token_ids, those of the prompt.
+    params, seed, choice: what decides its draws beside logits, for drafters that draw.
+    max_length: prompt and answer together; also the declared length for rotary bases.
+    root:       answers of another root share nothing.
+    allowed:    what a grammar lets come behind some guesses, one bit per token id; None where
+                there is no grammar, or nothing that may come.
     """
 
     key: Hashable
     token_ids: Sequence[int]
     most: int
+    num_prompt: int = 0
+    params: SamplingParams = _GREEDY
+    seed: int = 0
+    choice: int = 0
+    max_length: int = 2**31
+    root: bytes = b""
+    allowed: Callable[[Sequence[int]], bytes | None] | None = None
 
 
 @dataclass(frozen=True)
 class Draft:
     """Guesses for one answer, and how sure the drafter is of them.
 
-    kind: guesses of one kind turn out right about equally often; the controller counts by it.
+    kind:    guesses of one kind turn out right about equally often; the controller counts by it.
+    chances: what the drafter gave each guess of its own distribution; none where it has none.
     """
 
     token_ids: list[int] = field(default_factory=list[int])
     kind: str = ""
+    chances: list[float] = field(default_factory=list[float])
 
 
 class Drafter(Protocol):
@@ -38,6 +57,19 @@ class Drafter(Protocol):
     All that a step needs is asked for at once, so that a drafter may compute it in one batch. What
     it keeps of an answer it keeps by the answer's key.
     """
+
+    @property
+    def only_kind(self) -> str | None:
+        """The kind of all its drafts, where making one is dear: how long is then chosen before.
+
+        None where guesses cost next to nothing, and are best chosen when they are known.
+        """
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the latest proposals took time for what later ones will find done."""
+        ...
 
     def propose(self, wishes: Sequence[Wish]) -> list[Draft]:
         """One draft for each wish, in order, at most as long as wished; empty for no guess.

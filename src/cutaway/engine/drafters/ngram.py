@@ -31,8 +31,11 @@ class NGramDrafter:
 
     shortest: tokens that must agree.   longest: beyond so many none is compared.
     reach:    tokens at the end of a prompt that are indexed; what is generated is indexed whole.
-    Source: Saxena 2023, prompt lookup decoding.
+    GuessSource: Saxena 2023, prompt lookup decoding.
     """
+
+    only_kind = None
+    is_behind = False
 
     def __init__(self, *, shortest: int = 2, longest: int = 16, reach: int = 16_384) -> None:
         self._shortest, self._longest, self._reach = shortest, max(shortest, longest), reach

@@ -30,9 +30,9 @@ _BIAS = {
 _FORMAT = {"type": "object", "properties": {"type": {"enum": list(FORMATS)}}}
 _DRAFT = {
     "type": "string",
-    "enum": list(DRAFTS),
-    "description": "where guesses come from that are verified beside the answer's tokens; they "
-    "change its time alone",
+    "examples": list(DRAFTS),
+    "description": "where guesses come from that are verified beside the answer's tokens, for a "
+    "draft model also by its name; they change its time alone",
 }
 _STRUCTURED: dict[str, Any] = {
     "type": "object",

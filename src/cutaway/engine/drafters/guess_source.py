@@ -1,0 +1,108 @@
+"""One place where guesses come from: a drafter, what it is asked for, and how that came out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from cutaway.engine.drafters.controller import MOST_DRAFTS, Controller
+from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
+
+
+class GuessSource:
+    """A drafter with the controller that decides how many of its guesses are worth their time.
+
+    controller: without one all are taken.
+    """
+
+    def __init__(self, drafter: Drafter, controller: Controller | None = None) -> None:
+        self.drafter = drafter
+        self._controller = controller
+        self._kinds: dict[Hashable, str] = {}  # of the guesses that a step verifies
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the time of its latest proposals is what later ones will take."""
+        return not self.drafter.is_behind
+
+    def propose(
+        self, wishes: Sequence[Wish], forced: Mapping[Hashable, list[int]], *, num_answers: int
+    ) -> list[Draft]:
+        """A draft for each wish, at most as long as pays.
+
+        forced:      by key, what an answer's grammar leaves no choice but to say.
+        num_answers: that the step brings a token, guesses or none.
+        """
+        self._kinds.clear()
+        if self._controller is not None and not self._controller.may_pay(num_answers, len(wishes)):
+            return [Draft() for _ in wishes]
+        drafts = self._drafts(wishes, forced, num_answers)
+        for wish, draft in zip(wishes, drafts, strict=True):
+            self._kinds[wish.key] = draft.kind
+        return drafts
+
+    def _drafts(
+        self, wishes: Sequence[Wish], forced: Mapping[Hashable, list[int]], num_answers: int
+    ) -> list[Draft]:
+        kind = self.drafter.only_kind
+        if kind is None:
+            made = iter(self.drafter.propose(wishes))
+            drafts = [_chosen(wish, next(made), forced) for wish in wishes]
+            lengths = self._lengths(wishes, drafts, num_answers)
+            return [_first(draft, length) for draft, length in zip(drafts, lengths, strict=True)]
+        # Each guess costs a step of the drafter: no more are made than will be taken.
+        drafts = [_chosen(wish, Draft([0] * wish.most, kind), forced) for wish in wishes]
+        lengths = self._lengths(wishes, drafts, num_answers)
+        asked = [
+            replace(wish, most=0 if wish.key in forced else length)
+            for wish, length in zip(wishes, lengths, strict=True)
+        ]
+        if not any(lengths):
+            return [Draft() for _ in wishes]
+        made = self.drafter.propose(asked)
+        return [
+            _first(draft, length) if wish.key in forced else own
+            for wish, draft, length, own in zip(wishes, drafts, lengths, made, strict=True)
+        ]
+
+    def _lengths(
+        self, wishes: Sequence[Wish], drafts: Sequence[Draft], num_answers: int
+    ) -> list[int]:
+        if self._controller is None:
+            return [len(draft.token_ids) for draft in drafts]
+        pairs = [(wish.key, draft) for wish, draft in zip(wishes, drafts, strict=True)]
+        return self._controller.lengths(pairs, num_answers=num_answers)
+
+    def learn(self, key: Hashable, *, tried: int, right: int) -> str:
+        """How one answer's guesses came out; returns their kind."""
+        kind = self._kinds.get(key, "")
+        if self._controller is not None and kind:
+            self._controller.learn(key, kind, tried=tried, right=right)
+        return kind
+
+    def learn_time(self, num_answers: int, further: int, seconds: float, *, right: int) -> None:
+        """What a step took, and how many of its further tokens were right."""
+        if self._controller is not None:
+            self._controller.learn_time(num_answers, further, seconds, right=right)
+
+    def finish(self, key: Hashable) -> None:
+        """Forget an answer."""
+        self._kinds.pop(key, None)
+        self.drafter.finish(key)
+        if self._controller is not None:
+            self._controller.finish(key)
+
+
+def most_of(left: int) -> int:
+    """Guesses that an answer can take which may still grow by so many tokens."""
+    return max(0, min(MOST_DRAFTS, left - 1))
+
+
+def _chosen(wish: Wish, draft: Draft, forced: Mapping[Hashable, list[int]]) -> Draft:
+    """What a grammar forces comes before any other guess."""
+    token_ids = forced.get(wish.key)
+    return draft if token_ids is None else Draft(token_ids[: wish.most], "grammar")
+
+
+def _first(draft: Draft, length: int) -> Draft:
+    return Draft(draft.token_ids[:length], draft.kind, draft.chances[:length])
