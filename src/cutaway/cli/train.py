@@ -167,9 +167,9 @@ def _bar(what: str) -> Generator[Callable[[int, int, str], None]]:
         yield _lines(what)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn, UpdateReport
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    bar = UpdateReport(
+    bar = Progress(
         "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
