@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-// Raised whenever a struct or the meaning of a field changes: the loader compares it.
+// Raised when the meaning of a field changes; the loader compares it, and the structs by cw_layout.
 #define CW_VERSION 7
 #define CW_MAX_SEGMENTS 4
 #define CW_MAX_GROUPS 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import torch
 from native_cases import needs_native, packed, random, random_step, running
 
 from cutaway.kernels import native
-from cutaway.kernels.native import library, structs
+from cutaway.kernels.native import structs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ("check/crew.cpp", "runtime/pool.cpp", "runtime/crew.cpp", "runtime/signal.cpp")
@@ -61,33 +60,6 @@ def test_bits_hold_with_more_threads_than_cores(threads: int) -> None:
             out.zero_()
             program.run(step)
             assert torch.equal(out, wanted)
-
-
-@needs_native
-def test_structs_lie_as_the_compiler_laid_them_out() -> None:
-    read = library.library().cw_layout
-    read.restype = ctypes.c_char_p
-    laid_out = dict(line.split(": ") for line in read().decode().splitlines())
-    ours = {
-        **{f"cw_{code.name.lower()}": each for code, each in structs.STRUCTS.items()},
-        "cw_weight": structs.WeightStruct,
-        "cw_by_head": structs.ByHeadStruct,
-        "cw_latent_pages": structs.LatentPagesStruct,
-        "cw_norming": structs.NormingStruct,
-        "cw_stack": structs.StackStruct,
-        "cw_group": structs.GroupStruct,
-        "cw_step": structs.StepStruct,
-        "cw_rotation": structs.RotationStruct,
-        "cw_pages": structs.PagesStruct,
-        "cw_scoring": structs.ScoringStruct,
-        "cw_choice": structs.ChoiceStruct,
-        "cw_drawn": structs.DrawnStruct,
-    }
-    for name, struct in ours.items():
-        places = [(field[0], getattr(struct, field[0])) for field in struct._fields_]
-        words = " ".join(f"{field} {place.offset} {place.size}" for field, place in places)
-        assert laid_out.pop(f"{name} {ctypes.sizeof(struct)}") == words
-    assert not laid_out, "structs of the header that Python does not have"
 
 
 # Fills the memory that is left with a program: the last operation must be refused, not thrown.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cutaway.core.errors import ConfigError
-from cutaway.kernels.native.structs import STRUCTS, VERSION, Status, StepStruct, WeightStruct
+from cutaway.kernels.native.structs import VERSION, Status, StepStruct, WeightStruct, layout
 
 _PATH: Final = Path(__file__).resolve().parent.parent / "_native.so"
 
@@ -45,10 +45,14 @@ def _opened() -> ctypes.CDLL | str:
     except (OSError, AttributeError) as error:
         return f"{path.name} cannot be loaded: {error}"
     if version != VERSION:
-        return f"{path.name} is of another version: run `make native`"
-    _declare(loaded)
-    for code, struct in STRUCTS.items():
-        assert loaded.cw_sizeof(code) == ctypes.sizeof(struct), f"{code.name} differs in C"
+        return f"{path.name} has version {version}, these files have {VERSION}: run `make native`"
+    try:
+        _declare(loaded)
+    except AttributeError as error:
+        return f"{path.name} is older than these files ({error}): run `make native`"
+    other = _other_structs(loaded)
+    if other:
+        return f"{path.name} was built from other structs ({other}): run `make native`"
     name = os.environ.get("CUTAWAY_ISA")
     if name and loaded.cw_use_isa(name.encode()) != Status.OK:
         allowed = loaded.cw_isas().decode()
@@ -56,6 +60,16 @@ def _opened() -> ctypes.CDLL | str:
             f"CUTAWAY_ISA is {name!r}; this machine has {allowed}. Leave it out for the best."
         )
     return loaded
+
+
+def _other_structs(loaded: ctypes.CDLL) -> str:
+    """Names of structs that lie otherwise in the library than in these files; empty if none."""
+    lines = loaded.cw_layout().decode().splitlines()
+    theirs = dict(line.split(" ", 1) for line in lines)
+    ours = layout()
+    return ", ".join(
+        name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)
+    )
 
 
 def is_available() -> bool:
@@ -132,6 +146,7 @@ def _declare(loaded: ctypes.CDLL) -> None:
     weight = ctypes.POINTER(WeightStruct)
     for name, result, arguments in (
         ("cw_sizeof", integer, (integer,)),
+        ("cw_layout", text, ()),
         ("cw_set_num_threads", integer, (integer, integer)),
         ("cw_num_threads", integer, ()),
         ("cw_isas", text, ()),

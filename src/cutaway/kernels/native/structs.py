@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from enum import IntEnum
 
-VERSION = 7  # CW_VERSION: raised whenever a struct or a field's meaning changes
+VERSION = 7  # CW_VERSION: raised when a field's meaning changes; see layout() for the rest
 MAX_SEGMENTS = 4
 MAX_GROUPS = 4
 MOST_HEAD_SIZE = 512
@@ -469,3 +470,28 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.ATTEND_LATENT: AttendLatentStruct,
     Code.DELTA: DeltaStruct,
 }
+
+# Structs that others hold: the operations' own are called after their codes.
+_PARTS: tuple[type[ctypes.Structure], ...] = (
+    *(WeightStruct, StackStruct, GroupStruct, StepStruct, NormingStruct, RotationStruct),
+    *(PagesStruct, ScoringStruct, ChoiceStruct, DrawnStruct, LatentPagesStruct, ByHeadStruct),
+)
+
+
+def layout() -> dict[str, str]:
+    """Every struct by its name in C: its size, and name, offset and size of each field."""
+    named = {f"cw_{code.name.lower()}": struct for code, struct in STRUCTS.items()}
+    named |= {_name_in_c(struct): struct for struct in _PARTS}
+    return {name: _laid_out(struct) for name, struct in named.items()}
+
+
+def _name_in_c(struct: type[ctypes.Structure]) -> str:
+    words = re.findall("[A-Z][a-z]*", struct.__name__.removesuffix("Struct"))
+    return "_".join(["cw", *words]).lower()
+
+
+def _laid_out(struct: type[ctypes.Structure]) -> str:
+    names = [field[0] for field in struct._fields_]
+    places = [(name, getattr(struct, name)) for name in names]
+    fields = "".join(f" {name} {place.offset} {place.size}" for name, place in places)
+    return f"{ctypes.sizeof(struct)}:{fields}"
