@@ -72,6 +72,8 @@ def test_a_layer_has_one_text() -> None:
     for path in BLOCKS.rglob("*.py"):
         text = path.read_text()
         assert "kernels.native" not in text and "kernels import native" not in text, path.name
+        # Which form an operation has is asked inside of it: a block has no text for a device.
+        assert "uses_triton" not in text and "is_fused(" not in text, path.name
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -9,7 +9,6 @@ from torch import Tensor
 from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
-from cutaway.kernels.heads import HeadNorm
 
 Cosines = tuple[Tensor, Tensor]  # cosines and sines [T, C'/2] of the step's positions
 
@@ -26,16 +25,6 @@ class AddingNorm(Protocol):
 
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, and its norm. Shapes: [..., D] each."""
-        ...
-
-
-@runtime_checkable
-class HeadsNorm(Protocol):
-    """A norm that can be taken of heads in the same pass that turns them."""
-
-    @property
-    def of_heads(self) -> HeadNorm:
-        """The norm in the form that the pass over heads takes."""
         ...
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.positions import Frequencies
-from cutaway.blocks.slots import Cosines, HeadsNorm, Norm
+from cutaway.blocks.slots import Cosines, Norm
 from cutaway.core.layout import FULL, CacheSpec, Extent, grouped_cache_spec
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import (
@@ -22,9 +22,8 @@ from cutaway.kernels.attention import (
 )
 from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
-from cutaway.kernels.heads import HeadNorm, is_fused, turn_and_store
+from cutaway.kernels.heads.placing import HeadNorms, HeadPages, ProductHeads, place, turn
 from cutaway.kernels.rotary import rotate
-from cutaway.kernels.store import store
 
 # The other form of the sums over pages, for compare/variant.py.
 NAIVE = naive_paged_attention
@@ -104,83 +103,42 @@ class GroupedAttention(nn.Module):
         rotation: by the layer's frequencies; None without them.
         Shapes: hidden [T, D] -> [T, D].
         """
-        heads = self.qkv(hidden).view(hidden.shape[0], -1, self.head_size)  # [T, H + 2G, C]
-        if self._is_fused(heads, rotation, step, layer):
-            mixed = self._fused(heads, cast(Cosines, rotation), step, layer)
-            return self.output(mixed.flatten(1))
-        query, gate, heads = self._query(heads)
-        if self.query_norm is not None:
-            query = self.query_norm(query)
-        if rotation is not None:
-            query = rotate(query, *rotation)
-        query = step.tap("blocks.attention.query", query, layer)
-        own = self._own(heads, rotation, step, layer) if self.source is None else None
+        heads, gate = self._heads(self.qkv(hidden).view(hidden.shape[0], -1, self.head_size))
+        norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
+        tap = partial(_tap, step, layer)
         if step.caches:
-            mixed = self._through_pages(query, own, step, step.caches[layer])
+            cache = step.caches[layer]
+            is_tapped = step.sink is not None
+            pages = self._pages(step, cache)
+            query = place(heads, norms, rotation, pages, tap=tap, is_tapped=is_tapped)
+            mixed = self._over_pages(query, step, cache)
         else:
+            query, own = turn(heads, norms, rotation, tap)
             mixed = self._alone(query, own, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
         if gate is not None:
             mixed = mixed * step.tap("blocks.attention.gate", sigmoid(gate), layer)
         return self.output(mixed.flatten(1))
 
-    def _is_fused(self, heads: Tensor, rotation: Cosines | None, step: Step, layer: int) -> bool:
-        """Whether one kernel norms, turns and stores the heads."""
-        if not step.caches or rotation is None or self.has_gate or self.source is not None:
-            return False
-        norms = (self.query_norm, self.key_norm)
-        if self.value_norm is not None or len(self.qkv.rows) == 2:
-            return False
-        if not all(norm is None or isinstance(norm, HeadsNorm) for norm in norms):
-            return False
-        fields = step.caches[layer].fields
-        return is_fused(heads, fields["key"], fields["value"])
+    def _heads(self, heads: Tensor) -> tuple[ProductHeads, Tensor | None]:
+        """Queries, keys and values of a product, and gates of the queries. Shapes: [T, ., C]."""
+        query, gate = heads[:, : self.num_heads], None
+        if self.has_gate:
+            pairs = heads[:, : 2 * self.num_heads]  # a head and its gate in turn
+            query, gate = pairs[:, 0::2], pairs[:, 1::2]
+        if self.source is not None:
+            return ProductHeads(query, None, None, None), gate
+        own = heads[:, (2 if self.has_gate else 1) * self.num_heads :]
+        # The last ones are the keys again where keys are values too.
+        key, value = own[:, : self.num_groups], own[:, -self.num_groups :]
+        is_whole = gate is None and own.shape[1] == 2 * self.num_groups
+        return ProductHeads(query, key, value, heads if is_whole else None), gate
 
-    def _fused(self, heads: Tensor, rotation: Cosines, step: Step, layer: int) -> Tensor:
-        """The same as the parts of forward: a sink reads keys and values where they are stored."""
-        cache = step.caches[layer]
+    def _pages(self, step: Step, cache: LayerCache) -> HeadPages:
+        """Where the layer's keys and values lie, its own or its source's."""
         slots = step.groups[cache.group].slots
-        key_pages, value_pages = cache.fields["key"], cache.fields["value"]
-        query = turn_and_store(
-            heads,
-            *rotation,
-            key_pages,
-            value_pages,
-            slots,
-            query_norm=_of_heads(self.query_norm),
-            key_norm=_of_heads(self.key_norm),
-        )
-        query = step.tap("blocks.attention.query", query, layer)
-        if step.sink is not None:
-            for name, pages in (("key", key_pages), ("value", value_pages)):
-                stored = pages.flatten(0, 1)[slots]
-                seen = step.tap(f"blocks.attention.{name}", stored, layer)
-                if seen is not stored:
-                    store(pages, seen, slots)
-        mixed = self._over_pages(query, step, cache)
-        return step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
-
-    def _own(
-        self, heads: Tensor, rotation: Cosines | None, step: Step, layer: int
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the step's tokens. Shapes: heads [T, 2G, C] -> [T, G, C] each."""
-        key = heads[:, : self.num_groups]
-        value = heads[:, -self.num_groups :]  # the keys again where they are values too
-        if self.value_norm is not None:
-            value = self.value_norm(value)
-        if self.key_norm is not None:
-            key = self.key_norm(key)
-        if rotation is not None:
-            key = rotate(key, *rotation)
-        key = step.tap("blocks.attention.key", key, layer)
-        return key, step.tap("blocks.attention.value", value, layer)
-
-    def _query(self, heads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Query heads, their gates, and what is left. Shapes: [T, H, C] each."""
-        if not self.has_gate:
-            return heads[:, : self.num_heads], None, heads[:, self.num_heads :]
-        pairs = heads[:, : 2 * self.num_heads]  # a head and its gate in turn
-        return pairs[:, 0::2], pairs[:, 1::2], heads[:, 2 * self.num_heads :]
+        fields, scales = cache.fields, (cache.scales("key"), cache.scales("value"))
+        return HeadPages(fields["key"], fields["value"], *scales, slots)
 
     def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether only what a context has is read of its page table."""
@@ -228,16 +186,6 @@ class GroupedAttention(nn.Module):
             sinks=self.sinks,
         )
 
-    def _through_pages(
-        self, query: Tensor, own: tuple[Tensor, Tensor] | None, step: Step, cache: LayerCache
-    ) -> Tensor:
-        # Stored first and read back: what a token sees never depends on which chunk it came in.
-        if own is not None:
-            slots = step.groups[cache.group].slots
-            store(cache.fields["key"], own[0], slots, scales=cache.scales("key"))
-            store(cache.fields["value"], own[1], slots, scales=cache.scales("value"))
-        return self._over_pages(query, step, cache)
-
     def _over_pages(self, query: Tensor, step: Step, cache: LayerCache) -> Tensor:
         return self.over_pages(
             query,
@@ -256,5 +204,5 @@ class GroupedAttention(nn.Module):
         )
 
 
-def _of_heads(norm: Norm | None) -> HeadNorm | None:
-    return None if norm is None else cast(HeadsNorm, norm).of_heads
+def _tap(step: Step, layer: int, name: str, value: Tensor) -> Tensor:
+    return step.tap(f"blocks.attention.{name}", value, layer)
