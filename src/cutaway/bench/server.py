@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -53,8 +54,9 @@ def started(arguments: Sequence[str]) -> Generator[Started]:
         url = _until_ready(said)
         reader.start()
         pids = {"client": os.getpid(), "server": process.pid}
-        with suppress(ValueError):  # elsewhere than on Linux nobody tells
-            (pids["engine"],) = children(process.pid)
+        engines = children(process.pid)  # elsewhere than on Linux nobody tells
+        pids |= {"engine": engines[0]} if len(engines) == 1 else {}
+        pids |= {f"engine {i}": pid for i, pid in enumerate(engines)} if engines[1:] else {}
         yield Started(url, pids)
     finally:
         process.terminate()
@@ -66,6 +68,27 @@ def started(arguments: Sequence[str]) -> Generator[Started]:
         if reader.ident is not None:
             reader.join()
         said.close()
+
+
+@contextmanager
+def killing(server: Started, seconds: float | None) -> Generator[None]:
+    """Kill one of the server's engines after so many seconds of the block; None kills none.
+
+    Raises: CutawayError where there is none to kill.
+    """
+    if seconds is None:
+        yield
+        return
+    engines = [pid for name, pid in server.pids.items() if name.startswith("engine")]
+    if not engines:
+        raise CutawayError("the system does not tell which processes are engines.")
+    timer = threading.Timer(seconds, os.kill, (engines[0], signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def children(pid: int) -> list[int]:

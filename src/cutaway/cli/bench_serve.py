@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cutaway.cli.settings.options import AsJson, Given, SettingsFile, integer, with_settings
-from cutaway.cli.settings.setting_keys import BY_NAME, ENGINE, MODEL
+from cutaway.cli.settings.setting_keys import BY_NAME, ENGINE, FLEET, MODEL
 from cutaway.cli.terminal.terminal import print_data, print_json, table
 from cutaway.core.errors import ConfigError
 from cutaway.text.kinds import is_row
@@ -17,7 +17,7 @@ from cutaway.text.kinds import is_row
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-@with_settings(MODEL, ENGINE)
+@with_settings(MODEL, ENGINE, FLEET)
 def serve(
     *,
     url: Annotated[
@@ -49,6 +49,13 @@ def serve(
     promise_token: Annotated[
         float, typer.Option(metavar="MS", help="time per further token that counts as kept")
     ] = 100,
+    kill_after: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="seconds after which one engine of the server that it started is killed",
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Measure a server: Poisson arrivals, first tokens, gaps, goodput.
@@ -56,9 +63,10 @@ def serve(
     With --model it starts one itself, with the settings that are given, and ends it afterwards.
     Requests are sent when they are due, whether or not earlier ones were answered. CUTAWAY_API_KEY
     is the key where the server asks for one. Goodput counts answers that kept both promises.
+    With --replicas 2 and --kill-after it shows whether answers outlive their engine.
     """
     from cutaway.bench import serve as measured
-    from cutaway.bench.server import started
+    from cutaway.bench.server import killing, started
 
     load = measured.ServeLoad(
         rate=rate,
@@ -69,9 +77,15 @@ def serve(
         promise_first=promise_first,
         promise_token=promise_token,
     )
+    if kill_after is not None and ("model" not in given or url is not None):
+        raise ConfigError(
+            "kill_after is given without --model; only an engine of a server that this command "
+            "starts itself is killed. Name the model, or leave it out."
+        )
     if "model" in given and url is None:
         with started(_arguments(given, config)) as server:
-            report = measured.run(server.url, load, pids=server.pids)
+            with killing(server, kill_after):
+                report = measured.run(server.url, load, pids=server.pids)
     elif given or config is not None:
         raise ConfigError(
             "settings of a server are given without --model, or beside a URL; a server that runs "

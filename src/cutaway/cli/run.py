@@ -9,14 +9,14 @@ import typer
 
 from cutaway.cli.serve import keys_of, serve_model
 from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
-from cutaway.cli.settings.setting_keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.settings.setting_keys import ENGINE, FLEET, MODEL, TRAFFIC
 from cutaway.cli.terminal.terminal import note
 
 if TYPE_CHECKING:
     from cutaway.server.entry.auth import Keys
 
 
-@with_settings(MODEL, ENGINE, TRAFFIC)
+@with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
 def run(
     *,
     name: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,20 +11,23 @@ import typer
 
 from cutaway.cli.session.at_hand import note_left_out
 from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
-from cutaway.cli.settings.setting_keys import ENGINE, MODEL, TRAFFIC
+from cutaway.cli.settings.setting_keys import ENGINE, FLEET, MODEL, TRAFFIC
 from cutaway.cli.terminal.progress import download_bar
 from cutaway.cli.terminal.terminal import note
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cutaway.cli.settings.settings import Resolved
     from cutaway.server.entry.auth import Keys
+    from cutaway.server.run import Signalled
     from cutaway.server.server_config import ServerConfig
     from cutaway.server.watching.spans import Spans
+    from cutaway.service.service import Service
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
 
 
-@with_settings(MODEL, ENGINE, TRAFFIC)
+@with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
 def serve(
     *,
     name: Annotated[
@@ -199,7 +202,6 @@ def serve_model(
     from cutaway.server.route_context import Context
     from cutaway.server.run import listening, serve, url_of
     from cutaway.server.watching import log
-    from cutaway.service.process import ProcessService
     from cutaway.weights.find.find import find
 
     settings = resolve(given, config=file)
@@ -209,14 +211,7 @@ def serve_model(
     with listener, closing(kept) if kept else nullcontext():
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
-        engine: dict[str, Any] = settings.engine
-        service = ProcessService(
-            settings.model,
-            process=settings.process,
-            traffic=settings.traffic,
-            tell=log.of_engine,
-            **engine,
-        )
+        service = service_of(settings, server, tell=log.of_engine)
         context = Context.of(found, service, server, name=served_name)
         context.store = kept
         context.max_silent_seconds = settings.process.silent_seconds
@@ -227,11 +222,78 @@ def serve_model(
         say = greet or _greet
         with log.writing(form):
             try:
-                running = serve(context, listener, keys=keys, ready=lambda: say(url, context.name))
+                running = serve(
+                    context,
+                    listener,
+                    keys=keys,
+                    ready=lambda: say(url, context.name),
+                    signals=signals_of(service, log.of_engine),
+                )
                 asyncio.run(running)
             finally:
                 if context.spans is not None:
                     context.spans.close()  # a receiver that does not answer is told of in a line
+
+
+def service_of(settings: Resolved, server: ServerConfig, *, tell: Callable[[str], None]) -> Service:
+    """One engine in a process of its own, or a fleet of them."""
+    from cutaway.fleet.engine_places import share_of
+    from cutaway.fleet.fleet import Fleet
+    from cutaway.service.bounds import UNBOUNDED
+    from cutaway.service.process import ProcessService
+
+    engine: dict[str, Any] = settings.engine
+    fleet, process = settings.fleet, settings.process
+    if fleet.replicas == 1:
+        return ProcessService(
+            settings.model, process=process, traffic=settings.traffic, tell=tell, **engine
+        )
+
+    def make(
+        name: str, changed: Callable[[], None], secret: bytes, replicas: int
+    ) -> ProcessService:
+        share = share_of(int(name), replicas, secret=secret, device=engine["device"])
+        return ProcessService(
+            settings.model,
+            process=process,
+            traffic=UNBOUNDED,  # who waits, waits at the fleet
+            tell=lambda text: tell(f"replica {name}: {text}"),
+            share=share,
+            changed=changed,
+            **engine,
+        )
+
+    return Fleet(
+        make,
+        fleet,
+        traffic=settings.traffic,
+        hang_seconds=process.silent_seconds,
+        drain_seconds=server.drain_seconds,
+        tell=tell,
+    )
+
+
+def signals_of(service: Service, tell: Callable[[str], None]) -> Mapping[int, Signalled]:
+    """What signals ask of a fleet: one engine more or less, and all of them anew."""
+    import signal
+
+    from cutaway.core.errors import CutawayError
+    from cutaway.fleet.fleet import Fleet
+
+    if not isinstance(service, Fleet):
+        return {}
+
+    async def scale(by: int) -> None:
+        try:
+            await service.scale(service.wanted_replicas + by)
+        except CutawayError as error:
+            tell(str(error))
+
+    return {
+        signal.SIGTTIN: lambda: scale(1),
+        signal.SIGTTOU: lambda: scale(-1),
+        signal.SIGHUP: service.roll,
+    }
 
 
 def spans_to(endpoint: str, model: str) -> Spans:

@@ -138,6 +138,10 @@ class EngineClosedError(CutawayError):
     """The engine ended before the answer did."""
 
 
+class MovedError(CutawayError):
+    """An answer is to go on in another engine; nobody outside hears of it."""
+
+
 class OverloadedError(CutawayError):
     """Too much waits already.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cutaway.core.errors import CutawayError
 
@@ -52,11 +52,40 @@ class Timings:
     accepted: int = 0
 
 
+class DrawProof(NamedTuple):
+    """What one token was drawn from: enough to know the row again, and to record it elsewhere.
+
+    u: the random number, in [0, 2^32); None where the likeliest was taken.
+    logit, logsumexp, checksum: of the raw row.
+    """
+
+    u: int | None
+    logit: float
+    logsumexp: float
+    checksum: int
+
+
+@dataclass(frozen=True)
+class ToldChoice:
+    """What one engine has told of a choice that has not ended, from which another can go on.
+
+    draws: one for each token; without tokens the choice begins as if nobody had asked before.
+    """
+
+    choice: int
+    token_ids: tuple[int, ...] = ()
+    draws: tuple[DrawProof, ...] = ()
+
+
 @dataclass(slots=True)
 class Delta:
     """News of one choice after a step: new tokens, new text, and at the end why it ended.
 
     Not to be changed; not frozen, since one is made for every token: 0.6 us instead of 2.3.
+
+    draws: of the tokens, where somebody may have to go on from here.
+    seam:  set once where an answer goes on that another engine began: whether the row of the last
+        token that it had told came out to the bit.
     """
 
     request_id: str
@@ -70,3 +99,5 @@ class Delta:
     error: CutawayError | None = field(default=None, compare=False)
     usage: Usage | None = None
     timings: Timings | None = field(default=None, compare=False)
+    draws: tuple[DrawProof, ...] = field(default=(), compare=False)
+    seam: bool | None = field(default=None, compare=False)

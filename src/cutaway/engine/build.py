@@ -28,20 +28,27 @@ from cutaway.weights.quantized import QuantizedWeights
 from cutaway.weights.rounded import RoundedWeights
 
 
-def build_engine(model: str | Opening, config: EngineConfig) -> Engine:
+def build_engine(
+    model: str | Opening,
+    config: EngineConfig,
+    *,
+    page_secret: bytes | None = None,
+    num_sharing: int = 1,
+) -> Engine:
     """Find, load and make ready. Fetches a named model that is not here yet.
 
     model: its name, or the model itself where it was found before torch was there.
+    page_secret: as for Engine.   num_sharing: engines that this machine's memory is for.
 
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
     loaded = load_model(find(model) if isinstance(model, str) else model, config)
     draft = None if config.draft_model is None else load_draft_model(config.draft_model, config)
-    pages = num_pages(loaded, config, beside=draft)
+    pages = num_pages(loaded, config, beside=draft, num_sharing=num_sharing)
     drafting = None
     if all(spec.can_roll_back for spec in loaded.transformer.cache_specs):
         drafting = drafting_of(config, loaded, num_pages=pages, draft_model=draft)
-    return Engine(loaded, config, num_pages=pages, drafting=drafting)
+    return Engine(loaded, config, num_pages=pages, drafting=drafting, page_secret=page_secret)
 
 
 def load_draft_model(name: str, config: EngineConfig) -> LoadedModel:
@@ -122,11 +129,15 @@ def _precision_of_mode(mode: str, device: torch.device) -> Precision:
 
 
 def num_pages(
-    model: LoadedModel, config: EngineConfig, *, beside: LoadedModel | None = None
+    model: LoadedModel,
+    config: EngineConfig,
+    *,
+    beside: LoadedModel | None = None,
+    num_sharing: int = 1,
 ) -> int:
     """Pages of the cache, the scratch page included.
 
-    beside: a draft model, whose cache has as many.
+    beside: a draft model, whose cache has as many.   num_sharing: as for build_engine.
     """
     tokens = config.cache_tokens
     if tokens is None:
@@ -137,6 +148,7 @@ def num_pages(
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
             state_bytes=memory.state_bytes(model.facts.cache_specs, config),
+            num_sharing=num_sharing,
         )
     return 1 + max(1, tokens // config.page_size)
 

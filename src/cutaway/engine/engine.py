@@ -18,7 +18,7 @@ from cutaway.cache.paged import CacheStats, PagedCache
 from cutaway.cache.pool import Pool
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
 from cutaway.core.layout import group_layers
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.admission.prerequisites import AdmissionQueue
@@ -34,6 +34,7 @@ from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.memory import pages_of
 from cutaway.engine.native import is_recorded
+from cutaway.engine.pace import Pace
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
@@ -92,8 +93,13 @@ class Engine:
         drafting: Drafting | None = None,
         sink: Sink | None = None,
         scores_drawn: bool = False,
+        page_secret: bytes | None = None,
     ) -> None:
-        """scores_drawn: see Sampler; a request that asks for logprobs gets them so."""
+        """scores_drawn: see Sampler; a request that asks for logprobs gets them so.
+
+        page_secret: of which keys of pages are made; None draws one. Engines that share it could
+        find one another's pages.
+        """
         self.model = model
         self.config = config
         self.sink = sink
@@ -143,7 +149,13 @@ class Engine:
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
-        self._admission = AdmissionQueue(model, self.scheduler, max_length=self.max_length)
+        self._admission = AdmissionQueue(
+            model, self.scheduler, max_length=self.max_length, page_secret=page_secret
+        )
+        self.page_keys = self._admission.page_keys
+        self.tells_draws = False  # whether others may have to go on from what is told here
+        self._rejoining: set[Sequence] = set()  # their last token was told by another engine
+        self.pace = Pace()
         self.breaks = Breaks()
         self._news: list[Delta] = []  # what the next end of a step says
         self._next_end = math.inf  # no deadline lies before
@@ -177,9 +189,11 @@ class Engine:
         """Pages of the cache by state, and what the prefix index gave since the start."""
         return self.cache.stats
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def add(self, request: Request, told: Items[ToldChoice] = ()) -> None:
+        """Queue a request; or go on with some of its choices, which another engine began.
 
+        told: what that one said of each. It is as if they had been preempted here: tokens and text
+        follow from there on, after a delta that tells whether the seam is exact.
         Raises: RequestError when a field does not fit the model; ContextLengthError when prompt
         and answer can never fit; GrammarError when the compiler of grammars is not installed.
         Nothing is queued then. A grammar that cannot be compiled ends the request with a delta.
@@ -192,9 +206,14 @@ class Engine:
             can_roll_back=self._can_roll_back,
             name=self.model.name,
         )
-        sequences = self._admission.open(request)
+        sequences = self._admission.open(request, told)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
+        for sequence, choice in zip(sequences, told, strict=False):
+            if choice.token_ids:
+                answers[sequence].told = choice
+                for token_id in choice.token_ids[:-1]:
+                    answers[sequence].stream.advance(token_id)  # its text was told
         try:
             self._admission.add(sequences)
         except BaseException:
@@ -203,6 +222,7 @@ class Engine:
                 self.scheduler.finish(sequence)
             raise
         self._answers.update(answers)
+        self._rejoining |= {sequence for sequence in sequences if answers[sequence].told}
         for sequence in sequences:
             if self.drafting is not None:
                 self.drafting.begin(sequence)
@@ -270,6 +290,7 @@ class Engine:
             )
             if self.drafting is not None and self.drafting.is_asked:
                 self.drafting.learn_time(batch.scheduled, ended - start)
+            self.pace.note(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
         return news
@@ -345,7 +366,9 @@ class Engine:
         batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
         if self._ahead is not None:
             # Guesses are verified from what the host knows, so it does not run ahead of them.
-            self._ahead.is_held = self.drafting is not None and self.drafting.is_asked
+            # At a seam the token that was told follows, whatever the device draws.
+            is_drafted = self.drafting is not None and self.drafting.is_asked
+            self._ahead.is_held = is_drafted or bool(self._rejoining)
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch, is_over)
         computed = perf_counter()
@@ -390,6 +413,9 @@ class Engine:
         if not emitted:
             self._fail(answer)
             return
+        if answer.told is not None:
+            self._rejoin(item, answer, answer.told, drawn[0])
+            return
         if item.num_drafts:
             # A draft that leads to a bad row is no reason to fail before plain decoding would.
             emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
@@ -419,6 +445,18 @@ class Engine:
             return
         self.scheduler.finish(sequence)
         self._close(answer, delta)
+
+    def _rejoin(self, item: Scheduled, answer: Running, told: ToldChoice, drawn: Sampled) -> None:
+        """Pass the seam behind what another engine told of an answer."""
+        sequence = answer.sequence
+        is_exact = answer.rejoin(told, drawn)
+        answer.first_token = answer.first_token or perf_counter()
+        sequence.token_ids.append(told.token_ids[-1])
+        self._rejoining.discard(sequence)
+        self._record(Recorder.add_told, self.num_steps, sequence, told, is_exact=is_exact)
+        self.scheduler.complete(item, item.count - item.num_drafts)
+        self._admission.release(sequence)
+        self._news.append(answer.delta(seam=is_exact))
 
     def _fail(self, answer: Running) -> None:
         """End a sequence whose logits are not finite; what it stored is zeroed."""
@@ -458,6 +496,7 @@ class Engine:
         self._record(Recorder.close_answer, answer.sequence, last)
         self._news.append(last)
         del self._answers[answer.sequence]
+        self._rejoining.discard(answer.sequence)
         if self.drafting is not None:
             self.drafting.finish(answer.sequence)
 
@@ -518,7 +557,7 @@ class Engine:
                 grammar = made.result()
                 for choice in choices:
                     ignores = choice.request.params.ignore_eos
-                    self._answers[choice].grammar = GrammarState(grammar, may_end=not ignores)
+                    self._answers[choice].begin_grammar(GrammarState(grammar, may_end=not ignores))
                 self.scheduler.add(choices[0])
             except Exception as fault:
                 self._admission.discard(choices[0])
@@ -530,4 +569,4 @@ class Engine:
         stream, ending = self.model.text_stream(params), self.model.end_ids(params)
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
-        return Running(sequence, stream, ending, arrived, ends)
+        return Running(sequence, stream, ending, arrived, ends, tells_draws=self.tells_draws)

@@ -34,14 +34,16 @@ def cache_tokens(
     max_length: int,
     max_sequences: int,
     state_bytes: int = 0,
+    num_sharing: int = 1,
 ) -> int:
     """Tokens for which to make pages: what fits, and no more than could ever be used at once.
 
     state_bytes: what layers with a state take beside them.
+    num_sharing: engines that start beside one another and each take a part.
     Raises: ConfigError when those alone do not fit.
     """
     share = GPU_SHARE if device.type == "cuda" else CPU_SHARE
-    allowed = int(free_bytes(device) * share)
+    allowed = int(free_bytes(device) * share) // num_sharing
     if state_bytes > allowed:
         raise ConfigError(
             f"the states of {max_sequences} sequences and their snapshots take {state_bytes} "

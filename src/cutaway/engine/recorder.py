@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from cutaway.core.layout import SCRATCH_PAGE
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.engine.batch import Batch
 from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
@@ -22,6 +22,7 @@ from cutaway.trace.records import (
     Origin,
     Part,
     Parts,
+    Seam,
     StepRecord,
 )
 
@@ -104,6 +105,20 @@ class Recorder:
             _, u, (logit, logsumexp, _, rank, top), checksum = each
             self.ledger.add_token(
                 record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top)
+            )
+        self.seconds += perf_counter() - began
+
+    def add_told(
+        self, number: int, sequence: Sequence, told: ToldChoice, *, is_exact: bool
+    ) -> None:
+        """Add the tokens that another engine told of an answer, which goes on with this step."""
+        began = perf_counter()
+        record = self._open[sequence].record
+        record.seam = Seam(len(told.token_ids), is_exact)
+        for row, (token_id, draw) in enumerate(zip(told.token_ids, told.draws, strict=True)):
+            u, logit, logsumexp, checksum = draw
+            self.ledger.add_token(
+                record, (token_id, number, row, u, logit, logsumexp, checksum, None, ())
             )
         self.seconds += perf_counter() - began
 

@@ -56,6 +56,11 @@ class Runner:
         return self.forward(batch.numbers, batch.sink, is_over)
 
     @property
+    def is_invariant(self) -> bool:
+        """Whether a row is the same bits in any company and cut: all of it runs in own kernels."""
+        return self._native is not None and self._native.kernel == "native"
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether decode steps can be begun before their tokens are known on the host."""
         return self._graphs is not None and self._graphs.runs_ahead

@@ -9,7 +9,15 @@ from time import perf_counter
 from typing import NamedTuple
 
 from cutaway.core.errors import CutawayError, GrammarError
-from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
+from cutaway.core.output import (
+    Delta,
+    DrawProof,
+    FinishReason,
+    Timings,
+    TokenLogprob,
+    ToldChoice,
+    Usage,
+)
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammars.grammar_state import GrammarState, Mask, allows_any
@@ -35,6 +43,8 @@ class Running:
     fault: the grammar cannot go on; the answer ends with this step.
     is_spoilt: numbers of its prompt are not finite; the same.
     num_drafted, num_accepted: guesses that were verified, and that stood.
+    told: what another engine has told of it, until the row of its last token is computed again.
+    tells_draws: whether somebody may have to go on from what is told.
     """
 
     sequence: Sequence
@@ -51,6 +61,28 @@ class Running:
     is_spoilt: bool = False
     num_drafted: int = 0
     num_accepted: int = 0
+    told: ToldChoice | None = None
+    tells_draws: bool = False
+
+    def begin_grammar(self, state: GrammarState) -> None:
+        """Stand in the grammar where the answer stands, which may have begun elsewhere."""
+        for token_id in self.sequence.output_token_ids:
+            state.completes(token_id)
+        self.grammar = state
+
+    def rejoin(self, told: ToldChoice, drawn: Sampled) -> bool:
+        """Take the last token that was told elsewhere. Whether its row came out to the bit.
+
+        Nobody is told its text again. It stands even if another would be drawn here: a reader has
+        seen it.
+        """
+        token_id = told.token_ids[-1]
+        self.told = None
+        self.stream.advance(token_id)
+        if self.grammar is not None:
+            self.grammar.completes(token_id)
+        is_same_draw = drawn.token_id == token_id and drawn.u == told.draws[-1].u
+        return is_same_draw and drawn.checksum == told.draws[-1].checksum
 
     def rows(self, num_drafts: int) -> list[SamplerRow]:
         """The rows that draw the next token and the one after each draft."""
@@ -98,6 +130,7 @@ class Running:
         reason: FinishReason | None = None,
         stopped_by: str | int | None = None,
         error: CutawayError | None = None,
+        seam: bool | None = None,
     ) -> Delta:
         """What is new; the last one, which a reason makes, tells the whole answer's use and time.
 
@@ -118,6 +151,8 @@ class Running:
             error=error,
             usage=None if reason is None else self._usage(),
             timings=None if reason is None else self._timings(perf_counter()),
+            draws=_draws_of(token_ids, drawn) if self.tells_draws else (),
+            seam=seam,
         )
 
     def end_with_fault(self, error: CutawayError) -> Delta:
@@ -182,9 +217,9 @@ class Running:
 
     def _usage(self) -> Usage:
         sequence = self.sequence
-        return Usage(
-            sequence.num_prompt_tokens, sequence.num_output_tokens, sequence.num_cached_tokens
-        )
+        # What goes on here may have found more than its prompt.
+        num_cached = min(sequence.num_cached_tokens, sequence.num_prompt_tokens)
+        return Usage(sequence.num_prompt_tokens, sequence.num_output_tokens, num_cached)
 
     def _timings(self, ended: float) -> Timings:
         started = self.started or ended
@@ -198,6 +233,14 @@ class Running:
             drafted=self.num_drafted,
             accepted=self.num_accepted,
         )
+
+
+def _draws_of(token_ids: Items[int], drawn: Items[Sampled]) -> tuple[DrawProof, ...]:
+    """What each token was drawn from; more may have been drawn than were taken."""
+    return tuple(
+        DrawProof(each.u, each.score.logit, each.score.logsumexp, each.checksum)
+        for _, each in zip(token_ids, drawn, strict=False)
+    )
 
 
 def token_logprob(token_id: int, score: Score) -> TokenLogprob:

@@ -105,7 +105,8 @@ def plan_replay(
             + ("it has no tokens yet." if answer.is_whole else "some of its steps were dropped. ")
             + ("" if answer.is_whole else "Raise ledger_bytes, or look at an answer sooner.")
         )
-    if level == "invariant":
+    # What another engine computed of it has no steps here.
+    if level == "invariant" or answer.seam is not None:
         return _invariant(ledger, answer, page_size=page_size, chunk=prefill_chunk)
     planner = _Planner(ledger, page_size=page_size, chunk=prefill_chunk)
     for number in range(len(answer.admissions)):

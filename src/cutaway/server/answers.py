@@ -38,6 +38,7 @@ class ChoiceOutput:
     stopped_by: str | int | None = None
     usage: Usage = field(default_factory=lambda: Usage(0, 0, 0))
     timings: Timings = field(default_factory=lambda: Timings(0, 0, 0, 0, 0))
+    seam: bool | None = None  # whether it went on in another engine, and to the bit
 
     @property
     def text(self) -> str:
@@ -55,6 +56,7 @@ class ChoiceOutput:
             self.stopped_by = delta.stopped_by
             self.usage = delta.usage or self.usage
             self.timings = delta.timings or self.timings
+            self.seam = delta.seam
 
 
 class Answers:

@@ -10,8 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import uvicorn
 
@@ -28,6 +29,8 @@ from cutaway.server.watching import log
 # What the loop waits for a thread that renders or encodes, each time it has news: with Python's own
 # 5 ms a neighbour's next token came after 24 ms (p99), with this after 13 to 18.
 _TURN_SECONDS = 0.0005
+# What a signal asks for; it may take its time.
+Signalled = Callable[[], Coroutine[None, None, None]]
 CLOSE_SECONDS = 5  # for the last bytes of answers that were cut off
 
 
@@ -60,8 +63,11 @@ async def serve(
     *,
     keys: Keys,
     ready: Callable[[], None] = lambda: None,
+    signals: Mapping[int, Signalled] = MappingProxyType({}),
 ) -> None:
     """Serve until a signal says otherwise. ready is called once requests are taken in.
+
+    signals: what further signals ask for, by number.
 
     Raises: whatever keeps the model from being loaded; EngineClosedError when the engine is given
     up later.
@@ -87,6 +93,7 @@ async def serve(
     )
     ending = _StopSignals(server)
     ending.listen()
+    asked = _listen(signals)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(_start(context, ready))
     stopping = asyncio.create_task(ending.asked.wait())
@@ -100,12 +107,28 @@ async def serve(
             raise EngineClosedError(f"{gone.result()} The server ends with it.")
         await _drained(context, ending)
     finally:
-        for task in (starting, stopping, gone):
+        tasks = (starting, stopping, gone, *asked)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(starting, stopping, gone, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await context.service.close()
         server.should_exit = True
         await serving
+
+
+def _listen(signals: Mapping[int, Signalled]) -> set[asyncio.Task[None]]:
+    """Take further signals from now on. Returns what they have begun, as long as it runs."""
+    begun: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+
+    def begin(wanted: Signalled) -> None:
+        task = loop.create_task(wanted())
+        begun.add(task)
+        task.add_done_callback(begun.discard)
+
+    for number, wanted in signals.items():
+        loop.add_signal_handler(number, begin, wanted)
+    return begun
 
 
 async def _start(context: Context, ready: Callable[[], None]) -> None:

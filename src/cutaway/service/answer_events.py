@@ -20,7 +20,14 @@ from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
 from cutaway.stream.text import TextPiece
 from cutaway.trace.cost import PLAIN, StageCost, StepCost, share_of
-from cutaway.trace.events import Event, cost_fields, pages_event, step_event, token_event
+from cutaway.trace.events import (
+    Event,
+    cost_fields,
+    pages_event,
+    seam_event,
+    step_event,
+    token_event,
+)
 from cutaway.trace.records import AnswerRecord, StepRecord
 from cutaway.views.parts.subject import visible
 
@@ -137,6 +144,8 @@ class Teller:
         drafts = next(p.draft_token_ids for p in step.parts if p.answer == answer.number)
         yield event | {"draft_ids": drafts} | cost_fields(cost)
         at = step.ended - answer.arrived
+        if answer.seam is not None and answer.tokens[0].step == number:
+            yield seam_event(answer.seam, step=number, at=at)
         for index, piece in ending.after(step, cost):
             token = answer.tokens[index]
             logprob = token.logit - token.logsumexp

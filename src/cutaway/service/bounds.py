@@ -5,7 +5,8 @@ Free of torch and of asyncio: the command line reads the defaults for its help.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cutaway.core.errors import ConfigError
 
@@ -31,6 +32,10 @@ class TrafficConfig:
                 raise ConfigError(
                     f"{name} is {value}; it must be at least 1. Leave it out for the default."
                 )
+
+
+# Of an engine in a fleet: who waits, waits at the fleet.
+UNBOUNDED = TrafficConfig(max_waiting=2**40, max_waiting_tokens=2**50)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,3 +75,25 @@ class ProcessConfig:
                 f"max_restarts is {self.max_restarts}; it must be at least 0. Leave it out to try "
                 "for ever."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetShare:
+    """What one engine's process has of a machine and of a fleet.
+
+    num_threads: to compute with; None takes those of the machine.
+    num_sharing: engines that share its memory, itself included.
+    page_secret: of which all of a fleet make keys of pages; None draws one.
+    variables:   that the process has beside those of this one.
+    """
+
+    num_threads: int | None = None
+    num_sharing: int = 1
+    page_secret: bytes | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All variables that the process has beside those of this one."""
+        threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
+        return {**threads, **self.variables}

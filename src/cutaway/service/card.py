@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
+from cutaway.cache.prefix import KeyField, root_key
 from cutaway.compare.lever_cards import levers_of
 from cutaway.core.looks import ViewCard
 from cutaway.engine.engine import Engine
-from cutaway.service.service import EngineStats, ModelCard
+from cutaway.engine.loading.fingerprints import fingerprints
+from cutaway.service.service import EngineStats, EngineTerms, ModelCard
 from cutaway.views import VIEWS
 
 
@@ -30,6 +34,38 @@ def card_of(engine: Engine) -> ModelCard:
     )
 
 
+def terms_of(engine: Engine) -> EngineTerms:
+    """What an engine can take, and which others give its numbers."""
+    config = engine.config
+    return EngineTerms(
+        max_sequences=config.max_sequences,
+        cache_tokens=cache_tokens_of(engine),
+        page_size=config.page_size,
+        prompt_tokens=engine.scheduler.config.max_prompt_tokens or config.max_tokens_per_step,
+        page_keys=engine.page_keys,
+        numeric_class=numeric_class_of(engine),
+        is_invariant=engine.runner.is_invariant,
+    )
+
+
+def numeric_class_of(engine: Engine) -> str:
+    """Equal for engines of which each gives the other's rows to the bit, as far as can be known.
+
+    Weights as they are stored, in what they are computed and kept; and where the order of sums is
+    a library's, its version and the device. What native kernels give depends on no instruction set.
+    """
+    model, config = engine.model, engine.config
+    weights = engine.fingerprints or fingerprints(model.transformer)
+    fields: list[KeyField] = [
+        *(f"{name}={value}" for name, value in sorted(weights.items())),
+        *(str(model.dtype), str(model.cache_dtype), config.quant, config.override),
+    ]
+    if not engine.runner.is_invariant:
+        name = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
+        fields += [torch.__version__, name, str(torch.get_num_threads())]
+    return root_key(*fields).hex()[:16]
+
+
 def stats_of(engine: Engine) -> EngineStats:
     """What an engine holds now."""
     cache, waiting = engine.cache_stats, engine.scheduler.waiting
@@ -46,6 +82,8 @@ def stats_of(engine: Engine) -> EngineStats:
         preemptions=engine.scheduler.num_preemptions,
         drafted_tokens=engine.num_drafted,
         accepted_tokens=engine.num_accepted,
+        prompt_rate=engine.pace.prompt_rate,
+        step_seconds=engine.pace.step_seconds,
     )
 
 

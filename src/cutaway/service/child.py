@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cutaway.core.errors import CutawayError
 from cutaway.core.looks import EventBatch
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
+from cutaway.core.request import Request
 from cutaway.engine.config import EngineConfig
 from cutaway.host import garbage
 from cutaway.host.faults import again, error_of, note, refuse
@@ -30,6 +31,7 @@ from cutaway.service.engine_messages import (
     Abort,
     Add,
     Command,
+    Continue,
     Count,
     EngineCounts,
     Failed,
@@ -96,13 +98,19 @@ class Child:
     def _load(self, wanted: Load) -> Engine:
         with garbage.held_off():
             from cutaway.engine.build import build_engine
-            from cutaway.service.card import cache_tokens_of, card_of
+            from cutaway.service.card import card_of, terms_of
             from cutaway.service.feeds import Feeds
             from cutaway.service.view_queue import ViewQueue
 
-            engine = build_engine(wanted.model, EngineConfig.of(wanted.settings))
+            engine = build_engine(
+                wanted.model,
+                EngineConfig.of(wanted.settings),
+                page_secret=wanted.page_secret,
+                num_sharing=wanted.num_sharing,
+            )
+            engine.tells_draws = wanted.is_member
             self._engine, self._view_queue, self._feeds = engine, ViewQueue(engine), Feeds(engine)
-        self._say(Loaded(card_of(engine), engine.config.max_sequences, cache_tokens_of(engine)))
+        self._say(Loaded(card_of(engine), terms_of(engine)))
         return engine
 
     def _read(self) -> None:
@@ -181,7 +189,7 @@ class Child:
     def _refuse(self, told: Command, error: CutawayError) -> None:
         """Tell whoever waits for a command, if anybody does, why nothing comes of it."""
         match told:
-            case Add(request):
+            case Add(request) | Continue(request):
                 self._say(Failed(request.request_id, error))
             case Hold(request_id):
                 self._say(Failed(request_id, error))
@@ -193,7 +201,6 @@ class Child:
                 pass
 
     def _do(self, told: Command) -> None:
-        from cutaway.service import engine_loop
         from cutaway.service.card import stats_of
         from cutaway.service.snapshot import snapshot_of
 
@@ -201,9 +208,9 @@ class Child:
         engine = self._engine
         match told:
             case Add(request):
-                error = engine_loop.take_in(engine, request)
-                if error is not None:
-                    self._say(Failed(request.request_id, error))
+                self._take_up(engine, request, ())
+            case Continue(request, before):
+                self._take_up(engine, request, before)
             case Abort(request_id, choice):
                 again(lambda: engine.abort(request_id, choice=choice))
             case Count(number):
@@ -227,6 +234,13 @@ class Child:
                 again(partial(self._view_queue.leave, number))
             case Load() | Ping():
                 pass  # passed on before
+
+    def _take_up(self, engine: Engine, request: Request, told: tuple[ToldChoice, ...]) -> None:
+        from cutaway.service import engine_loop
+
+        error = engine_loop.take_in(engine, request, told)
+        if error is not None:
+            self._say(Failed(request.request_id, error))
 
     def _tell(self, deltas: list[Delta]) -> None:
         if not deltas:

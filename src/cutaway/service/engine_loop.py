@@ -6,13 +6,13 @@ a process of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 
 from cutaway.core.errors import CutawayError
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import again, error_of, note
@@ -108,14 +108,16 @@ def _go_on(
     feeds.step()
 
 
-def take_in(engine: Engine, request: Request) -> CutawayError | None:
-    """Add a request; returns why not, where it cannot be added.
+def take_in(
+    engine: Engine, request: Request, told: Sequence[ToldChoice] = ()
+) -> CutawayError | None:
+    """Add a request, or go on with it from what was told; returns why not, where it cannot be.
 
     A fault of our own ends the request alone as well, since a request that raises while it is
     added leaves no trace.
     """
     try:
-        engine.add(request)
+        engine.add(request, told)
     except CutawayError as error:
         return error
     except Exception as fault:

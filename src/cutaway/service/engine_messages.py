@@ -15,9 +15,9 @@ import msgspec
 from cutaway.core import errors
 from cutaway.core.errors import CutawayError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request
-from cutaway.service.service import EngineStats, ModelCard
+from cutaway.service.service import EngineStats, EngineTerms, ModelCard
 
 # Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
 DUMP_SIGNAL = signal.SIGUSR1
@@ -26,16 +26,31 @@ _LENGTH = struct.Struct("<I")
 
 
 class Load(msgspec.Struct, tag=True, array_like=True):
-    """Load a model; the first message of all. settings: fields of EngineConfig."""
+    """Load a model; the first message of all. settings: fields of EngineConfig.
+
+    page_secret: of which keys of pages are made; None draws one.
+    num_sharing: engines that share this one's memory, itself included.
+    is_member:   whether others may have to go on from what it tells.
+    """
 
     model: str
     settings: dict[str, str | int | bool | tuple[str, ...] | None]
+    page_secret: bytes | None = None
+    num_sharing: int = 1
+    is_member: bool = False
 
 
 class Add(msgspec.Struct, tag=True, array_like=True):
     """Queue a request."""
 
     request: Request
+
+
+class Continue(msgspec.Struct, tag=True, array_like=True):
+    """Go on with choices of a request that another engine began."""
+
+    request: Request
+    told: tuple[ToldChoice, ...]
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):
@@ -103,7 +118,7 @@ class Ping(msgspec.Struct, tag=True, array_like=True):
 
 
 Command: TypeAlias = (
-    Load | Add | Abort | Hold | Count | See | Survey | Listen | Try | More | Leave | Ping
+    Load | Add | Continue | Abort | Hold | Count | See | Survey | Listen | Try | More | Leave | Ping
 )
 
 
@@ -111,8 +126,7 @@ class Loaded(msgspec.Struct, tag=True, array_like=True):
     """Requests are taken in."""
 
     card: ModelCard
-    max_sequences: int
-    cache_tokens: int
+    terms: EngineTerms
 
 
 class Unloadable(msgspec.Struct, tag=True, array_like=True):
@@ -178,7 +192,7 @@ def decode_command(body: bytes) -> Command:
 def asker_of(body: bytes) -> int | str | None:
     """Who waits for a command that cannot be read; None for nobody."""
     kind, first, *_ = cast("list[object]", msgspec.msgpack.decode(body))
-    if kind == "Add" and isinstance(first, dict):
+    if kind in ("Add", "Continue") and isinstance(first, dict):
         asker = cast("dict[str, object]", first).get("request_id")
         return asker if isinstance(asker, str) else None
     is_awaited = kind in ("Count", "See", "Survey", "Listen", "Try")

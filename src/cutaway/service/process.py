@@ -13,16 +13,17 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from itertools import count
 
-from cutaway.core.errors import CutawayError, EngineClosedError, OverloadedError
+from cutaway.core.errors import CutawayError, EngineClosedError, MovedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.config import EngineConfig
-from cutaway.service.bounds import ProcessConfig, TrafficConfig
+from cutaway.service.bounds import FleetShare, ProcessConfig, TrafficConfig
 from cutaway.service.engine_messages import (
     Abort,
     Add,
+    Continue,
     Count,
     EngineCounts,
     Failed,
@@ -44,7 +45,7 @@ from cutaway.service.engine_messages import (
     Unloadable,
 )
 from cutaway.service.inbox import Inbox
-from cutaway.service.service import EngineStats, ModelCard, State
+from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic
 
@@ -62,6 +63,8 @@ class ProcessService:
     """A Service over an engine's process.
 
     tell: hears in the event loop what befalls the process; it must not wait for anybody.
+    share: what it is of a fleet, where it is of one.
+    changed: called in the event loop when the state has changed.
     settings: as for LLM.
     """
 
@@ -72,14 +75,24 @@ class ProcessService:
         process: ProcessConfig | None = None,
         traffic: TrafficConfig | None = None,
         tell: Callable[[str], None] = _note,
+        share: FleetShare | None = None,
+        changed: Callable[[], None] = lambda: None,
         **settings: object,
     ) -> None:
         self._tell = tell
-        self._load = Load(model, asdict(EngineConfig.of(settings)))
+        self._share = share or FleetShare()
+        self._changed = changed
+        self._load = Load(
+            model,
+            asdict(EngineConfig.of(settings)),
+            page_secret=self._share.page_secret,
+            num_sharing=self._share.num_sharing,
+            is_member=share is not None,
+        )
         self._config = process or ProcessConfig()
         self._traffic_config = traffic or TrafficConfig()
         self._traffic: Traffic | None = None
-        self._card: ModelCard | None = None
+        self._loaded: Loaded | None = None
         self._life: EngineProcess | None = None
         self._loading: asyncio.Future[Loaded] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -100,12 +113,25 @@ class ProcessService:
     @property
     def model(self) -> ModelCard:
         """Known once the service is ready."""
-        assert self._card is not None, "a model is known once the service is ready"
-        return self._card
+        assert self._loaded is not None, "a model is known once the service is ready"
+        return self._loaded.card
+
+    @property
+    def terms(self) -> EngineTerms:
+        """What the engine can take. Known once the service is ready."""
+        assert self._loaded is not None, "terms are known once the service is ready"
+        return self._loaded.terms
+
+    @property
+    def num_starts(self) -> int:
+        """Of the engine's process so far: what an earlier one kept is not there any more."""
+        return self._restarts + (self._loaded is not None)
 
     @property
     def state(self) -> State:
         """draining outlasts the rest: nothing is taken in any more, whatever the engine does."""
+        if self._state == "ready" and self._life is not None and self._life.ended.is_set():
+            return "failed"  # who keeps it has not looked yet
         return self._state
 
     @property
@@ -124,18 +150,21 @@ class ProcessService:
         Raises: what keeps the model from being loaded; EngineClosedError when the process ends.
         """
         self._life = await self._begin()
-        self._state = "ready"
+        self._become("ready")
         self._keeper = asyncio.create_task(self._keep(), name="cutaway-keeper")
 
     async def wait_until_gone(self) -> str:
         """Why the engine is given up; returns when it is, and else never."""
         return await self._gone.get()
 
-    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+    async def follow(
+        self, request: Request, told: tuple[ToldChoice, ...] = ()
+    ) -> AsyncGenerator[Delta]:
         """News of one request until it is done. Leaving the loop ends it.
 
+        told: where another engine began it: its choices that have not ended.
         Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
-        there.
+        there; MovedError when move was called.
         """
         life = self._alive()
         assert self._traffic is not None, "the door is made with the first process"
@@ -143,15 +172,15 @@ class ProcessService:
         assert request.request_id not in self._open, "a request's id is its own while it runs"
         with self._traffic.enter(request) as place:
             inbox = self._open[request.request_id] = Inbox()
-            num_open = request.params.n
+            num_open = len(told) or request.params.n
             try:
-                life.say(Add(request))
+                life.say(Continue(request, told) if told else Add(request))
                 while num_open:
                     news = await inbox.get()
                     if inbox.is_drained():
                         life.say(Hold(request.request_id, is_held=False))
                     if isinstance(news, BaseException):
-                        num_open = 0
+                        num_open = num_open if isinstance(news, MovedError) else 0
                         raise news
                     place.begin()
                     num_open -= news.finish_reason is not None
@@ -160,6 +189,12 @@ class ProcessService:
                 del self._open[request.request_id]
                 if num_open:
                     life.say(Abort(request.request_id))
+
+    def move(self, request_id: str) -> None:
+        """Have who follows a request go on elsewhere; what was told before is told first."""
+        inbox = self._open.get(request_id)
+        if inbox is not None:
+            inbox.put_nowait(MovedError("this answer goes on in another engine."))
 
     async def end(self, request_id: str, choice: int) -> None:
         """End one choice that has said something: its last news follows, as of an abort."""
@@ -267,7 +302,7 @@ class ProcessService:
     async def _begin(self) -> EngineProcess:
         """A process with a loaded model."""
         self._loading = asyncio.get_running_loop().create_future()
-        life = await EngineProcess.start(self._hear)
+        life = await EngineProcess.start(self._hear, environment=self._share.environment)
         ending = asyncio.create_task(life.ended.wait())
         try:
             life.say(self._load)
@@ -294,12 +329,12 @@ class ProcessService:
         finally:
             self._loading = None
             ending.cancel()
-        self._card = loaded.card
+        self._loaded = loaded
         if self._traffic is None:
             self._traffic = Traffic(
                 self._traffic_config,
-                max_sequences=loaded.max_sequences,
-                cache_tokens=loaded.cache_tokens,
+                max_sequences=loaded.terms.max_sequences,
+                cache_tokens=loaded.terms.cache_tokens,
             )
         return life
 
@@ -383,6 +418,7 @@ class ProcessService:
     def _become(self, state: State) -> None:
         if self._state != "draining":
             self._state = state
+            self._changed()
 
     def _hear(self, said: Report) -> None:
         """Called in the event loop with each message of the process."""

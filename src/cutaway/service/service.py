@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cutaway.core.errors import OverloadedError
@@ -43,6 +43,26 @@ class ModelCard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineTerms:
+    """What an engine can take, and which others give its numbers.
+
+    cache_tokens:  tokens that its cache holds over all sequences.
+    prompt_tokens: most of all prompts in one step.
+    page_keys:     equal where keys of pages are.
+    numeric_class: equal where a row comes out to the bit, be it in other company only where
+        is_invariant is set.
+    """
+
+    max_sequences: int
+    cache_tokens: int
+    page_size: int = 16
+    prompt_tokens: int = 128
+    page_keys: bytes = b""
+    numeric_class: str = ""
+    is_invariant: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineStats:
     """What an engine holds now, and what it has counted since its start."""
 
@@ -59,6 +79,38 @@ class EngineStats:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     restarts: int = 0  # of the engine's process
+    prompt_rate: float = 0.0  # prompt tokens per second of late; 0 where nothing is known
+    step_seconds: float = 0.0  # of a step without prompts
+    fleet: FleetStats | None = None  # where several engines answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaStats:
+    """One engine of a fleet. bound: answers that it has; numbers: None while it tells none."""
+
+    name: str
+    state: State
+    bound: int = 0
+    starts: int = 0
+    numbers: EngineStats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetStats:
+    """What a fleet has counted since its start.
+
+    waiting: requests that no engine has yet.
+    resumed: answers that went on in another engine, by whether their seam was exact.
+    routes:  requests by why they were sent where they were.
+    estimated_tokens, found_tokens: of prompts in an engine's cache, as was thought and as it was.
+    """
+
+    replicas: tuple[ReplicaStats, ...]
+    waiting: int = 0
+    resumed: Mapping[str, int] = field(default_factory=dict[str, int])
+    routes: Mapping[str, int] = field(default_factory=dict[str, int])
+    estimated_tokens: int = 0
+    found_tokens: int = 0
 
 
 class Service(Protocol):

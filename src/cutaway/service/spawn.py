@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,14 +44,18 @@ class EngineProcess(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     @classmethod
-    async def start(cls, hear: Callable[[Report], None]) -> EngineProcess:
-        """A process that waits for its model's name."""
+    async def start(
+        cls, hear: Callable[[Report], None], *, environment: Mapping[str, str] | None = None
+    ) -> EngineProcess:
+        """A process that waits for its model's name. environment: beside this process's own."""
         ours, theirs = socket.socketpair()
         with theirs:
             loop = asyncio.get_running_loop()
             _, made = await loop.create_unix_connection(lambda: cls(hear), sock=ours)
             try:
-                made._process = await _spawn(theirs)  # last, so that nobody leaves a process behind
+                made._process = await _spawn(
+                    theirs, environment or {}
+                )  # last, or one may be left behind
             except BaseException:
                 made.cut()
                 raise
@@ -141,7 +145,7 @@ class EngineProcess(asyncio.Protocol):
         self.ended.set()
 
 
-async def _spawn(link: socket.socket) -> Process:
+async def _spawn(link: socket.socket, environment: Mapping[str, str]) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # what lies in the current folder is not imported
@@ -151,5 +155,6 @@ async def _spawn(link: socket.socket) -> Process:
         pass_fds=(link.fileno(),),
         stdin=DEVNULL,
         stdout=2,  # what libraries print is no output of ours
+        env={**os.environ, **environment},
         process_group=0,  # a terminal's Ctrl-C is not for it
     )

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from cutaway.trace.cost import StepCost
 from cutaway.trace.ledger import part_of
-from cutaway.trace.records import Admission, StepRecord, TokenRecord
+from cutaway.trace.records import Admission, Seam, StepRecord, TokenRecord
 
 SCHEMA = 1  # of every event on the wire; fields and types may be added to it
 
@@ -68,6 +68,20 @@ def token_event(token: TokenRecord, index: int, *, at: float, text: Callable[[in
         "checksum": f"{token.checksum % 2**64:016x}",
         "rank": token.rank,
         "top": [[each, text(each), _finite(logprob)] for each, logprob in token.top],
+    }
+
+
+def seam_event(seam: Seam, *, step: int, at: float) -> Event:
+    """Where an answer goes on that another engine began: its tokens so far follow.
+
+    at: seconds from when the request came here.
+    """
+    return {
+        "type": "seam",
+        "step": step,
+        "at": round(at, 7),
+        "num_tokens": seam.num_tokens,
+        "is_exact": seam.is_exact,
     }
 
 

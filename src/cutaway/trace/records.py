@@ -227,6 +227,19 @@ class Admission:
     steps: list[int] = field(default_factory=list[int])
 
 
+@dataclass(frozen=True)
+class Seam:
+    """Where an answer goes on that another engine began.
+
+    num_tokens: that were told before. They are recorded with the step that computed the row of the
+        last of them again, and with what the other engine drew them from.
+    is_exact: whether that row came out to the bit.
+    """
+
+    num_tokens: int
+    is_exact: bool
+
+
 @dataclass(eq=False)
 class AnswerRecord:
     """One choice of a request: what was asked, and everything that decided its tokens.
@@ -248,6 +261,7 @@ class AnswerRecord:
     usage: Usage | None = None
     timings: Timings | None = None
     is_whole: bool = True
+    seam: Seam | None = None
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cutaway.cli.settings.integer_text import parse_integer
-from cutaway.cli.settings.setting_keys import ENGINE, KEYS, MODEL, TRAFFIC, Key
+from cutaway.cli.settings.setting_keys import ENGINE, FLEET, KEYS, MODEL, TRAFFIC, Key
 
 Given = Mapping[str, object]  # settings that were given as flags, by name
 
@@ -92,5 +92,5 @@ def _spellings(key: Key) -> tuple[str, ...]:
 
 
 def _help(key: Key) -> str:
-    has_default = key.panel in (ENGINE, TRAFFIC) and key.default is not None
+    has_default = key.panel in (ENGINE, TRAFFIC, FLEET) and key.default is not None
     return f"{key.help}; default {str(key.default).lower()}" if has_default else key.help

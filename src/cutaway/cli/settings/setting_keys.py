@@ -1,7 +1,7 @@
 """Every setting once: its name in flags, environment and files, its default and its help.
 
-Ranges and defaults are those of core/limits.py, EngineConfig and service/bounds.py. Free of
-pydantic, so that help is quick; settings.py reads the values.
+Ranges and defaults are those of core/limits.py, EngineConfig, service/bounds.py and
+fleet/fleet_config.py. Free of pydantic, so that help is quick; settings.py reads the values.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Literal
 
 from cutaway.core.limits import INT64_MAX, LIMITS, Limit
 from cutaway.engine.config import EngineConfig
+from cutaway.fleet.fleet_config import MOST_REPLICAS, FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 SettingKind = Literal["text", "texts", "int", "float", "bool"]
 
 MODEL, ENGINE, SAMPLING, CHAT = "Model", "Engine", "Sampling", "Chat"
 TRAFFIC = "Traffic"  # of servers: what may wait, and how the engine is watched
+FLEET = "Fleet"  # of servers with several engines
 
 DEFAULT_MODEL = "smollm2"
 # A plain prompt may never come to an end of its own, and a small model may repeat itself for ever.
@@ -81,6 +83,10 @@ def _shown(limit: Limit) -> str:
     return limit.describe() + default
 
 
+def _fleet(name: str, kind: SettingKind, help_: str, *, limit: Limit | None = None) -> Key:
+    return Key(name, kind, FLEET, help_, _FLEET_DEFAULTS[name], limit)
+
+
 def _bound(name: str, help_: str, limit: Limit) -> Key:
     return Key(name, limit.kind, TRAFFIC, help_, _BOUNDS[name], limit)
 
@@ -91,6 +97,8 @@ _SECONDS = Limit("float", None, 0, 10**9, least_open=True)
 _BOUNDS: Mapping[str, object] = {
     each.name: each.default for owner in (TrafficConfig, ProcessConfig) for each in fields(owner)
 }
+_FLEET_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(FleetConfig)}
+_REPLICAS = Limit("int", None, 1, MOST_REPLICAS)
 _ENGINE_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(EngineConfig)}
 
 KEYS: tuple[Key, ...] = (
@@ -180,11 +188,31 @@ KEYS: tuple[Key, ...] = (
         "starts in a row without an answer until the server ends; default: it tries for ever",
         _COUNT_OR_NONE,
     ),
+    _fleet(
+        "replicas",
+        "int",
+        "engines that answer, each a process with the whole model; cores, memory and GPUs are "
+        "divided",
+        limit=_REPLICAS,
+    ),
+    _fleet(
+        "least_ready",
+        "int",
+        "engines that are there before the first request is taken in",
+        limit=_REPLICAS,
+    ),
+    _fleet(
+        "resume",
+        "text",
+        "how an answer goes on whose engine ends: class (in one of the same numbers), strict (in "
+        "an error where the seam is not exact), any, or off",
+    ),
     Key("system", "text", CHAT, "the system message; default: what the model's template brings"),
 )
 
 BY_NAME: Mapping[str, Key] = {key.name: key for key in KEYS}
 ENGINE_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.name in _ENGINE_DEFAULTS)
 TRAFFIC_NAMES: tuple[str, ...] = tuple(each.name for each in fields(TrafficConfig))
+FLEET_NAMES: tuple[str, ...] = tuple(each.name for each in fields(FleetConfig))
 PROCESS_NAMES: tuple[str, ...] = tuple(each.name for each in fields(ProcessConfig))
 SAMPLING_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.panel == SAMPLING)

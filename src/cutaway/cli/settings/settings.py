@@ -32,6 +32,7 @@ from cutaway.cli.settings.integer_text import parse_integer
 from cutaway.cli.settings.setting_keys import (
     BY_NAME,
     ENGINE_NAMES,
+    FLEET_NAMES,
     KEYS,
     PROCESS_NAMES,
     SAMPLING_NAMES,
@@ -41,6 +42,7 @@ from cutaway.core import limits
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.request import SamplingParams
 from cutaway.engine.config import EngineConfig
+from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 SettingOrigin = Literal["flag", "environment", "file", "user file", "model", "default"]
@@ -82,6 +84,12 @@ class Resolved:
         """How much may wait at a server."""
         chosen: dict[str, Any] = {name: self.values[name] for name in TRAFFIC_NAMES}
         return TrafficConfig(**chosen)
+
+    @property
+    def fleet(self) -> FleetConfig:
+        """How many engines a server has, and how answers go on whose engine ends."""
+        chosen: dict[str, Any] = {name: self.values[name] for name in FLEET_NAMES}
+        return FleetConfig(**chosen)
 
     @property
     def process(self) -> ProcessConfig:
@@ -255,7 +263,7 @@ def _check_ranges(values: Mapping[str, object], origins: Mapping[str, SettingOri
             if origins[name] == "flag":
                 raise
             raise ConfigError(f"{error} It comes from the {origins[name]}.") from None
-    for name in (*ENGINE_NAMES, *TRAFFIC_NAMES, *PROCESS_NAMES):
+    for name in (*ENGINE_NAMES, *TRAFFIC_NAMES, *PROCESS_NAMES, *FLEET_NAMES):
         value, limit = values[name], BY_NAME[name].limit
         if limit is None or not isinstance(value, int | float):
             continue

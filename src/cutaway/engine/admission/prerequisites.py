@@ -10,6 +10,7 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future
 
 from cutaway.cache.prefix import root_key
+from cutaway.core.output import ToldChoice
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.grammar_queue import Pending
 from cutaway.engine.admission.request_checks import max_length_of
@@ -27,11 +28,19 @@ class AdmissionQueue:
     Choices past the first wait for its prompt, which they then find in the prefix index.
     """
 
-    def __init__(self, model: LoadedModel, scheduler: Scheduler, *, max_length: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        scheduler: Scheduler,
+        *,
+        max_length: int,
+        page_secret: bytes | None = None,
+    ) -> None:
+        """page_secret: of which keys of pages are made; None draws one."""
         self._model = model
         self._scheduler = scheduler
         self._max_length = max_length
-        self._root_secret = os.urandom(16)
+        self._root_secret = os.urandom(16) if page_secret is None else page_secret
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._compiling: Pending[Sequence, CompiledGrammar] = Pending()
@@ -44,17 +53,31 @@ class AdmissionQueue:
         """Whether a grammar is being compiled."""
         return bool(self._compiling)
 
-    def open(self, request: Request) -> list[Sequence]:
-        """A sequence for each choice of a request; none of them waits yet."""
+    @property
+    def page_keys(self) -> bytes:
+        """Equal for engines whose keys of pages are; tells nothing of the secret."""
+        return root_key("page keys", self._root_secret)
+
+    def open(self, request: Request, told: Items[ToldChoice] = ()) -> list[Sequence]:
+        """A sequence for each choice of a request; none of them waits yet.
+
+        told: the choices that go on here, if others do not: each stands before its last token.
+        """
         seed = resolve_seed(request.params)
         max_length = max_length_of(request, self._max_length)
         position_key = self._model.transformer.position_key(max_length)
         root = root_key(self._root_secret, request.cache_salt, position_key)
+        choices = told or [ToldChoice(choice) for choice in range(request.params.n)]
         return [
             Sequence(
-                request=request, choice=choice, seed=seed, max_length=max_length, cache_root=root
+                request=request,
+                choice=each.choice,
+                seed=seed,
+                max_length=max_length,
+                cache_root=root,
+                token_ids=[*request.prompt_token_ids, *each.token_ids[:-1]],
             )
-            for choice in range(request.params.n)
+            for each in choices
         ]
 
     def add(self, choices: Items[Sequence]) -> None:

@@ -51,6 +51,7 @@ def timings_of(answers: Sequence[ChoiceOutput], *, tokenize: float | None = None
         **_rates("prompt", computed, first.timings.prefill),
         **_rates("predicted", said, decode),
         **_guesses(answers),
+        **_seams(answers),
     }
 
 
@@ -59,6 +60,12 @@ def _guesses(answers: Sequence[ChoiceOutput]) -> dict[str, int]:
     drafted = sum(answer.timings.drafted for answer in answers)
     accepted = sum(answer.timings.accepted for answer in answers)
     return {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
+
+
+def _seams(answers: Sequence[ChoiceOutput]) -> dict[str, dict[str, bool]]:
+    """Whether an answer is to the bit what it would have been, where it went on elsewhere."""
+    seams = [answer.seam for answer in answers if answer.seam is not None]
+    return {"resumed": {"exact": all(seams)}} if seams else {}
 
 
 def ending_of(answer: ChoiceOutput | Delta) -> dict[str, Any]:

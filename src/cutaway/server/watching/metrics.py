@@ -7,7 +7,7 @@ serves the other after a replacement. No label holds content.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,9 +15,10 @@ from prometheus_client.registry import Collector
 
 from cutaway.core.output import Timings, Usage
 from cutaway.core.request import SamplingParams
+from cutaway.service.service import State
 
 if TYPE_CHECKING:
-    from cutaway.service.service import EngineStats
+    from cutaway.service.service import EngineStats, FleetStats
 
 _SECONDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -150,6 +151,56 @@ class _EngineNumbers(Collector):
             counter = CounterMetricFamily(f"cutaway:{name}", text, labels=["model_name"])
             counter.add_metric([self._model], amount)
             yield counter
+        if self.stats.fleet is not None:
+            yield from _of_fleet(self._model, self.stats.fleet)
+
+
+def _of_fleet(model: str, fleet: FleetStats) -> Iterator[Metric]:
+    """Each engine's numbers by its name, and what the fleet counts itself."""
+    known = [each for each in fleet.replicas if each.numbers is not None]
+    for kind, numbers_of in ((GaugeMetricFamily, _gauges), (CounterMetricFamily, _counters)):
+        families: dict[str, Metric] = {}
+        for each in known:
+            assert each.numbers is not None, "asked above"
+            for name, text, amount in numbers_of(each.numbers):
+                labels = ["model_name", "replica"]
+                family = families.setdefault(
+                    name, kind(f"cutaway:replica_{name}", f"{text}, by replica", labels=labels)
+                )
+                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+                family.add_metric([model, each.name], amount)
+        yield from families.values()
+    state = GaugeMetricFamily(
+        "cutaway:replica_state",
+        "1 for the state that a replica is in",
+        labels=["model_name", "replica", "state"],
+    )
+    for each in fleet.replicas:
+        for name in get_args(State):
+            state.add_metric([model, each.name, name], float(each.state == name))
+    yield state
+    waiting = GaugeMetricFamily(
+        "cutaway:fleet_requests_waiting", "requests that no replica has", labels=["model_name"]
+    )
+    waiting.add_metric([model], fleet.waiting)
+    yield waiting
+    for name, text, label, counts in (
+        ("resumed_answers", "answers that went on in another replica", "exact", fleet.resumed),
+        ("route_decisions", "requests by why they were sent there", "why", fleet.routes),
+    ):
+        counter = CounterMetricFamily(f"cutaway:{name}", text, labels=["model_name", label])
+        for value, count in sorted(counts.items()):
+            counter.add_metric([model, value], count)
+        yield counter
+    for name, text, count in (
+        ("route_cached_tokens_estimated", "thought to be in a cache", fleet.estimated_tokens),
+        ("route_cached_tokens_found", "that were there", fleet.found_tokens),
+    ):
+        counter = CounterMetricFamily(
+            f"cutaway:{name}", f"tokens of prompts {text}", labels=["model_name"]
+        )
+        counter.add_metric([model], count)
+        yield counter
 
 
 def _gauges(stats: EngineStats) -> Iterator[tuple[str, str, float]]:

@@ -1,0 +1,50 @@
+"""What each engine of a fleet has of one machine: threads, a GPU, a part of the memory.
+
+Free of torch: GPUs are counted by what the system shows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cutaway.kernels.hardware import chosen_threads
+from cutaway.service.bounds import FleetShare
+
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+def share_of(
+    index: int,
+    replicas: int,
+    *,
+    secret: bytes,
+    device: str = "auto",
+    environment: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+) -> FleetShare:
+    """What the engine of that number has, where so many share the machine.
+
+    GPUs go round. Threads are divided: beside others an engine with all of them waits for cores
+    that they hold.
+    """
+    threads = max(1, chosen_threads() // replicas)
+    gpus = [] if device == "cpu" or ":" in device else visible_gpus(environment, root)
+    if not gpus:
+        return FleetShare(num_threads=threads, num_sharing=replicas, page_secret=secret)
+    return FleetShare(
+        num_threads=threads,
+        num_sharing=-(-replicas // len(gpus)),
+        page_secret=secret,
+        variables={_GPUS: gpus[index % len(gpus)]},
+    )
+
+
+def visible_gpus(environment: Mapping[str, str], root: Path) -> list[str]:
+    """The GPUs that CUDA would show a process of this environment, as it names them."""
+    named = environment.get(_GPUS)
+    if named is not None:
+        return [each.strip() for each in named.split(",") if each.strip()]
+    folder = root / "proc/driver/nvidia/gpus"
+    return [str(number) for number, _ in enumerate(folder.iterdir())] if folder.is_dir() else []

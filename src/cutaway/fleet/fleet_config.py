@@ -1,0 +1,45 @@
+"""Settings of a fleet, each with the reason of its default. Free of torch and of asyncio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cutaway.core.errors import ConfigError
+
+Resume = Literal["class", "strict", "any", "off"]
+MOST_REPLICAS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetConfig:
+    """How many engines answer, and how an answer goes on whose engine ends.
+
+    replicas:    engines, each a process with the whole model.
+    least_ready: of them that have to be there before the first request is taken in; later one
+        is enough.
+    resume: class: in an engine that gives the same numbers; where its kernels are not invariant
+        the seam may not be exact, and the answer's last event says so. strict: such a seam ends
+        the answer in an error. any: in engines of other numbers too. off: it ends in an error.
+    Raises: ConfigError naming the setting, its value and what is allowed.
+    """
+
+    replicas: int = 1
+    least_ready: int = 1  # an answer by a part of the fleet is better than none
+    resume: Resume = "class"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise ConfigError(
+                f"replicas is {self.replicas}; it must be from 1 to {MOST_REPLICAS}. Each holds "
+                "the whole model in a process of its own."
+            )
+        if not 1 <= self.least_ready <= self.replicas:
+            raise ConfigError(
+                f"least_ready is {self.least_ready}; it must be from 1 to replicas, "
+                f"{self.replicas}."
+            )
+        if self.resume not in get_args(Resume):
+            raise ConfigError(
+                f"resume is {self.resume!r}; it must be one of {', '.join(get_args(Resume))}."
+            )
