@@ -1,17 +1,22 @@
-"""Tokens a second of training on a GPU at SmolLM2-135M's shape, blocks plain and compiled.
+"""Tokens a second of training at SmolLM2-135M's shape, beside transformers in the same run.
 
-    python bench/train_speed.py [--sequences 32] [--updates 4]
+    python bench/train_speed.py [--sequences 32] [--length 2048] [--updates 6] [--profile]
+        [--rows compiled,transformers,deterministic,plain]
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
-updates after three to warm up.
+updates after three to warm up. transformers' model is compiled as a whole and runs under autocast,
+with torch's fused AdamW and a clip, as its users have it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable
 from time import perf_counter
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.models.parts.reading import read_config
@@ -34,6 +39,11 @@ CONFIG = {
     "tie_word_embeddings": True,
     "max_position_embeddings": 2048,
 }
+_BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
 
 
 def made(*, is_compiled: bool) -> Transformer:
@@ -49,13 +59,16 @@ def made(*, is_compiled: bool) -> Transformer:
     return model
 
 
-def measure(length: int, num_sequences: int, *, is_compiled: bool, updates: int) -> str:
-    """One line of the table."""
+def drawn(length: int, num_sequences: int) -> torch.Tensor:
+    """Random ids. Shapes: [B, T]."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 49152, (num_sequences, length), generator=generator)
+
+
+def ours(ids: torch.Tensor, *, is_compiled: bool) -> Callable[[int], None]:
+    """An update of our trainer."""
     model = made(is_compiled=is_compiled)
     optimizers = Optimizers(model, OptimizerSettings(rate=1e-4))
-    ids = torch.randint(
-        0, 49152, (num_sequences, length), generator=torch.Generator().manual_seed(0)
-    )
     batch = MicroBatch(tuple(ScoredSequence.whole(row) for row in ids.tolist()))
 
     def update(index: int) -> None:
@@ -67,6 +80,37 @@ def measure(length: int, num_sequences: int, *, is_compiled: bool, updates: int)
             factor=1.0,
         )
 
+    return update
+
+
+def theirs(ids: torch.Tensor) -> Callable[[int], None]:
+    """An update of transformers' model under torch.compile."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        **{name: value for name, value in CONFIG.items() if name != "architectures"}
+    )
+    config._attn_implementation = "sdpa"
+    model = LlamaForCausalLM(config).to("cuda")
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batch = ids.cuda()
+
+    def update(index: int) -> None:
+        del index
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(input_ids=batch, labels=batch, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        float(loss.detach())
+
+    return update
+
+
+def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], updates: int) -> None:
+    """Print one line of the table."""
     for index in range(3):
         update(index)
     torch.cuda.synchronize()
@@ -76,26 +120,52 @@ def measure(length: int, num_sequences: int, *, is_compiled: bool, updates: int)
         update(3 + index)
     torch.cuda.synchronize()
     seconds = (perf_counter() - began) / updates
-    form = "compiled" if is_compiled else "plain"
     memory = torch.cuda.max_memory_allocated() / 2**30
-    rate = num_sequences * length / seconds
-    return f"| {length:,} | {form} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f} |"
+    rate = shape[0] * shape[1] / seconds
+    told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f}"
+    print(f"| {shape[0]} x {shape[1]:,} | {told} |", flush=True)
+
+
+def profile(update: Callable[[int], None]) -> None:
+    """Print where the device's time of an update goes."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiling
+
+    with profiling(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        update(0)
+        torch.cuda.synchronize()
+    table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=28)
+    for line in table.splitlines():
+        print(line[:70], line[-75:])
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--sequences", type=int, default=32)
-    options.add_argument("--updates", type=int, default=4)
+    options.add_argument("--length", type=int, default=2048)
+    options.add_argument("--updates", type=int, default=6)
+    options.add_argument("--rows", default="compiled,transformers")
+    options.add_argument("--attention", default="", help=f"one of {', '.join(_BACKENDS)}")
+    options.add_argument("--profile", action="store_true")
     args = options.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.sequences} sequences")
-    print("| tokens of a sequence | blocks | tokens/s | ms | GiB |\n|---|---|---|---|---|")
-    for is_compiled in (False, True):
-        for length in (1024, 2048):
-            print(
-                measure(length, args.sequences, is_compiled=is_compiled, updates=args.updates),
-                flush=True,
-            )
-            torch.cuda.empty_cache()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    ids = drawn(args.length, args.sequences)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print("| sequences | form | tokens/s | ms | GiB |\n|---|---|---|---|---|")
+    for row in args.rows.split(","):
+        torch.use_deterministic_algorithms(row == "deterministic")
+        try:
+            update = theirs(ids) if row == "transformers" else ours(ids, is_compiled=row != "plain")
+            chosen = [_BACKENDS[args.attention]] if args.attention else list(_BACKENDS.values())
+            with sdpa_kernel(chosen):
+                measure(row, update, (args.sequences, args.length), args.updates)
+                if args.profile and row != "transformers":
+                    profile(update)
+        except torch.OutOfMemoryError as error:
+            print(f"| {row}: {str(error)[:80]} |")
+        update = None
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 // Raised when the meaning of a field changes; the loader compares it, and the structs by cw_layout.
-#define CW_VERSION 7
+#define CW_VERSION 8
 #define CW_MAX_SEGMENTS 4
 #define CW_MAX_GROUPS 4
 #define CW_API __attribute__((visibility("default")))
@@ -34,7 +34,8 @@ typedef enum {
   CW_BAD_LOGIT_ROW = 9,       // not a token of the step
   CW_NO_MEMORY = 10,
   CW_UNKNOWN_ISA = 11,  // not compiled in, or this CPU lacks it
-  CW_TOO_LARGE = 12     // a scale of a block is beyond float16
+  CW_TOO_LARGE = 12,    // a scale of a block is beyond float16
+  CW_BAD_ADAPTER = 13   // not one of the adapters that a linear has pairs of, nor -1
 } cw_status;
 
 // How the numbers of a weight are kept. Integers are packed in panels of 16 rows and groups of 32
@@ -112,6 +113,20 @@ typedef struct {
   int64_t kind;  // cw_kind
 } cw_stack;
 
+// What an adapter adds to the outputs of one weight: up * (down * x). rank 0 adds nothing.
+typedef struct {
+  const uint8_t* down;  // [rank, K rounded up to 16], rows of numbers of up's kind
+  cw_weight up;         // [N, rank], floats, with the adapter's scale in them
+  int64_t rank;
+} cw_pair;
+
+// The pairs of a linear, for each adapter and each of its weights.
+typedef struct {
+  const cw_pair* pairs;  // [num_adapters, weights], or null
+  int64_t num_adapters;
+  int64_t most_rank;
+} cw_pairs;
+
 // Where tokens lie in one cache group.
 typedef struct {
   const int64_t* page_table;  // [B, pages_per_sequence]
@@ -129,6 +144,7 @@ typedef struct {
   const int64_t* query_starts;     // [B + 1]
   const int64_t* context_lengths;  // [B]
   const int64_t* logit_rows;       // [R]
+  const int64_t* adapters;         // [T] each token's adapter, or -1; null where no token has one
   cw_group groups[CW_MAX_GROUPS];
 } cw_step;
 
@@ -179,8 +195,8 @@ typedef struct {
   const float* residual;  // [rows, D] or null
 } cw_norm;
 
-// out = residual + (norm(x) * weights' + bias); bias and residual may be null. The
-// outputs of all segments stand side by side. out may be residual.
+// out = residual + (norm(x) * weights' + pairs of each row's adapter + bias); bias and residual may
+// be null. The outputs of all segments stand side by side. out may be residual.
 typedef struct {
   CW_ROWS_FIELDS
   const float* x;  // [rows, K]
@@ -190,6 +206,7 @@ typedef struct {
   const float* biases[CW_MAX_SEGMENTS];  // [N of the segment] or null
   const float* residual;                 // [rows, sum of N] or null
   float* out;                            // [rows, sum of N]
+  cw_pairs pairs;                        // of rows that are tokens alone
 } cw_linear;
 
 // What a gate goes through before it multiplies.
@@ -215,6 +232,7 @@ typedef struct {
   const float* up_bias;    // [F] or null
   float* out;              // [rows, F]
   int64_t activation;      // cw_activation
+  cw_pairs pairs;          // of gate and up
 } cw_gated;
 
 // out = residual + multiplier * activation(gate) * up; up and residual may be null.

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <deque>
 #include <functional>
 #include <random>
 #include <sstream>
@@ -97,6 +98,36 @@ void compare(const std::string& name, const Run& run) {
     }
 }
 
+// Two half floats from 0.06 to 0.12 of either sign.
+float two_halves(int64_t kind) {
+  uint32_t first = kind == CW_F16 ? 0x2c00 : 0x3d80, rest = kind == CW_F16 ? 0x83ff : 0x807f;
+  uint32_t bits = first * 0x10001u | (static_cast<uint32_t>(generator()) & rest * 0x10001u);
+  float both;
+  memcpy(&both, &bits, sizeof both);
+  return both;
+}
+
+// Two adapters with pairs of several ranks and types; some rows have none.
+struct Adapters {
+  std::vector<int64_t> of_rows;
+  std::vector<std::vector<float>> memory;
+  std::deque<Weight> ups;
+  cw_pair table[4];
+
+  Adapters(int64_t count, int64_t rows, int64_t columns) {
+    for (int64_t t = 0; t < count; t++) of_rows.push_back(pick(-1, 1));
+    for (cw_pair& pair : table) {
+      int64_t rank = pick(1, 9), kind = pick(CW_F32, CW_BF16);
+      memory.push_back(numbers(rank * (columns + 15)));  // fewer bytes are read of half floats
+      if (kind != CW_F32)
+        for (float& two : memory.back()) two = two_halves(kind);
+      ups.emplace_back(kind, rows, rank);
+      pair = {reinterpret_cast<const uint8_t*>(memory.back().data()), ups.back().weight, rank};
+    }
+  }
+  cw_pairs pairs(int64_t weights) { return {table, 4 / weights, 9}; }
+};
+
 void compare_products(int64_t kind) {
   int64_t columns = kind >= CW_Q8 ? 32 * pick(1, 30) : pick(1, 400), rows = pick(1, 70);
   int64_t count = pick(1, 30);
@@ -108,13 +139,16 @@ void compare_products(int64_t kind) {
   int64_t activation = pick(CW_SILU, CW_RELU);
   cw_norming before{norm.data(), pick(0, 1) ? shift.data() : nullptr, 1e-5,
                     pick(CW_RMS_NORM, CW_LAYER_NORM)};
+  Adapters adapters(count, rows, columns);
+  step.adapters = adapters.of_rows.data();
   compare("linear " + std::to_string(kind), [&] {
     std::vector<float> out(static_cast<size_t>(count * rows)), product = out;
     cw_linear linear{CW_TOKENS, count,         x.data(),      before,
-                     1,         {gate.weight}, {bias.data()}, residual.data(), out.data()};
+                     1,         {gate.weight}, {bias.data()}, residual.data(), out.data(),
+                     adapters.pairs(1)};
     cw_gated gated{CW_TOKENS,   count,     x.data(),    {},
                    gate.weight, up.weight, bias.data(), nullptr, product.data(),
-                   activation};
+                   activation,  adapters.pairs(2)};
     require(!cw_run(CW_LINEAR, &linear, sizeof linear, &step), "linear");
     require(!cw_run(CW_GATED, &gated, sizeof gated, &step), "gated");
     return bytes_of(out) + bytes_of(product);

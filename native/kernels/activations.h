@@ -1,6 +1,7 @@
 // Input rows of a linear: normalized if asked, and rounded to int8 in groups of 32.
 #pragma once
 
+#include "low_rank.h"
 #include "norm.h"
 #include "panel.h"
 #include "share.h"
@@ -139,6 +140,7 @@ struct Activations {
   const QuantizedGroup* groups;  // tiled, for integer weights
   const SplitGroup* splits;      // tiled, for bytes where kSplitsInputs; else null
   int64_t width;
+  const float* narrowed = nullptr;  // [rows, LowRank::width()]
 };
 
 // What a linear does before it multiplies.
@@ -150,6 +152,7 @@ struct Preparation {
   bool needs_floats;
   bool needs_integers;
   bool needs_bytes;  // some of the integers are full bytes
+  LowRank low = {};
 };
 
 // Up to so many numbers every thread prepares all rows for itself: that takes less than a phase.
@@ -158,8 +161,8 @@ inline bool prepares_alone(const Preparation& p) {
   return p.num_rows * p.width <= (p.num_rows == 1 ? 16384 : 4096);
 }
 
-// Row from of the input becomes row to. floats: room for a row that is normalized.
-inline void prepare_row(const Preparation& p, int64_t from, int64_t to, float* floats,
+// Row from of the input becomes row to; returns it normalized, in floats, which has room for it.
+inline const float* prepare_row(const Preparation& p, int64_t from, int64_t to, float* floats,
                         QuantizedGroup* all, SplitGroup* splits) {
   const float* x = p.x + from * p.width;
   if (p.norm.kind) {
@@ -171,6 +174,7 @@ inline void prepare_row(const Preparation& p, int64_t from, int64_t to, float* f
     quantize_row(x, num_groups, all + at, kTileRows);
     if (splits) split_row(all + at, num_groups, splits + at, kTileRows);
   }
+  return x;
 }
 
 // The prepared rows, and how they are made. Memory is that of one thread or of all, by the size of
@@ -187,6 +191,7 @@ class Prepared {
     groups_ = arena.take<QuantizedGroup>(tiled_rows * groups_per_row);
     bool is_split = kSplitsInputs && p.needs_bytes;
     splits_ = is_split ? arena.take<SplitGroup>(tiled_rows * groups_per_row) : nullptr;
+    narrowed_ = arena.take<float>(p.num_rows * p.low.width());
   }
 
   // What all threads do together before the phase that multiplies, if anything.
@@ -199,13 +204,16 @@ class Prepared {
   Activations rows() {
     if (is_alone_ && !is_done_) prepare({0, p_.num_rows});
     is_done_ = true;
-    return {keeps_floats_ ? floats_ : p_.x, groups_, splits_, p_.width};
+    return {keeps_floats_ ? floats_ : p_.x, groups_, splits_, p_.width, narrowed_};
   }
 
  private:
   void prepare(Range rows) {
-    for (int64_t r = rows.begin; r < rows.end; r++)
-      prepare_row(p_, r, r, keeps_floats_ ? floats_ + r * p_.width : one_row_, groups_, splits_);
+    for (int64_t r = rows.begin; r < rows.end; r++) {
+      float* floats = keeps_floats_ ? floats_ + r * p_.width : one_row_;
+      const float* x = prepare_row(p_, r, r, floats, groups_, splits_);
+      if (p_.low.pairs) narrow_row(p_.low, r, x, p_.width, narrowed_ + r * p_.low.width());
+    }
   }
 
   const Preparation& p_;
@@ -216,6 +224,7 @@ class Prepared {
   float* one_row_;
   QuantizedGroup* groups_;
   SplitGroup* splits_;
+  float* narrowed_;
 };
 
 }  // namespace

@@ -5,13 +5,6 @@
 
 namespace {
 
-template <int kKind>
-inline F32 load_column(const uint8_t* column) {
-  if (kKind == CW_F16) return load_f16(reinterpret_cast<const uint16_t*>(column));
-  if (kKind == CW_BF16) return load_bf16(reinterpret_cast<const uint16_t*>(column));
-  return load(reinterpret_cast<const float*>(column));
-}
-
 template <int kKind, int kRows>
 void multiply_floats_direct(const uint8_t* panel, int64_t num_columns, const float* x,
                             float* result) {

@@ -1,4 +1,4 @@
-// Linear maps with what stands before and after them: norm, bias, residual, gated product.
+// Linear maps with what stands before and after them: norm, adapters, bias, residual, gate.
 #pragma once
 
 #include "gate.h"
@@ -132,7 +132,7 @@ inline void finish(const Finish& f, int64_t num_columns) {
 
 inline Preparation preparation_of(const cw_linear& a, const cw_step& step) {
   Preparation p{a.x,   a.norm, rows_of(a.rows, step), a.segments[0].num_columns,
-                false, false,  false};
+                false, false,  false,           LowRank(a.pairs, a.num_segments, step)};
   for (int64_t s = 0; s < a.num_segments; s++) {
     p.needs_integers |= is_integer(a.segments[s].kind);
     p.needs_floats |= !is_integer(a.segments[s].kind);
@@ -178,6 +178,8 @@ bool run_linear(const void* arguments, const cw_step& step, cutaway::Worker& wor
       Destination to{a.out + unit.row * width + starts[unit.segment] + first, width};
       multiply(weight, unit.panel, unit.num_panels, x, unit.row, unit.num_rows, memory.result,
                memory.product, to);
+      widen(p.low, x.narrowed, unit.segment, unit.panel, unit.num_panels, unit.row, unit.num_rows,
+            memory.result, result_stride(weight.kind));
       int64_t count = least(unit.num_panels * kPanelRows, weight.num_rows - first);
       const float* bias = a.biases[unit.segment];
       int64_t at = unit.row * width + starts[unit.segment] + first;
@@ -193,7 +195,8 @@ inline Preparation preparation_of(const cw_gated& a, const cw_step& step) {
   bool integers = is_integer(a.gate.kind) || is_integer(a.up.kind);
   bool floats = !is_integer(a.gate.kind) || !is_integer(a.up.kind);
   bool bytes = has_bytes(a.gate.kind) || has_bytes(a.up.kind);
-  return {a.x, a.norm, rows_of(a.rows, step), a.gate.num_columns, floats, integers, bytes};
+  return {a.x,      a.norm, rows_of(a.rows, step), a.gate.num_columns, floats,
+          integers, bytes,  LowRank(a.pairs, 2, step)};
 }
 
 bool run_gated(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
@@ -219,6 +222,9 @@ bool run_gated(const void* arguments, const cw_step& step, cutaway::Worker& work
       int64_t stride = result_stride(a.gate.kind);
       float* gate = memory.result;
       float* up = memory.second;
+      widen(p.low, x.narrowed, 0, unit.panel, unit.num_panels, unit.row, unit.num_rows, gate,
+            stride);
+      widen(p.low, x.narrowed, 1, unit.panel, unit.num_panels, unit.row, unit.num_rows, up, stride);
       if (a.gate_bias)
         finish({gate, stride, a.gate_bias + first, nullptr, gate, stride, unit.num_rows}, count);
       if (a.up_bias)

@@ -10,6 +10,7 @@ constexpr int64_t kMost = INT64_C(1) << 31;  // no size is larger: products fit 
 constexpr int64_t kMostHeadSize = 512;
 constexpr int64_t kMostRank = 4096;
 constexpr int64_t kMostExperts = 65536;
+constexpr int64_t kMostAdapters = 65536;
 constexpr int64_t kMostFraction = INT64_C(1) << 32;
 
 bool is_size(int64_t size) { return size > 0 && size <= kMost; }
@@ -100,22 +101,43 @@ bool check(const cw_norm& a, Limits&) {
          a.norm.kind != CW_NO_NORM && (!a.residual || a.residual != a.out);
 }
 
-bool check(const cw_linear& a, Limits&) {
+// weights: of the linear, whose outputs a pair adds to.
+bool check_pairs(const cw_pairs& p, int64_t rows, const cw_weight* const* weights, int64_t count,
+                 Limits& limits) {
+  if (!p.pairs) return true;
+  if (rows != CW_TOKENS || p.num_adapters < 1 || p.num_adapters > kMostAdapters) return false;
+  if (p.most_rank < 1 || p.most_rank > kMostRank) return false;
+  for (int64_t i = 0; i < p.num_adapters * count; i++) {
+    const cw_pair& pair = p.pairs[i];
+    if (!pair.rank) continue;
+    if (pair.rank < 0 || pair.rank > p.most_rank || !pair.down || !is_sound(pair.up)) return false;
+    if (is_integer(pair.up.kind) || pair.up.num_columns != pair.rank) return false;
+    if (pair.up.num_rows != weights[i % count]->num_rows) return false;
+  }
+  at_most(limits.num_adapters, p.num_adapters);
+  return true;
+}
+
+bool check(const cw_linear& a, Limits& limits) {
   if (!a.x || !a.out || a.x == a.out || !check_norming(a.norm)) return false;
   if (a.num_segments < 1 || a.num_segments > CW_MAX_SEGMENTS) return false;
   for (int64_t s = 0; s < a.num_segments; s++)
     if (!is_sound(a.segments[s]) || a.segments[s].num_columns != a.segments[0].num_columns)
       return false;
-  return true;
+  const cw_weight* weights[CW_MAX_SEGMENTS];
+  for (int64_t s = 0; s < a.num_segments; s++) weights[s] = &a.segments[s];
+  return check_pairs(a.pairs, a.rows, weights, a.num_segments, limits);
 }
 
 bool is_activation(int64_t activation) { return activation >= CW_SILU && activation <= CW_RELU; }
 
-bool check(const cw_gated& a, Limits&) {
+bool check(const cw_gated& a, Limits& limits) {
+  const cw_weight* weights[] = {&a.gate, &a.up};
   return is_activation(a.activation) && a.x && a.out && a.x != a.out && check_norming(a.norm) &&
          is_sound(a.gate) && is_sound(a.up) &&
          a.gate.num_rows == a.up.num_rows && a.gate.num_columns == a.up.num_columns &&
-         is_integer(a.gate.kind) == is_integer(a.up.kind);
+         is_integer(a.gate.kind) == is_integer(a.up.kind) &&
+         check_pairs(a.pairs, a.rows, weights, 2, limits);
 }
 
 bool check(const cw_gate& a, Limits&) {
@@ -270,7 +292,7 @@ bool are_within(const int64_t* entries, int64_t count, int64_t limit) {
 
 }  // namespace
 
-Limits::Limits() : most_rows{kMost, kMost}, vocab_size(kMost), num_positions(kMost) {
+Limits::Limits() : most_rows{kMost, kMost}, vocab_size(kMost), num_positions(kMost), num_adapters(kMost) {
   needs_tokens = needs_positions = needs_logit_rows = false;
   for (Group& group : groups) group = {false, false, kMost, 0};
 }
@@ -374,6 +396,8 @@ cw_status check_step(const cw_step& step, const Limits& limits) {
     return CW_BAD_POSITION;
   if (limits.needs_logit_rows && !are_within(step.logit_rows, step.num_logit_rows, step.num_tokens))
     return CW_BAD_LOGIT_ROW;
+  for (int64_t t = 0; step.adapters && t < step.num_tokens; t++)
+    if (step.adapters[t] < -1 || step.adapters[t] >= limits.num_adapters) return CW_BAD_ADAPTER;
   for (int g = 0; g < CW_MAX_GROUPS; g++) {
     const Limits::Group& group = limits.groups[g];
     int64_t num_slots = group.num_pages * group.page_size;

@@ -10,6 +10,7 @@ struct Limits {
   int64_t most_rows[2];  // by cw_rows
   int64_t vocab_size;
   int64_t num_positions;
+  int64_t num_adapters;
   bool needs_tokens;  // token ids
   bool needs_positions;
   bool needs_logit_rows;

@@ -50,3 +50,13 @@ def test_compiled_blocks_give_the_same_gradients_for_any_lengths() -> None:
 def test_products_in_bfloat16_keep_float32_gradients() -> None:
     for half, plain in zip(gradients(dtype=torch.bfloat16), gradients(), strict=True):
         assert 1e-5 < float((half - plain).norm() / plain.norm()) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_blocks_in_bfloat16_are_near_the_plain_ones() -> None:
+    """With one product for all segments of a linear map."""
+    torch.compiler.reset()
+    compiled = gradients(compiled=True, dtype=torch.bfloat16)
+    for ours, plain in zip(compiled, gradients(dtype=torch.bfloat16), strict=True):
+        assert float((ours - plain).norm() / plain.norm()) < 0.02

@@ -72,7 +72,7 @@ class Block(nn.Module):
         hidden = hidden + update
         if self.layer_input is not None:
             assert layer_input is not None, "a block with a layer input is given one"
-            update = self.layer_input(hidden, layer_input)
+            update = self.layer_input(hidden, layer_input, step.adapters)
             hidden = hidden + step.tap("blocks.input.update", update, layer)
         if self.gain is not None:
             hidden = hidden * self.gain

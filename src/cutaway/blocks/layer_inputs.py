@@ -54,6 +54,7 @@ class LayerInput(nn.Module):
         self.projection = Linear(inner, (width,))
         self.gate, self.norm = gate, norm
 
-    def forward(self, hidden: Tensor, per_layer_input: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, per_layer_input: Tensor, adapters: Tensor | None) -> Tensor:
         """What the layer adds to the stream."""
-        return self.norm(self.projection(self.gate(self.gate_rows(hidden), per_layer_input)))
+        gated = self.gate(self.gate_rows(hidden, adapters), per_layer_input)
+        return self.norm(self.projection(gated, adapters))

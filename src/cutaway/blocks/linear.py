@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from cutaway.kernels.linear import project
+from cutaway.kernels.linear import LowRankPair, LowRankPairs, Matrix, linear, project
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
+
+__all__ = ["Linear", "LowRankPair", "LowRankPairs"]
 
 
 class Linear(nn.Module):
@@ -25,13 +28,21 @@ class Linear(nn.Module):
         super().__init__()
         self.in_features, self.rows = in_features, tuple(rows)
         self.segments = nn.ModuleList(DenseWeight(count, in_features) for count in rows)
+        self.pairs: LowRankPairs | None = None  # of adapters that serve beside the weights
+        self.joins_products = False  # in training: one product for all dense segments
         self.biases = nn.ParameterList(torch.zeros(count) for count in rows) if has_bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The results of all segments side by side. Shapes: x [..., K] -> [..., sum of N]."""
-        segments = [cast(Weight, segment) for segment in self.segments]
+    def forward(self, x: Tensor, adapters: Tensor | None = None) -> Tensor:
+        """The results of all segments side by side.
+
+        adapters: which adapter each row has, as Step has them.
+        Shapes: x [..., K], adapters [T] -> [..., sum of N].
+        """
+        segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
+        if self.joins_products and (joined := _Joined.of(segments)) is not None:
+            segments = [joined]
         biases = None if self.biases is None else list(self.biases)
-        return project(x, segments, biases)
+        return project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
 
     def dense(self) -> Tensor:
         """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K]."""
@@ -44,3 +55,30 @@ class Linear(nn.Module):
             return
         stacked = DenseWeight.of(torch.cat([segment.weight.detach() for segment in dense]))
         self.segments = nn.ModuleList([stacked])
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Dense segments as one matrix for one product; gradients reach each of them."""
+
+    weight: Tensor
+    x_dtype: torch.dtype
+
+    @staticmethod
+    def of(segments: Sequence[Matrix]) -> _Joined | None:
+        """None where there is one segment alone, or one is not dense."""
+        dense = [each for each in segments if isinstance(each, DenseWeight)]
+        if len(dense) < 2 or len(dense) < len(segments):
+            return None
+        dtype = dense[0].product_dtype or dense[0].weight.dtype
+        return _Joined(torch.cat([each.weight.to(dtype) for each in dense]), dtype)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.weight)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        return linear(x.to(self.x_dtype), self.weight)
+
+    def rows(self, token_ids: Tensor) -> Tensor:
+        return self.weight[token_ids]

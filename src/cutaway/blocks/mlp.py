@@ -27,12 +27,14 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = step.tap("blocks.mlp.product", self.gate(*self.sides(hidden)), layer)
-        return self.down(product)
+        product = step.tap(
+            "blocks.mlp.product", self.gate(*self.sides(hidden, step.adapters)), layer
+        )
+        return self.down(product, step.adapters)
 
-    def sides(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def sides(self, hidden: Tensor, adapters: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the activation gets, and what it is multiplied with. Shapes: [T, F] each."""
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
+        gate, up = self.gate_up(hidden, adapters).chunk(2, dim=-1)
         return gate, up
 
     def columns(self, units: Tensor) -> Tensor:
@@ -55,8 +57,10 @@ class PlainMLP(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = step.tap("blocks.mlp.product", self.activation(self.up(hidden)), layer)
-        return self.down(product)
+        product = step.tap(
+            "blocks.mlp.product", self.activation(self.up(hidden, step.adapters)), layer
+        )
+        return self.down(product, step.adapters)
 
     def columns(self, units: Tensor) -> Tensor:
         """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""

@@ -146,5 +146,5 @@ class MixtureOfExperts(nn.Module):
             return update
         shared = self.shared_after_norm(self.shared(self.shared_norm(hidden), step, layer))
         if self.shared_gate is not None:
-            shared = shared * sigmoid(self.shared_gate(hidden))
+            shared = shared * sigmoid(self.shared_gate(hidden, step.adapters))
         return update + shared

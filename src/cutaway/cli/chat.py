@@ -204,7 +204,9 @@ class Talk:
         """One line on the model."""
         model = self._session.llm.engine.model
         dtype = str(model.dtype).removeprefix("torch.")
-        return f"{model.name} ({model.licence}), {dtype} on {model.device}."
+        lora = self._session.llm.lora
+        adapted = f" with adapter {lora}" if lora else ""
+        return f"{model.name}{adapted} ({model.licence}), {dtype} on {model.device}."
 
     def about(self) -> Sequence[str]:
         """What /show says of model and cache."""

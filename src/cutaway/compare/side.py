@@ -88,6 +88,7 @@ class Side:
     is_warm:   whether the prompt was answered before, so that its pages may be found.
     has_cache: without it every token computes all before it again.
     is_streamed: whether words are seen as they come.
+    lora:      the adapter that answers, where the side's engine has it.
     """
 
     engine: Engine
@@ -100,6 +101,7 @@ class Side:
     is_warm: bool = False
     has_cache: bool = True
     is_streamed: bool = True
+    lora: str = ""
 
     @property
     def most_computed(self) -> int:
@@ -221,6 +223,7 @@ class Side:
                 prompt_token_ids=(*self.prompt, *known),
                 params=params if copy == 0 else replace(params, seed=(seed + copy) % 2**62),
                 cache_salt=salt,
+                lora=self.lora,
             )
             for copy in range(self.batch)
         ]

@@ -106,6 +106,7 @@ class Request:
     """One prompt, as token ids, with how to continue it.
 
     cache_salt keeps the pages of different owners apart in the prefix index.
+    lora:       the name of the adapter that answers; empty or "off" for the model alone.
     owner:      who asks; nobody else finds the answer.
     connection: where anybody may ask, the one that the request came by.
     deadline:   seconds from arrival after which the answer ends; None waits for ever.
@@ -118,6 +119,7 @@ class Request:
     owner: str = ""
     deadline: float | None = None
     connection: str = ""
+    lora: str = ""
 
     @property
     def sharer(self) -> str:

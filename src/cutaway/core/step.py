@@ -61,6 +61,7 @@ class Numbers:
     plan: ShapePlan
     pages: Sequence[Sequence[Sequence[int]]]  # [B][pages], each sequence's own number of them
     slots: Sequence[Sequence[int]]
+    adapters: Sequence[int] = ()  # of each token; empty where no token has one
 
     @property
     def query_starts(self) -> list[int]:
@@ -108,6 +109,7 @@ class Step:
     groups: tuple[GroupTables, ...] = ()
     caches: tuple[LayerCache, ...] = ()
     sink: Sink | None = field(default=None, compare=False)
+    adapters: Tensor | None = None  # [T] int64: each token's, -1 without one; None: all without
     trains: bool = False  # attention in torch's fused forms, equal to the plain one to rounding
     # Without caches: keys and values by layer, for later layers that have none of their own.
     left: dict[int, tuple[Tensor, Tensor]] = field(
@@ -156,6 +158,7 @@ class Step:
             put(
                 page for row in pages for page in chain(row, repeat(SCRATCH_PAGE, width - len(row)))
             )
+        put(numbers.adapters)
         whole = torch.frombuffer(words, dtype=torch.int64)
         if device.type == "cuda":
             # From pinned memory the copy is queued; from pageable memory the host would wait.
@@ -163,7 +166,7 @@ class Step:
         parts = [whole[start:end] for start, end in ranges]
         groups = len(numbers.slots)
         tables = [
-            part.view(-1, width) for part, width in zip(parts[6 + groups :], widths, strict=True)
+            part.view(-1, width) for part, width in zip(parts[6 + groups : -1], widths, strict=True)
         ]
         return Step(
             *parts[:6],
@@ -171,6 +174,7 @@ class Step:
             groups=tuple(map(GroupTables, tables, parts[6 : 6 + groups])),
             caches=caches,
             sink=sink,
+            adapters=parts[-1] if numbers.adapters else None,
         )
 
     @staticmethod

@@ -87,12 +87,16 @@ def _lay_out(scheduled: Items[Scheduled]) -> Numbers:
         positions += range(start, stop)
         declared += [sequence.max_length] * item.count
         logit_rows += [first + row for row in _wanted_rows(item)]
+    adapters: list[int] = []
+    if any(item.sequence.adapter >= 0 for item in scheduled):
+        for item in scheduled:
+            adapters += [item.sequence.adapter] * item.count
     pages, slots = _places(scheduled)
     plan = ShapePlan(
         tuple([item.count for item in scheduled]),
         tuple([item.start + item.count for item in scheduled]),
     )
-    return Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots)
+    return Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots, adapters)
 
 
 def _wanted_rows(item: Scheduled) -> range:

@@ -11,6 +11,7 @@ import torch
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.engine import memory
+from cutaway.engine.adapters import Adapters, parse
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.draft_models import drafting_of
 from cutaway.engine.engine import Engine
@@ -73,8 +74,12 @@ def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
     opening = Opening(model) if isinstance(model, Found) else model
     if found.kind == "gguf":
-        return _load_gguf(opening, precision, device)
-    return _load_hf(opening, precision, device, overrides=config.override)
+        loaded = _load_gguf(opening, precision, device)
+    else:
+        loaded = _load_hf(opening, precision, device, overrides=config.override)
+    for name, path in parse(config.lora):
+        loaded.adapters.load(name, path)
+    return loaded
 
 
 def device_of(name: str) -> torch.device:
@@ -249,4 +254,5 @@ def _loaded(
         dtype=precision.activations,
         cache_dtype=precision.cache,
         device=device,
+        adapters=Adapters(transformer, architecture.targets("hf")),
     )

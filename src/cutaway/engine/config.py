@@ -46,6 +46,7 @@ class EngineConfig:
     graphs: bool = True  # capture decode steps on a GPU
     ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
+    lora: tuple[str, ...] = ()  # adapters beside the model, each NAME=FOLDER
     # auto is model where there is a draft model, early where there are draft layers, else off: a
     # guess costs time where it is wrong, so drafting is asked for.
     draft: str = "auto"

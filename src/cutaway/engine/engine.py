@@ -179,6 +179,19 @@ class Engine:
             self.ledger.forget()
             self.fingerprints = fingerprints(self.model.transformer)
 
+    def load_adapter(self, name: str, path: str) -> None:
+        """Let requests name an adapter from now on. Raises: ConfigError, ModelFormatError."""
+        self.model.adapters.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Refuse it to new requests; answers that have it go on. Raises: ConfigError."""
+        self.model.adapters.unload(name)
+        self.free_adapters()
+
+    def free_adapters(self) -> None:
+        """Let go what was unloaded and no answer here has any more."""
+        self.model.adapters.free([sequence.adapter for sequence in self._answers])
+
     @property
     def has_work(self) -> bool:
         """Whether a step would do something, or news wait to be handed out."""
@@ -367,8 +380,10 @@ class Engine:
         if self._ahead is not None:
             # Guesses are verified from what the host knows, so it does not run ahead of them.
             # At a seam the token that was told follows, whatever the device draws.
+            # Captured steps are those of the model alone.
             is_drafted = self.drafting is not None and self.drafting.is_asked
-            self._ahead.is_held = is_drafted or bool(self._rejoining)
+            is_adapted = any(sequence.adapter >= 0 for sequence in self._answers)
+            self._ahead.is_held = is_drafted or is_adapted or bool(self._rejoining)
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch, is_over)
         computed = perf_counter()
@@ -497,6 +512,8 @@ class Engine:
         self._news.append(last)
         del self._answers[answer.sequence]
         self._rejoining.discard(answer.sequence)
+        if self.model.adapters.has_ended:
+            self.free_adapters()
         if self.drafting is not None:
             self.drafting.finish(answer.sequence)
 

@@ -63,11 +63,11 @@ class DecodeGraphs:
                 self._graph(bucket, self._max_pages)
 
     def fits(self, numbers: Numbers) -> bool:
-        """Whether the step is one that a graph can stand for."""
+        """Whether the step is one that a graph can stand for: captured are the base weights."""
         count = len(numbers.plan.query_lengths)
         is_plain = len(numbers.logit_rows) == count
         is_small = numbers.plan.is_decode and count <= self._buckets[-1]
-        return self._can_capture and is_plain and is_small
+        return self._can_capture and is_plain and is_small and not numbers.adapters
 
     @property
     def runs_ahead(self) -> bool:

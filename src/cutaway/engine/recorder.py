@@ -63,6 +63,7 @@ class Recorder:
             max_length=sequence.max_length,
             cache_root=sequence.cache_root,
             arrived=arrived,
+            load_id=sequence.load_id,
         )
         self._open[sequence] = _Open(record, record.number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
 from cutaway.core.step import Numbers, Sink, Step
+from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
@@ -28,13 +30,17 @@ class Runner:
         *,
         device: torch.device,
         graphs: DecodeGraphs | None = None,
-        native: NativeSteps | None = None,
+        record: Callable[[], NativeSteps] | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
+        """record: makes the native steps, once more whenever adapters have come or gone."""
         self.model = model
         self.pool = pool
         self.device = device
         self._graphs = graphs
-        self._native = native
+        self._record, self._adapters = record, adapters
+        self._version = 0 if adapters is None else adapters.version
+        self._native = None if record is None else record()
         self.kernel = "plain"  # what ran the latest step
 
     @property
@@ -91,12 +97,20 @@ class Runner:
         is_over: asked now and then by native steps without a sink.
         Raises: BrokenOffError where it says so. Some layers' keys and values are written then.
         """
+        if self._adapters is not None and self._adapters.version != self._version:
+            self._record_again(self._adapters.version)
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
                 return self._native.run_numbers(numbers, is_over)
             return self._native.run(self._step(numbers), is_over)
         return self._forward_with_torch(numbers, sink)
+
+    def _record_again(self, version: int) -> None:
+        if self._record is not None:
+            self._native = None  # its buffers go before those of the next come
+            self._native = self._record()
+        self._version = version
 
     @torch.inference_mode()
     def _forward_with_torch(self, numbers: Numbers, sink: Sink | None) -> Tensor:
@@ -133,9 +147,10 @@ def runner_of(
     keeps:      whether a sink may read inner values of native steps.
     is_plain:   runs modules whatever there is, so that a sink may change values.
     """
-    native = None
+    record = None
     if is_recorded(model) and not is_plain:
-        native = NativeSteps(
+        record = partial(
+            NativeSteps,
             model.transformer,
             pool.layers,
             num_tokens=max_tokens or config.max_tokens_per_step,
@@ -152,4 +167,11 @@ def runner_of(
             max_sequences=config.max_sequences,
             max_pages=-(-max_length // config.page_size),
         )
-    return Runner(model.transformer, pool, device=model.device, graphs=graphs, native=native)
+    return Runner(
+        model.transformer,
+        pool,
+        device=model.device,
+        graphs=graphs,
+        record=record,
+        adapters=model.adapters,
+    )

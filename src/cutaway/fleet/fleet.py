@@ -72,6 +72,7 @@ class Fleet:
         self._wanted_replicas = config.replicas
         self._golden: dict[str, tuple[DrawProof, ...]] = {}  # by numeric class
         self._card: ModelCard | None = None
+        self._lora: dict[str, str] | None = None  # names and folders, once they were changed
         self._router: FleetRouter | None = None
         self._traffic: Traffic | None = None
         self._turns: Turns[EngineWanted] = Turns()
@@ -185,6 +186,38 @@ class Fleet:
         """What all engines hold together, and each alone."""
         await asyncio.gather(*(m.count() for m in self._members.values() if m.state == "ready"))
         return report.stats_of(self.members, self._router, len(self._turns), self._resumed)
+
+    async def adapt(self, name: str, path: str | None) -> None:
+        """Load an adapter in every engine, or unload it; who joins later takes up the same.
+
+        Raises: as an engine; then none has changed.
+        """
+        async with self._changing:
+            done: list[Member] = []
+            ready = [each for each in self._members.values() if each.has_joined]
+            if not ready:
+                raise EngineClosedError("no engine is ready. Try again in a few seconds.")
+            try:
+                for member in ready:
+                    await member.service.adapt(name, path)
+                    done.append(member)
+            except CutawayError:
+                for member in done if path is not None else ():
+                    await member.service.adapt(name, None)
+                raise
+            adapters = ready[0].service.model.adapters
+            self._card = replace(self.model, adapters=adapters)
+            self._lora = {each.name: each.path for each in adapters}
+
+    async def _adapt(self, member: Member) -> None:
+        """Give an engine that joins the adapters that the others have."""
+        if self._lora is None:
+            return
+        loaded = {each.name: each.path for each in member.service.model.adapters}
+        for name in loaded.keys() - self._lora.keys():
+            await member.service.adapt(name, None)
+        for name in self._lora.keys() - loaded.keys():
+            await member.service.adapt(name, self._lora[name])
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives, by the engine that has its record."""
@@ -306,6 +339,7 @@ class Fleet:
         """Let an engine answer once it has given the numbers that it should."""
         start, terms = member.service.num_starts, member.service.terms
         try:
+            await self._adapt(member)
             draws = await member.golden()
         except CutawayError as error:
             if member.service.num_starts == start and member.service.state == "ready":

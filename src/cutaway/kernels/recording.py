@@ -40,7 +40,7 @@ class Recorded(Tensor):
 
     recording: Recording
     call: Call | None
-    read: Callable[[Step], Tensor] | None
+    read: Callable[[Step], Tensor | None] | None
     meta: Tensor
     root: Recorded
 
@@ -51,7 +51,7 @@ class Recorded(Tensor):
         *,
         call: Call | None,
         root: Recorded | None = None,
-        read: Callable[[Step], Tensor] | None = None,
+        read: Callable[[Step], Tensor | None] | None = None,
     ) -> Recorded:
         """A value of the shape and dtype of meta."""
         made = cast(
@@ -153,6 +153,7 @@ class Recording:
             query_starts=made.brought((SEQUENCES + 1,), lambda step: step.query_starts),
             context_lengths=made.brought((SEQUENCES,), lambda step: step.context_lengths),
             logit_rows=made.brought((ROWS,), lambda step: step.logit_rows),
+            adapters=made.brought((TOKENS,), lambda step: step.adapters),
             plan=ShapePlan((TOKENS,), (TOKENS,)),
             groups=tuple(map(tables, range(groups))),
             caches=caches,
@@ -160,8 +161,8 @@ class Recording:
         )
         return made
 
-    def brought(self, shape: tuple[int, ...], read: Callable[[Step], Tensor]) -> Recorded:
-        """What a step brings: int64 of a shape."""
+    def brought(self, shape: tuple[int, ...], read: Callable[[Step], Tensor | None]) -> Recorded:
+        """What a step brings, if anything: int64 of a shape."""
         meta = torch.empty(shape, dtype=torch.int64, device="meta")
         return Recorded.of(self, meta, call=None, read=read)
 

@@ -13,6 +13,7 @@ from cutaway.cache.pool import Pool
 from cutaway.cache.table import pages_for, unseen_pages
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
+from cutaway.core.limits import shown
 from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -53,6 +54,7 @@ class Replay:
     ) -> None:
         self.plan = plan
         self._device, self._page_size, self._sink_of = model.device, config.page_size, sink_of
+        self._adapter = _adapter_of(plan, model)
         self._groups = group_layers(model.transformer.cache_specs)
         keeps, is_spared = sink_of is not None, is_recorded(model) and not intervenes
         used: SpareRunner | None = None
@@ -130,6 +132,7 @@ class Replay:
             plan=ShapePlan(tuple(part.count for part in parts), tuple(part.end for part in parts)),
             pages=[pages for pages, _ in places],
             slots=[slots for _, slots in places],
+            adapters=[self._adapter] * starts[-1] if self._adapter >= 0 else [],
         )
 
     def _places(self, run: Run, group: CacheGroup) -> tuple[list[list[int]], list[int]]:
@@ -150,6 +153,23 @@ class Replay:
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _adapter_of(plan: ReplayPlan, model: LoadedModel) -> int:
+    """The place of the answer's adapter, -1 without one. Raises: ReplayError when it is gone.
+
+    Whoever left pages to an answer had the same: it is part of their keys.
+    """
+    load_id, name = plan.answer.load_id, plan.answer.request.lora
+    if not load_id:
+        return -1
+    adapter = model.adapters.holds(load_id)
+    if adapter is None:
+        raise ReplayError(
+            f"this answer has the adapter {shown(name)}, which was unloaded since; it cannot be "
+            "run again. Ask anew."
+        )
+    return adapter.place
 
 
 def _token_ids(run: Run) -> list[int]:

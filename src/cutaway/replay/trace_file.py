@@ -186,6 +186,7 @@ def _manifest(subject: Subject, *, redact: bool) -> dict[str, object]:
         "machine": {"system": platform.system(), "processor": platform.machine()},
         "sampling": params,
         "answer": {
+            "lora": answer.request.lora or None,
             "num_prompt_tokens": answer.num_prompt_tokens,
             "num_tokens": len(answer.tokens),
             "num_cached": answer.admissions[0].num_hit,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from cutaway import __version__
 from cutaway.core.errors import CutawayError
-from cutaway.server import models, page, tokenizer_routes
+from cutaway.server import lora_routes, models, page, tokenizer_routes
 from cutaway.server.anthropic import messages as anthropic
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door
@@ -35,6 +35,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     openai_state.router,
     anthropic.router,
     models.router,
+    lora_routes.router,
     tokenizer_routes.router,
     views.router,
     lever_routes.router,

@@ -273,6 +273,7 @@ def request_of(
     call: HttpCall,
     prefix: str,
     timeout: float | None,
+    lora: str,
 ) -> Request:
     """The engine's request, if it can ever be computed. Raises: RequestError."""
     request = Request(
@@ -283,6 +284,7 @@ def request_of(
         owner=call.owner.name,
         connection=call.connection,
         deadline=context.deadline(timeout),
+        lora=lora,
     )
     check_request(request, context.service.model.vocab_size, context.service.model.max_length)
     return request

@@ -1,4 +1,4 @@
-"""The list of models: the one that is served, in OpenAI's shape or in Anthropic's."""
+"""The list of models: what is served and its adapters, in OpenAI's shape or in Anthropic's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.server.error_replies import is_anthropic
+from cutaway.server.lora_routes import models_of
 from cutaway.server.route_context import Context
 from cutaway.server.routes import described, json_answer
 
@@ -21,14 +22,20 @@ def router(context: Context) -> APIRouter:
     @routes.get("/v1/models", **described())
     async def models(http: HttpRequest) -> Response:
         if not is_anthropic(http.scope):
-            return json_answer({"object": "list", "data": [_openai(context)]})
-        ends = {"first_id": context.name, "last_id": context.name}
-        return json_answer({"data": [_anthropic(context)], "has_more": False, **ends})
+            loaded = models_of(context)
+            return json_answer({**loaded, "data": [_openai(context), *loaded["data"]]})
+        names = [context.name, *(each.name for each in context.adapters)]
+        ends = {"first_id": names[0], "last_id": names[-1]}
+        data = [_anthropic(context, name) for name in names]
+        return json_answer({"data": data, "has_more": False, **ends})
 
     @routes.get("/v1/models/{model:path}", **described())
     async def model(http: HttpRequest, model: str) -> Response:
         context.check_model(model)
-        return json_answer(_anthropic(context) if is_anthropic(http.scope) else _openai(context))
+        if is_anthropic(http.scope):
+            return json_answer(_anthropic(context, model))
+        own = (each for each in models_of(context)["data"] if each["id"] == model)
+        return json_answer(_openai(context) if model == context.name else next(own))
 
     return routes
 
@@ -45,12 +52,12 @@ def _openai(context: Context) -> dict[str, Any]:
     }
 
 
-def _anthropic(context: Context) -> dict[str, Any]:
+def _anthropic(context: Context, name: str) -> dict[str, Any]:
     most = _max_length(context)
     return {
         "type": "model",
-        "id": context.name,
-        "display_name": context.name,
+        "id": name,
+        "display_name": name,
         "created_at": datetime.fromtimestamp(context.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         **({} if most is None else {"max_input_tokens": most, "max_tokens": most}),
     }

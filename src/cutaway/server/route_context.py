@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cutaway.core.errors import RequestError
-from cutaway.core.request import SamplingParams
+from cutaway.core.limits import shown
+from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.loading.template_of import compiled_template, template_source_of
 from cutaway.engine.loading.tokenizer_of import tokenizer_of
 from cutaway.server.error_replies import HttpError, ModelUnknownError, fault_of
@@ -17,7 +18,7 @@ from cutaway.server.server_config import ServerConfig
 from cutaway.server.watching.metrics import Metrics
 from cutaway.server.worker import Worker
 from cutaway.service.bounds import ProcessConfig
-from cutaway.service.service import Service
+from cutaway.service.service import AdapterCard, Service
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find.find import Found
@@ -102,10 +103,39 @@ class Context:
             )
         return most if timeout is None else timeout
 
+    @property
+    def adapters(self) -> tuple[AdapterCard, ...]:
+        """Those that requests can name; none are known while the model is being loaded."""
+        return self.service.model.adapters if self.service.state == "ready" else ()
+
     def check_model(self, name: str) -> None:
-        """Raise ModelUnknownError for any name but the served one."""
-        if name != self.name:
-            raise ModelUnknownError(name, served=self.name)
+        """Raise ModelUnknownError for any name but the served one and its adapters'."""
+        names = (self.name, *(each.name for each in self.adapters))
+        if name not in names:
+            raise ModelUnknownError(name, served=", ".join(names))
+
+    def lora_of(self, model: str, lora: str | None) -> str:
+        """The adapter that a request wants, by its model's name or a field of its own.
+
+        Raises: ModelUnknownError, RequestError naming the field.
+        """
+        self.check_model(model)
+        if model != self.name:
+            if lora not in (None, "", model):
+                raise RequestError(
+                    f"lora is {shown(lora)} and model names the adapter {shown(model)}; leave out "
+                    "one of the two.",
+                    param="lora",
+                )
+            return model
+        if lora and lora != "off" and lora not in {each.name for each in self.adapters}:
+            known = ", ".join(each.name for each in self.adapters) or "none"
+            raise RequestError(f"lora is {shown(lora)}; loaded are: {known}.", param="lora")
+        return lora or ""
+
+    def name_of(self, request: Request) -> str:
+        """What answers to a request call their model: the adapter, where it has one."""
+        return self.name if request.lora in ("", "off") else request.lora
 
     def refusal(self, path: str, owner: str) -> HttpError | None:
         """Why a request of an owner is not taken in now, before its body is read.

@@ -92,6 +92,7 @@ class Teller:
             "answer": answer.number,
             "came": round(answer.arrived, 6),
             "model": model.name,
+            "lora": answer.request.lora or None,
             "dtype": _name(model.dtype),
             "cache_dtype": _name(model.cache_dtype),
             "device": str(model.device),

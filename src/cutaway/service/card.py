@@ -9,7 +9,7 @@ from cutaway.compare.lever_cards import levers_of
 from cutaway.core.looks import ViewCard
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.fingerprints import fingerprints
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard
+from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, ModelCard
 from cutaway.views import VIEWS
 
 
@@ -31,6 +31,7 @@ def card_of(engine: Engine) -> ModelCard:
         ),
         levers=levers_of(engine),
         is_recorded=engine.ledger is not None,
+        adapters=adapters_of(engine),
     )
 
 
@@ -64,6 +65,29 @@ def numeric_class_of(engine: Engine) -> str:
         name = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
         fields += [torch.__version__, name, str(torch.get_num_threads())]
     return root_key(*fields).hex()[:16]
+
+
+def adapters_of(engine: Engine) -> tuple[AdapterCard, ...]:
+    """The adapters that requests can name now."""
+    return tuple(
+        AdapterCard(
+            name=each.name,
+            path=each.path,
+            rank=each.rank,
+            num_matrices=each.num_matrices,
+            num_bytes=each.num_bytes,
+        )
+        for each in engine.model.adapters.loaded
+    )
+
+
+def adapt(engine: Engine, name: str, path: str | None) -> tuple[AdapterCard, ...]:
+    """Load or unload, and say what is loaded then. Raises: ConfigError, ModelFormatError."""
+    if path is None:
+        engine.unload_adapter(name)
+    else:
+        engine.load_adapter(name, path)
+    return adapters_of(engine)
 
 
 def stats_of(engine: Engine) -> EngineStats:

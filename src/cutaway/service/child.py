@@ -29,6 +29,7 @@ from cutaway.host.pulse import PULSE
 from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Abort,
+    Adapt,
     Add,
     Command,
     Continue,
@@ -42,6 +43,7 @@ from cutaway.service.engine_messages import (
     Listen,
     Load,
     Loaded,
+    LoadedAdapters,
     More,
     News,
     Ping,
@@ -195,13 +197,15 @@ class Child:
                 self._say(Failed(request_id, error))
             case Count(number) | See(number) | Survey(number) | Listen(number) | Try(number):
                 self._say(Failed(number, error))
+            case Adapt(number):
+                self._say(Failed(number, error))
             case More(number):
                 self._say(Failed(number, error))
             case Load() | Abort() | Leave() | Ping():
                 pass
 
     def _do(self, told: Command) -> None:
-        from cutaway.service.card import stats_of
+        from cutaway.service.card import adapt, stats_of
         from cutaway.service.snapshot import snapshot_of
 
         assert self._engine and self._view_queue and self._feeds, "commands come after the model"
@@ -215,6 +219,8 @@ class Child:
                 again(lambda: engine.abort(request_id, choice=choice))
             case Count(number):
                 self._say(EngineCounts(number, stats_of(engine)))
+            case Adapt(number, name, path):
+                self._say(LoadedAdapters(number, adapt(engine, name, path)))
             case See(number, asked):
                 self._view_queue.add(number, asked, lambda found: self._say(_seen(number, found)))
             case Survey(number, owner):

@@ -17,7 +17,7 @@ from cutaway.core.errors import CutawayError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard
+from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, ModelCard
 
 # Asks where every thread stands, on stderr: code alone, no values. No thread is needed to answer.
 DUMP_SIGNAL = signal.SIGUSR1
@@ -65,6 +65,14 @@ class Hold(msgspec.Struct, tag=True, array_like=True):
 
     request_id: str
     is_held: bool
+
+
+class Adapt(msgspec.Struct, tag=True, array_like=True):
+    """Load an adapter, or unload it where path is None. number: comes back with the answer."""
+
+    number: int
+    name: str
+    path: str | None
 
 
 class Count(msgspec.Struct, tag=True, array_like=True):
@@ -118,7 +126,20 @@ class Ping(msgspec.Struct, tag=True, array_like=True):
 
 
 Command: TypeAlias = (
-    Load | Add | Continue | Abort | Hold | Count | See | Survey | Listen | Try | More | Leave | Ping
+    Load
+    | Add
+    | Continue
+    | Abort
+    | Hold
+    | Adapt
+    | Count
+    | See
+    | Survey
+    | Listen
+    | Try
+    | More
+    | Leave
+    | Ping
 )
 
 
@@ -155,6 +176,13 @@ class EngineCounts(msgspec.Struct, tag=True, array_like=True):
     stats: EngineStats
 
 
+class LoadedAdapters(msgspec.Struct, tag=True, array_like=True):
+    """The adapters that are loaded now."""
+
+    number: int
+    adapters: tuple[AdapterCard, ...]
+
+
 class Seen(msgspec.Struct, tag=True, array_like=True):
     """What a view gave, as views/parts/frame.py writes it, or what the engine holds."""
 
@@ -175,7 +203,9 @@ class Progress(msgspec.Struct, tag=True, array_like=True):
     count: int
 
 
-Report: TypeAlias = Loaded | Unloadable | News | Failed | EngineCounts | Seen | Heard | Progress
+Report: TypeAlias = (
+    Loaded | Unloadable | News | Failed | LoadedAdapters | EngineCounts | Seen | Heard | Progress
+)
 
 
 def encode_frame(message: Command | Report) -> bytes:
@@ -195,7 +225,7 @@ def asker_of(body: bytes) -> int | str | None:
     if kind in ("Add", "Continue") and isinstance(first, dict):
         asker = cast("dict[str, object]", first).get("request_id")
         return asker if isinstance(asker, str) else None
-    is_awaited = kind in ("Count", "See", "Survey", "Listen", "Try")
+    is_awaited = kind in ("Adapt", "Count", "See", "Survey", "Listen", "Try")
     return first if is_awaited and isinstance(first, int) else None
 
 

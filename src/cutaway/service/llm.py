@@ -104,8 +104,11 @@ class LLM:
     """
 
     def __init__(self, model: str | Opening = "smollm2", **settings: object) -> None:
-        self.engine = build_engine(model, EngineConfig.of(settings))
+        config = EngineConfig.of(settings)
+        self.engine = build_engine(model, config)
         self._numbers = count()
+        loaded = self.engine.model.adapters.loaded
+        self.lora = loaded[0].name if loaded else ""  # what answers where nothing is said
 
     def _repr_html_(self) -> str:
         """What the model is, for notebooks."""
@@ -131,27 +134,35 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         control: bool = False,
+        lora: str | None = None,
     ) -> list[Generation]:
         """Continue each prompt. All run together; results come in the order of the prompts.
 
         control: whether control-token strings in a prompt become control tokens.
+        lora:    the adapter that answers, or "off"; None takes the first of those in `lora` of
+                 the settings.
 
         Raises: RequestError for a bad prompt or parameter, before anything runs; the error of
         the first answer that failed.
         """
         each = _as_prompts(prompts)
         requests = [
-            self.request(prompt, chosen, control=control)
+            self.request(prompt, chosen, control=control, lora=lora)
             for prompt, chosen in zip(each, self._per_prompt(params, len(each)), strict=True)
         ]
         return self._run(requests)
 
     def chat(
-        self, messages: Messages, params: SamplingParams | None = None, **template: Any
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        lora: str | None = None,
+        **template: Any,
     ) -> Generation:
         """Answer a conversation: dicts with role and content, as in the OpenAI API."""
         token_ids = self.encode_chat(messages, **template)
-        return self._run([self.request(token_ids, params)])[0]
+        return self._run([self.request(token_ids, params, lora=lora)])[0]
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
@@ -196,13 +207,19 @@ class LLM:
         )
 
     def request(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        control: bool = False,
+        lora: str | None = None,
     ) -> Request:
         """A request for the engine, with the model's recommended sampling where none is given."""
         return Request(
             request_id=f"llm-{next(self._numbers)}",
             prompt_token_ids=tuple(self.encode(prompt, control=control)),
             params=params or self.sampling,
+            lora=self.lora if lora is None else lora,
         )
 
     def _per_prompt(

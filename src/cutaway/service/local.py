@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from cutaway.core.errors import EngineClosedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
@@ -13,7 +14,7 @@ from cutaway.core.request import Request
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.service.async_llm import AsyncLLM
 from cutaway.service.bounds import TrafficConfig
-from cutaway.service.card import cache_tokens_of, card_of, stats_of
+from cutaway.service.card import adapt, cache_tokens_of, card_of, stats_of
 from cutaway.service.service import EngineStats, ModelCard, State
 from cutaway.service.snapshot import snapshot_of
 from cutaway.service.traffic import Traffic
@@ -76,6 +77,13 @@ class LocalService:
         if self._llm is None:
             raise EngineClosedError("the engine has not started.")
         return await self._llm.ask(stats_of)
+
+    async def adapt(self, name: str, path: str | None) -> None:
+        """Load an adapter, or unload it where there is no path; the card tells."""
+        if self._llm is None:
+            raise EngineClosedError("the engine has not started.")
+        adapters = await self._llm.ask(lambda engine: adapt(engine, name, path))
+        self._card = replace(self.model, adapters=adapters)
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives, in a moment without other work."""

@@ -22,6 +22,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import FleetShare, ProcessConfig, TrafficConfig
 from cutaway.service.engine_messages import (
     Abort,
+    Adapt,
     Add,
     Continue,
     Count,
@@ -33,6 +34,7 @@ from cutaway.service.engine_messages import (
     Listen,
     Load,
     Loaded,
+    LoadedAdapters,
     More,
     News,
     Ping,
@@ -45,7 +47,7 @@ from cutaway.service.engine_messages import (
     Unloadable,
 )
 from cutaway.service.inbox import Inbox
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
+from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, ModelCard, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic
 
@@ -99,6 +101,7 @@ class ProcessService:
         self._open: dict[str, Inbox] = {}
         self._counts: dict[int, asyncio.Future[EngineStats]] = {}
         self._looks: dict[int, asyncio.Future[bytes]] = {}
+        self._adapted: dict[int, asyncio.Future[tuple[AdapterCard, ...]]] = {}
         self._feeds: dict[int, _Events] = {}
         self._numbers = count()
         self._restarts = 0
@@ -211,6 +214,24 @@ class ProcessService:
             return replace(await told, restarts=self._restarts)
         finally:
             del self._counts[number]
+
+    async def adapt(self, name: str, path: str | None) -> None:
+        """Load an adapter, or unload it where there is no path; a restart loads the same again.
+
+        Raises: ConfigError, ModelFormatError, EngineClosedError.
+        """
+        life = self._alive()
+        number = next(self._numbers)
+        told = self._adapted[number] = asyncio.get_running_loop().create_future()
+        try:
+            life.say(Adapt(number, name, path))
+            adapters = await told
+        finally:
+            del self._adapted[number]
+        assert self._loaded is not None, "whoever is alive has loaded"
+        self._loaded.card = replace(self.model, adapters=adapters)
+        lora = tuple(f"{each.name}={each.path}" for each in adapters)
+        self._load.settings["lora"] = lora or ("off",)  # for the next start
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
@@ -440,6 +461,10 @@ class ProcessService:
                 told = self._counts.get(number)
                 if told is not None and not told.done():
                     told.set_result(stats)
+            case LoadedAdapters(number, adapters):
+                waiting = self._adapted.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(adapters)
             case Seen(number, frame):
                 look = self._looks.get(number)
                 if look is not None and not look.done():
@@ -463,7 +488,7 @@ class ProcessService:
             inbox = self._open.get(asker)
         else:
             inbox = self._feeds.get(asker)
-            told = self._looks.get(asker) or self._counts.get(asker)
+            told = self._looks.get(asker) or self._counts.get(asker) or self._adapted.get(asker)
             if told is not None and not told.done():
                 told.set_exception(error)
         if inbox is not None:
@@ -473,6 +498,6 @@ class ProcessService:
         """The engine is gone: everybody who waits for it hears so."""
         for inbox in (*self._open.values(), *self._feeds.values()):
             inbox.put_nowait(EngineClosedError(why))
-        for told in (*self._counts.values(), *self._looks.values()):
+        for told in (*self._counts.values(), *self._looks.values(), *self._adapted.values()):
             if not told.done():
                 told.set_exception(EngineClosedError(why))

@@ -22,6 +22,17 @@ State = Literal["starting", "ready", "draining", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterCard:
+    """What a loaded adapter is: its name for requests, its folder, rank and size."""
+
+    name: str
+    path: str
+    rank: int
+    num_matrices: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelCard:
     """What a loaded model is, as plain data.
 
@@ -40,6 +51,7 @@ class ModelCard:
     views: tuple[ViewCard, ...] = ()
     levers: tuple[LeverCard, ...] = ()
     is_recorded: bool = True
+    adapters: tuple[AdapterCard, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +157,13 @@ class Service(Protocol):
 
     async def stats(self) -> EngineStats:
         """What the engine holds between two steps. Raises: EngineClosedError."""
+        ...
+
+    async def adapt(self, name: str, path: str | None) -> None:
+        """Load an adapter from a folder, or unload it where there is no path; the card tells.
+
+        Raises: ConfigError, ModelFormatError, EngineClosedError.
+        """
         ...
 
     async def view(self, asked: ViewRequest) -> bytes:

@@ -54,6 +54,7 @@ def _sequence(engine: Engine, sequence: Sequence, owner: str) -> Event:
         "answer": None if recorder is None else recorder.number_of(sequence),
         "trace_id": request.request_id if is_own else None,
         "choice": sequence.choice if is_own else None,
+        "lora": (request.lora or None) if is_own else None,
         "num_tokens": sequence.num_tokens,
         "num_computed": sequence.num_computed_tokens,
         "num_prompt_tokens": sequence.num_prompt_tokens,

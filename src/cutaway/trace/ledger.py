@@ -97,10 +97,11 @@ class Ledger:
         max_length: int,
         cache_root: bytes,
         arrived: float = 0.0,
+        load_id: bytes = b"",
     ) -> AnswerRecord:
         """A record for an answer that begins."""
         answer = AnswerRecord(
-            self._next_answer, request, choice, seed, max_length, cache_root, arrived
+            self._next_answer, request, choice, seed, max_length, cache_root, arrived, load_id
         )
         self._next_answer += 1
         self._answers[answer.number] = answer

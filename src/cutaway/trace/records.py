@@ -245,6 +245,7 @@ class AnswerRecord:
     """One choice of a request: what was asked, and everything that decided its tokens.
 
     arrived:  by the clock of the steps.
+    load_id:  of the load of the adapter that it has; empty without one.
     is_whole: no step of it was dropped for lack of memory; else it cannot be run again.
     """
 
@@ -255,6 +256,7 @@ class AnswerRecord:
     max_length: int
     cache_root: bytes
     arrived: float = 0.0
+    load_id: bytes = b""
     admissions: list[Admission] = field(default_factory=list[Admission])
     tokens: TokenRecords = field(default_factory=TokenRecords)
     finish_reason: FinishReason | None = None

@@ -14,7 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.linear import Linear, LowRankPair
 from cutaway.core.errors import ConfigError, ModelFormatError
+from cutaway.core.limits import shown
 from cutaway.core.weight_targets import Target
 from cutaway.quantize.adapted import Adapted, adapt
 from cutaway.quantize.dense import DenseWeight
@@ -24,6 +26,7 @@ from cutaway.weights.files.safetensors_writer import write_safetensors
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _FRONT = "base_model.model."  # what peft puts before a module's own name
 _SEGMENT, _KEPT = ".segments.", ".weight"
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 # Fields of the file that change what an adapter is, with the values of plain LoRA.
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
@@ -211,28 +214,66 @@ def read_adapter(folder: Path, transformer: nn.Module, targets: Mapping[str, Tar
     Raises: ModelFormatError naming file and field: a kind that is not plain LoRA, a matrix that
     the model lacks, or one of another shape.
     """
-    path = folder / CONFIG
-    config = _read_config(path)
+    found = list(_read(folder, transformer, targets))
+    transformer.requires_grad_(False)
+    for place, down, up, scale in found:
+        base = transformer.get_submodule(place.path)
+        wide = (each.to(torch.float32) for each in (down, up))
+        _replace(transformer, place.path, Adapted(base, *wide, scale=scale))
+
+
+def read_pairs(
+    folder: Path, transformer: nn.Module, targets: Mapping[str, Target]
+) -> dict[str, dict[int, LowRankPair]]:
+    """A folder's pairs by linear map and segment, to serve beside weights that stay as they are.
+
+    Numbers keep their type where the scale is a power of two; else they become float32.
+    Raises: as read_adapter.
+    """
+    pairs: dict[str, dict[int, LowRankPair]] = {}
+    device = next(transformer.parameters()).device
+    for place, down, up, scale in _read(folder, transformer, targets):
+        is_exact = math.frexp(scale)[0] == 0.5 and down.dtype == up.dtype
+        dtype = down.dtype if is_exact and down.dtype in _FLOATS else torch.float32
+        pair = LowRankPair(down.to(device, dtype), (up.to(dtype) * scale).to(device))
+        if not pair.up.isfinite().all():
+            raise ModelFormatError(
+                f"has entries that are no numbers, or too large for its scale {scale}.",
+                file=str(folder / TENSORS),
+                field=place.module,
+            )
+        module, _, segment = place.path.partition(_SEGMENT)
+        pairs.setdefault(module, {})[int(segment)] = pair
+    return pairs
+
+
+def _read(
+    folder: Path, transformer: nn.Module, targets: Mapping[str, Target]
+) -> Iterator[tuple[AdaptableMatrix, Tensor, Tensor, float]]:
+    """Places of a folder's pairs, down, up and scale, all checked against the model."""
+    config = _read_config(folder / CONFIG)
     stored = SafetensorsWeights(folder, single=TENSORS)
     alpha, is_rooted = float(config["lora_alpha"]), config.get("use_rslora") is True
     by_module = {place.module: place for place in places(targets)}
-    pairs = _pairs(stored, by_module, file=str(folder / TENSORS))
-    transformer.requires_grad_(False)
+    pairs = _pairs(stored, by_module, file=str(folder / TENSORS), base=_base_of(config))
     for module, (down, up) in pairs.items():
         place = by_module[module]
-        base = transformer.get_submodule(place.path)
-        shape = tuple(cast(Any, base).dense().shape)
-        found = (up.shape[0], down.shape[1])
-        if found != shape or down.shape[0] != up.shape[1]:
+        linear, _, segment = place.path.partition(_SEGMENT)
+        map_ = cast(Linear, transformer.get_submodule(linear))
+        shape, found = (map_.rows[int(segment)], map_.in_features), (up.shape[0], down.shape[-1])
+        if down.dim() != 2 or up.dim() != 2 or found != shape or down.shape[0] != up.shape[1]:
             raise ModelFormatError(
-                f"is for a matrix of shape {found}; the model's has {shape}.",
+                f"is for a matrix of shape {found}; the model's has {shape}.{_base_of(config)}",
                 file=str(folder / TENSORS),
                 field=module,
             )
         rank = len(down)
-        scale = alpha / (math.sqrt(rank) if is_rooted else rank)
-        wide = (each.to(torch.float32) for each in (down, up))
-        _replace(transformer, place.path, Adapted(base, *wide, scale=scale))
+        yield place, down, up, alpha / (math.sqrt(rank) if is_rooted else rank)
+
+
+def _base_of(config: Mapping[str, Any]) -> str:
+    base = config.get("base_model_name_or_path")
+    return f" The adapter says that it belongs to {shown(base)}." if base else ""
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -256,16 +297,18 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _pairs(
-    stored: SafetensorsWeights, known: Mapping[str, AdaptableMatrix], *, file: str
+    stored: SafetensorsWeights, known: Mapping[str, AdaptableMatrix], *, file: str, base: str
 ) -> dict[str, tuple[Tensor, Tensor]]:
     modules: dict[str, dict[str, str]] = {}
     for name in stored.names():
         module, _, part = name.removeprefix(_FRONT).rpartition(".lora_")
         if module not in known or part not in ("A.weight", "B.weight"):
             raise ModelFormatError(
-                "is for no linear map of this model's blocks.", file=file, field=name
+                f"is for no linear map of this model's blocks.{base}", file=file, field=name
             )
         modules.setdefault(module, {})[part[0]] = name
+    if not modules:
+        raise ModelFormatError("has no pair.", file=file, field="file")
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     for module, parts in modules.items():
         if len(parts) < 2:

@@ -40,7 +40,7 @@ class Read(NamedTuple):
 class Reader(Protocol):
     """The matrices before the convolution, in the order that files have. Shapes: hidden [T, D]."""
 
-    def __call__(self, hidden: Tensor) -> Read: ...
+    def __call__(self, hidden: Tensor, adapters: Tensor | None) -> Read: ...
 
 
 class ByHead(nn.Module):
@@ -56,14 +56,14 @@ class ByHead(nn.Module):
         self.joined = Linear(width, (sizes.channels + values,))  # queries to gates
         self.rates = Linear(width, (2 * sizes.num_value_heads,))
 
-    def forward(self, hidden: Tensor) -> Read:
+    def forward(self, hidden: Tensor, adapters: Tensor | None) -> Read:
         """Read the tokens, and sort what was read by kind. Shapes: hidden [T, D]."""
         sizes = self.sizes
         value = sizes.shared * sizes.value_size
-        heads = self.joined(hidden).unflatten(-1, (sizes.num_key_heads, -1))
+        heads = self.joined(hidden, adapters).unflatten(-1, (sizes.num_key_heads, -1))
         sides = (sizes.key_size, sizes.key_size, value, value)
         query, key, values, gate = heads.split(sides, dim=-1)
-        rates = self.rates(hidden).unflatten(-1, (sizes.num_key_heads, -1))
+        rates = self.rates(hidden, adapters).unflatten(-1, (sizes.num_key_heads, -1))
         rate, speed = rates.chunk(2, dim=-1)
         return Read(query, key, values, gate, rate, speed)
 
@@ -78,13 +78,13 @@ class ByKind(nn.Module):
         self.joined = Linear(width, (sizes.channels, values))
         self.rates = Linear(width, [sizes.num_value_heads] * 2)
 
-    def forward(self, hidden: Tensor) -> Read:
+    def forward(self, hidden: Tensor, adapters: Tensor | None) -> Read:
         """Read the tokens. Shapes: hidden [T, D]."""
         sizes = self.sizes
         keys = sizes.num_key_heads * sizes.key_size
         values = sizes.num_value_heads * sizes.value_size
-        rows = self.joined(hidden).split((keys, keys, values, values), dim=-1)
-        rates = self.rates(hidden).chunk(2, dim=-1)
+        rows = self.joined(hidden, adapters).split((keys, keys, values, values), dim=-1)
+        rates = self.rates(hidden, adapters).chunk(2, dim=-1)
         return Read(*(each.unflatten(-1, (sizes.num_key_heads, -1)) for each in (*rows, *rates)))
 
 
@@ -119,7 +119,7 @@ class DeltaLayer(nn.Module):
 
         Shapes: hidden [T, D] -> [T, D].
         """
-        read = self.reader(hidden)
+        read = self.reader(hidden, step.adapters)
         weights = DeltaWeights(self.convolution[:, 0], self.decay_bias, self.decay_log)
         mixed = run_sequences(
             *(read.query, read.key, read.value, read.rate, read.speed),
@@ -128,4 +128,5 @@ class DeltaLayer(nn.Module):
             layer=layer,
         )
         mixed = step.tap("blocks.attention.mixed", mixed.to(hidden.dtype), layer)  # [T, H, V]
-        return self.output(silu_gate(read.gate, self.norm(mixed).view(read.gate.shape)).flatten(1))
+        gated = silu_gate(read.gate, self.norm(mixed).view(read.gate.shape))
+        return self.output(gated.flatten(1), step.adapters)

@@ -103,7 +103,8 @@ class GroupedAttention(nn.Module):
         rotation: by the layer's frequencies; None without them.
         Shapes: hidden [T, D] -> [T, D].
         """
-        heads, gate = self._heads(self.qkv(hidden).view(hidden.shape[0], -1, self.head_size))
+        rows = self.qkv(hidden, step.adapters)
+        heads, gate = self._heads(rows.view(hidden.shape[0], -1, self.head_size))
         norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
         tap = partial(_tap, step, layer)
         if step.caches:
@@ -118,7 +119,7 @@ class GroupedAttention(nn.Module):
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
         if gate is not None:
             mixed = mixed * step.tap("blocks.attention.gate", sigmoid(gate), layer)
-        return self.output(mixed.flatten(1))
+        return self.output(mixed.flatten(1), step.adapters)
 
     def _heads(self, heads: Tensor) -> tuple[ProductHeads, Tensor | None]:
         """Queries, keys and values of a product, and gates of the queries. Shapes: [T, ., C]."""

@@ -93,18 +93,20 @@ class LatentAttention(nn.Module):
         Shapes: hidden [T, D] -> [T, D].
         """
         up_key, up_value = self._ups(hidden.dtype)
-        plain, turned = self._query(hidden, rotation)
+        plain, turned = self._query(hidden, rotation, step.adapters)
         absorbed = project_heads(plain, up_key.transpose(1, 2))  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
         query = step.tap("blocks.attention.query", query, layer)
-        latent, rotary = self.down(hidden).split((self.rank, self.rotary_size), dim=-1)
+        latent, rotary = self.down(hidden, step.adapters).split(
+            (self.rank, self.rotary_size), dim=-1
+        )
         latent = self.latent_norm(latent)  # [T, R]
         rotary = self._turned(rotary[:, None], rotation)[:, 0]  # [T, C']
         latent = step.tap("blocks.attention.latent", latent, layer)
         rotary = step.tap("blocks.attention.rotary", rotary, layer)
         mixed = self._attend(query, latent, rotary, step, layer)
         mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, R]
-        return self.output(project_heads(mixed, up_value).flatten(1))
+        return self.output(project_heads(mixed, up_value).flatten(1), step.adapters)
 
     @property
     def scoring(self) -> Scoring:
@@ -137,11 +139,13 @@ class LatentAttention(nn.Module):
         up = cast(Weight, self.up).dense().view(self.num_heads, -1, self.rank).to(dtype)
         return up[:, : self.plain_size], up[:, self.plain_size :]
 
-    def _query(self, hidden: Tensor, rotation: Cosines | None) -> tuple[Tensor, Tensor]:
+    def _query(
+        self, hidden: Tensor, rotation: Cosines | None, adapters: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The plain and the rotary part of each head. Shapes: [T, H, A], [T, H, C']."""
         if self.query_down is not None and self.query_norm is not None:
-            hidden = self.query_norm(self.query_down(hidden))
-        heads = self.query(hidden).view(len(hidden), self.num_heads, -1)
+            hidden = self.query_norm(self.query_down(hidden, adapters))
+        heads = self.query(hidden, adapters).view(len(hidden), self.num_heads, -1)
         plain, rotary = heads.split((self.plain_size, self.rotary_size), dim=-1)
         return plain, self._turned(rotary, rotation)
 

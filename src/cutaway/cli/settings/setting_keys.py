@@ -136,6 +136,12 @@ KEYS: tuple[Key, ...] = (
         "round weights at load: int8, int4 or fp8, also as in int4-g64 or int4-sym-g128",
         panel=MODEL,
     ),
+    _engine(
+        "lora",
+        "texts",
+        "an adapter beside the model, as NAME=FOLDER, or off; may be given several times",
+        panel=MODEL,
+    ),
     _engine("device", "text", "auto, cpu, cuda or cuda:N", panel=MODEL),
     _engine("cache_tokens", "int", "tokens that the cache holds, as in 32K; what memory allows"),
     _engine("page_size", "int", "tokens per page of the cache, a power of two from 8 to 256"),

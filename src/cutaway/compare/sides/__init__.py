@@ -37,7 +37,8 @@ def pair_of(source: Source, change: Change) -> Pair:
         raise RequestError("only the first answer of a request can be compared.", param="change")
     if not source.token_ids:
         raise RequestError("the answer has no tokens; there is nothing to compare.", param="change")
-    base = Side(source.engine, source.prompt, source.params, source.allowance)
+    lora = source.answer.request.lora
+    base = Side(source.engine, source.prompt, source.params, source.allowance, lora=lora)
     make = next(make for levers, make in _KINDS if change.lever in levers)
     try:
         return make(source, change, base)

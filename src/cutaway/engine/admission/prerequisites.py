@@ -66,7 +66,9 @@ class AdmissionQueue:
         seed = resolve_seed(request.params)
         max_length = max_length_of(request, self._max_length)
         position_key = self._model.transformer.position_key(max_length)
-        root = root_key(self._root_secret, request.cache_salt, position_key)
+        adapter = self._model.adapters.find(request.lora)
+        load_id = b"" if adapter is None else adapter.load_id
+        root = root_key(self._root_secret, request.cache_salt, position_key, load_id)
         choices = told or [ToldChoice(choice) for choice in range(request.params.n)]
         return [
             Sequence(
@@ -75,6 +77,8 @@ class AdmissionQueue:
                 seed=seed,
                 max_length=max_length,
                 cache_root=root,
+                adapter=-1 if adapter is None else adapter.place,
+                load_id=load_id,
                 token_ids=[*request.prompt_token_ids, *each.token_ids[:-1]],
             )
             for each in choices

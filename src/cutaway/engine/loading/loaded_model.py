@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.facts import ModelFacts
 from cutaway.core.request import SamplingParams
+from cutaway.engine.adapters import Adapters
 from cutaway.engine.loading.template_of import compiled_template
 from cutaway.stream.text import TextStream, stop_token_ids
 from cutaway.text.template import ChatTemplate
@@ -33,6 +34,8 @@ class LoadedModel:
     dtype: torch.dtype  # of activations
     cache_dtype: torch.dtype
     device: torch.device
+    # What is loaded beside it, from load to unload; an answer keeps what it began with.
+    adapters: Adapters = field(default_factory=Adapters.none)
 
     @cached_property
     def template(self) -> ChatTemplate:

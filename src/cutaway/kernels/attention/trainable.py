@@ -46,7 +46,9 @@ def trainable_attention(
             sinks=sinks,
         )
     is_half = query_THC.dtype in (torch.bfloat16, torch.float16)
-    form = _varlen if query_THC.is_cuda and is_half else _side_by_side
+    # Rows of one length are a batch, in which groups of heads share keys without copies of them.
+    are_alike = len(set(plan.query_lengths)) == 1
+    form = _varlen if query_THC.is_cuda and is_half and not are_alike else _side_by_side
     width = extent.width if isinstance(extent, Window) else None
     return form(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
 
@@ -94,13 +96,12 @@ def _side_by_side(
 
     Where all are of one length nothing is padded or copied.
     """
+    if len(set(lengths)) == 1:
+        batch = (len(lengths), lengths[0])
+        query, key, value = (each.reshape(*batch, *each.shape[1:]) for each in (query, key, value))
+        return _attend(query, key, value, scale, width).flatten(0, 1)
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
-    if len(set(lengths)) == 1:
-        shape = (len(lengths), lengths[0], *query.shape[1:])
-        return _attend(
-            query.reshape(shape), key.view(shape), value.view(shape), scale, width
-        ).flatten(0, 1)
     starts = list(accumulate(lengths, initial=0))
     places: list[Tensor] = []
     parts: list[Tensor] = []
@@ -119,7 +120,7 @@ def _side_by_side(
 def _attend(
     query_BTHC: Tensor, key_BTHC: Tensor, value_BTHC: Tensor, scale: float, width: int | None
 ) -> Tensor:
-    """Shapes: [B, T, H, C] each -> [B, T, H, C]."""
+    """Shapes: query [B, T, H, C], key and value [B, T, G, C] -> [B, T, H, C]."""
     query, key, value = (each.transpose(1, 2) for each in (query_BTHC, key_BTHC, value_BTHC))
     length = query.shape[2]
     mask = None
@@ -128,7 +129,11 @@ def _attend(
         back = places[:, None] - places
         mask = (back >= 0) & (back < width)
     mixed = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale
+        *(query, key, value),
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     return mixed.transpose(1, 2)
 

@@ -1,4 +1,4 @@
-"""Matrix products with stored weights, whatever their bits."""
+"""Matrix products with stored weights, whatever their bits, and with adapters beside them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.linear import plain
+from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
 from cutaway.kernels.recording import operation
 
-__all__ = ["Matrix", "linear", "project", "project_heads", "take_rows"]
+__all__ = [
+    "LowRankPair",
+    "LowRankPairs",
+    "Matrix",
+    "linear",
+    "project",
+    "project_heads",
+    "take_rows",
+]
 
 _MOST_TOKENS = 16  # that are multiplied together; from there on cuBLAS is as fast
 
@@ -34,8 +43,14 @@ class Matrix(Protocol):
         ...
 
 
-def _projected(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | None) -> Tensor:
-    del biases
+def _projected(
+    x: Tensor,
+    segments: Sequence[Matrix],
+    biases: Sequence[Tensor] | None,
+    pairs: LowRankPairs | None = None,
+    adapters: Tensor | None = None,
+) -> Tensor:
+    del biases, pairs, adapters
     return x.new_empty((*x.shape[:-1], sum(segment.num_rows for segment in segments)))
 
 
@@ -45,11 +60,23 @@ def _taken(matrix: Matrix, ids: Tensor) -> Tensor:
 
 
 @operation(shape_of=_projected)
-def project(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | None) -> Tensor:
+def project(
+    x: Tensor,
+    segments: Sequence[Matrix],
+    biases: Sequence[Tensor] | None,
+    pairs: LowRankPairs | None = None,
+    adapters: Tensor | None = None,
+) -> Tensor:
     """The products with all segments side by side, plus their biases.
 
+    pairs, adapters: what each row's adapter adds, and which it is [T]; None where no row has one.
     Shapes: x [..., K], segments [N_i, K], biases [N_i] -> [..., sum of N_i].
     """
+    out = _products(x, segments, biases)
+    return out if pairs is None or adapters is None else pairs.add_to(out, x, adapters)
+
+
+def _products(x: Tensor, segments: Sequence[Matrix], biases: Sequence[Tensor] | None) -> Tensor:
     parts = [segment.multiply(x) for segment in segments]
     if biases is not None:
         if len(parts) < len(biases):  # segments were joined

@@ -12,7 +12,7 @@ from cutaway.kernels import native
 from cutaway.kernels.elementwise import gelu, gelu_tanh, sigmoid, silu
 from cutaway.kernels.experts import mix_experts
 from cutaway.kernels.gate import gelu_gate, gelu_tanh_gate, relu, relu_gate, silu_gate
-from cutaway.kernels.linear import project, take_rows
+from cutaway.kernels.linear import LowRankPairs, project, take_rows
 from cutaway.kernels.lowering.experts import mix_and_add
 from cutaway.kernels.lowering.forms import (
     NORMS,
@@ -228,9 +228,11 @@ def _norm(call: Call, *, out: Recorded, residual: Recorded | None = None) -> Nat
 def _product(
     forms: Forms, call: Call, *, out: Recorded, residual: Recorded | None = None
 ) -> NativeCall | None:
-    x, segments, biases = call.args
+    x, segments, biases, pairs, adapters = _given(call)
     packed = _packed(segments)
     if packed is None or len(packed) > MAX_SEGMENTS or not is_matrix(x):
+        return None
+    if not _fits(forms, packed, pairs, adapters):
         return None
     if biases is not None and len(biases) != len(packed):
         return None
@@ -245,10 +247,27 @@ def _product(
             biases=biases,
             residual=None if residual is None else place(residual),
             rows=rows_of(source),
+            pairs=None if pairs is None else pairs.packed,
         )
         return [operation]
 
     return NativeCall(present(source, residual), (out,), make)
+
+
+def _given(call: Call) -> tuple[Any, Any, Any, Any, Any]:
+    """The arguments of a product; one that knows no adapters is called without them."""
+    x, segments, biases, *adapted = call.args
+    pairs, adapters = adapted or (None, None)
+    return x, segments, biases, pairs, adapters
+
+
+def _fits(
+    forms: Forms, packed: Sequence[native.PackedWeight], pairs: LowRankPairs | None, adapters: Any
+) -> bool:
+    """Whether native products add what adapters add: rows are tokens, segments those of pairs."""
+    if pairs is None:
+        return True
+    return adapters is forms.step.adapters and pairs.rows == tuple(each.num_rows for each in packed)
 
 
 def _gated(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
@@ -258,14 +277,14 @@ def _gated(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
     both, made, width = gate.root, gate.root.call, gate.shape[1]
     if made is None or made.function is not project or up.root is not both:
         return None
-    x, segments, biases = made.args
+    x, segments, biases, pairs, adapters = _given(made)
     packed, starts = _packed(segments), (start_of(gate), start_of(up))
     if starts != (0, width) or not forms.goes_only_to(both, call) or not is_matrix(x):
         return None
     if packed is None or [each.num_rows for each in packed] != [width, width]:
         return None
     first, second = packed
-    if first.kind.is_integer != second.kind.is_integer:
+    if first.kind.is_integer != second.kind.is_integer or not _fits(forms, packed, pairs, adapters):
         return None
     forms.absorbed.add(made)
     source, norm = forms.before(x, made)
@@ -280,6 +299,7 @@ def _gated(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
             norm=norm,
             biases=pair,
             activation=activation,
+            pairs=None if pairs is None else pairs.packed,
         )
         return [operation]
 

@@ -17,6 +17,7 @@ from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_line
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import NormWeights, Operation
 from cutaway.kernels.native.operations import gate, gated, gather, linear, norm, take
+from cutaway.kernels.native.packed_pairs import PackedPair, PackedPairs
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
 from cutaway.kernels.native.sample import Drawn, RowChoice, RowSampler
@@ -47,6 +48,8 @@ __all__ = [
     "NormKind",
     "NormWeights",
     "Operation",
+    "PackedPair",
+    "PackedPairs",
     "PackedWeight",
     "Pages",
     "Program",

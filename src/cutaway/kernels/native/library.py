@@ -29,6 +29,7 @@ _SENTENCES: Final = {
     Status.NO_MEMORY: "scratch memory could not be had",
     Status.UNKNOWN_ISA: "the instruction set is not compiled in, or this CPU lacks it",
     Status.TOO_LARGE: "a scale of a block is beyond float16",
+    Status.BAD_ADAPTER: "a token's adapter is none of those that are loaded",
 }
 
 

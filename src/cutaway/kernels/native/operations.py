@@ -19,6 +19,7 @@ from cutaway.kernels.native.operation import (
     require_vector,
     tensors_of,
 )
+from cutaway.kernels.native.packed_pairs import PackedPairs
 from cutaway.kernels.native.structs import Activation, Code, NormKind, Rows
 from cutaway.kernels.native.weight import PackedWeight
 
@@ -85,9 +86,11 @@ def linear(
     biases: Sequence[Tensor | None] | None = None,
     residual: Tensor | None = None,
     rows: Rows = Rows.TOKENS,
+    pairs: PackedPairs | None = None,
 ) -> Operation:
     """out = residual + (norm(x) times each segment transposed + bias), segments side by side.
 
+    pairs: what each token's adapter adds to the products.
     Shapes: x [rows, K], segments [N_i, K], biases [N_i], residual and out [rows, sum of N_i].
     residual may be out.
     """
@@ -108,13 +111,15 @@ def linear(
         residual=address(residual),
         out=out.data_ptr(),
     )
+    if pairs is not None:
+        arguments.pairs = pairs.struct([each.num_rows for each in segments], width)
     for index, (segment, bias) in enumerate(zip(segments, biases, strict=True)):
         require(segment.num_columns == width, "segments have equal columns")
         if bias is not None:
             require_vector(bias, segment.num_rows)
         arguments.segments[index] = segment.struct()
         arguments.biases[index] = address(bias)
-    kept = (x, out, residual, *tensors_of(norm), *biases)
+    kept = (x, out, residual, *tensors_of(norm), *biases, *(pairs.kept if pairs else ()))
     return Operation(Code.LINEAR, arguments, (*kept, *(each.data for each in segments)))
 
 
@@ -127,9 +132,11 @@ def gated(
     norm: NormWeights | None = None,
     biases: tuple[Tensor, Tensor] | None = None,
     activation: Activation = Activation.SILU,
+    pairs: PackedPairs | None = None,
 ) -> Operation:
     """out = activation(gate) * up of the normalized x.
 
+    pairs: what each token's adapter adds to gate and up.
     Shapes: x [T, D], weights [F, D], out [T, F].
     """
     shapes = {(each.num_rows, each.num_columns) for each in (gate, up)}
@@ -146,7 +153,10 @@ def gated(
         *(gate.struct(), up.struct()),
         *(address(gate_bias), address(up_bias), out.data_ptr(), activation),
     )
+    if pairs is not None:
+        arguments.pairs = pairs.struct([gate.num_rows, up.num_rows], gate.num_columns)
     kept = (x, out, *tensors_of(norm), gate_bias, up_bias, gate.data, up.data)
+    kept = (*kept, *(pairs.kept if pairs else ()))
     return Operation(Code.GATED, arguments, kept)
 
 

@@ -54,15 +54,17 @@ class NativeStep:
             *((group.slots, (count,)) for group in groups),
         )
         kept = tuple(_integers(tensor, shape) for tensor, shape in wanted)
+        adapters = None if step.adapters is None else _integers(step.adapters, (count,))
         num_groups = len(groups)
         tables, slots = kept[5 : 5 + num_groups], kept[5 + num_groups :]
         struct = StepStruct(
             *(count, sequences, num_rows),
             *(each.data_ptr() for each in kept[:5]),
+            adapters=None if adapters is None else adapters.data_ptr(),
         )
         for index, (table, slot) in enumerate(zip(tables, slots, strict=True)):
             struct.groups[index] = GroupStruct(table.data_ptr(), table.shape[1], slot.data_ptr())
-        return NativeStep(struct, kept)
+        return NativeStep(struct, kept if adapters is None else (*kept, adapters))
 
     @staticmethod
     def of_numbers(numbers: Numbers) -> NativeStep:
@@ -77,6 +79,8 @@ class NativeStep:
         sequences, num_rows = len(plan.context_lengths), len(numbers.logit_rows)
         if len(numbers.positions) != count or len(plan.query_lengths) != sequences:
             raise AssertionError(f"{count} tokens of {sequences} sequences lack a number")
+        if numbers.adapters and len(numbers.adapters) != count:
+            raise AssertionError(f"{count} tokens have {len(numbers.adapters)} adapters")
         words = [*numbers.token_ids, *numbers.positions, *numbers.query_starts]
         words += plan.context_lengths
         words += numbers.logit_rows
@@ -90,6 +94,8 @@ class NativeStep:
             if len(words) - first != sequences * width or len(slots) != count:
                 raise AssertionError("a cache group has too many or too few pages or slots")
             words += slots
+        first_adapter = len(words)
+        words += numbers.adapters
         kept = array("q", words)
         address, _ = kept.buffer_info()
         starts = address + 16 * count
@@ -97,6 +103,7 @@ class NativeStep:
         struct = StepStruct(
             *(count, sequences, num_rows),
             *(address, address + 8 * count, starts, contexts, contexts + 8 * sequences),
+            adapters=address + 8 * first_adapter if numbers.adapters else None,
         )
         for index, (first, width, last) in enumerate(group_starts):
             struct.groups[index] = GroupStruct(address + 8 * first, width, address + 8 * last)

@@ -6,7 +6,7 @@ import ctypes
 import re
 from enum import IntEnum
 
-VERSION = 7  # CW_VERSION: raised when a field's meaning changes; see layout() for the rest
+VERSION = 8  # CW_VERSION: raised when a field's meaning changes; see layout() for the rest
 MAX_SEGMENTS = 4
 MAX_GROUPS = 4
 MOST_HEAD_SIZE = 512
@@ -90,6 +90,7 @@ class Status(IntEnum):
     NO_MEMORY = 10
     UNKNOWN_ISA = 11
     TOO_LARGE = 12
+    BAD_ADAPTER = 13
 
 
 class WeightStruct(ctypes.Structure):
@@ -125,8 +126,17 @@ class StepStruct(ctypes.Structure):
         ("query_starts", _Pointer),
         ("context_lengths", _Pointer),
         ("logit_rows", _Pointer),
+        ("adapters", _Pointer),
         ("groups", GroupStruct * MAX_GROUPS),
     ]
+
+
+class PairStruct(ctypes.Structure):
+    _fields_ = [("down", _Pointer), ("up", WeightStruct), ("rank", _Int)]
+
+
+class PairsStruct(ctypes.Structure):
+    _fields_ = [("pairs", _Pointer), ("num_adapters", _Int), ("most_rank", _Int)]
 
 
 _ROWS = [("rows", _Int), ("capacity", _Int)]
@@ -173,6 +183,7 @@ class LinearStruct(ctypes.Structure):
         ("biases", _Pointer * MAX_SEGMENTS),
         ("residual", _Pointer),
         ("out", _Pointer),
+        ("pairs", PairsStruct),
     ]
 
 
@@ -187,6 +198,7 @@ class GatedStruct(ctypes.Structure):
         ("up_bias", _Pointer),
         ("out", _Pointer),
         ("activation", _Int),
+        ("pairs", PairsStruct),
     ]
 
 

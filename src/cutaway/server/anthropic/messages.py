@@ -88,6 +88,7 @@ class MessagesBody(CountBody):
     """A conversation that is answered."""
 
     max_tokens: Annotated[int | None, Limited("max_tokens")]
+    lora: str | None = None
     stream: bool | None = None
     stop_sequences: Annotated[object, given(optional(_STOPS))] = None
     temperature: Annotated[float | None, Limited("temperature")] = None
@@ -168,7 +169,7 @@ def _counted(data: bytes, context: Context) -> dict[str, int]:
 def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     body = read(data, MessagesBody)
-    context.check_model(body.model)
+    lora = context.lora_of(body.model, body.lora)
     if body.max_tokens is None:
         raise RequestError("max_tokens is missing; the request needs it.", param="max_tokens")
     stops = body.stop_sequences
@@ -182,7 +183,13 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
         drawn["max_tokens"] = _bounded(body.max_tokens, prepared, context)
         params = context.sampling_params({**drawn, "stop": stops, **prepared.sampling})
         request = request_of(
-            prepared, params, context=context, call=call, prefix="msg_", timeout=body.timeout
+            prepared,
+            params,
+            context=context,
+            call=call,
+            prefix="msg_",
+            timeout=body.timeout,
+            lora=lora,
         )
     return MessagesRequest(
         request=request,
@@ -325,7 +332,7 @@ def _message(context: Context, asked: MessagesRequest) -> dict[str, Any]:
         "id": asked.request.request_id,
         "type": "message",
         "role": "assistant",
-        "model": context.name,
+        "model": context.name_of(asked.request),
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

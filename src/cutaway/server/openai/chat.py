@@ -144,7 +144,7 @@ def router(context: Context) -> APIRouter:
 def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     read_body = read(body, ChatBody)
-    context.check_model(read_body.model)
+    lora = context.lora_of(read_body.model, read_body.lora)
     check_streaming(read_body)
     _check_logprobs(read_body)
     prepared = _prepare(read_body, context)
@@ -163,6 +163,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
             call=call,
             prefix="chatcmpl-",
             timeout=read_body.timeout,
+            lora=lora,
         )
     return ChatRequest(
         request=request,
@@ -251,7 +252,7 @@ def _completion(context: Context, asked: ChatRequest, answers: Answers) -> dict[
         "id": asked.request.request_id,
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": context.name,
+        "model": context.name_of(asked.request),
         "choices": [
             {
                 "index": index,
@@ -276,7 +277,7 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
         "id": asked.request.request_id,
         "object": "chat.completion.chunk",
         "created": int(time.time()),
-        "model": context.name,
+        "model": context.name_of(asked.request),
     }
     if asked.has_usage:
         frame["usage"] = None

@@ -129,7 +129,7 @@ def router(context: Context) -> APIRouter:
 def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     read_body = read(body, CompletionBody)
-    context.check_model(read_body.model)
+    lora = context.lora_of(read_body.model, read_body.lora)
     call.operation = "text_completion"
     check_streaming(read_body)
     _check_scores(read_body)
@@ -148,6 +148,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
                 owner=call.owner.name,
                 connection=call.connection,
                 deadline=deadline,
+                lora=lora,
             )
             for index, (_, token_ids) in enumerate(prompts)
         ],
@@ -257,7 +258,7 @@ def _completion(context: Context, asked: CompletionRequest, answers: Answers) ->
         "id": asked.completion_id,
         "object": "text_completion",
         "created": int(time.time()),
-        "model": context.name,
+        "model": context.name_of(asked.requests[0]),
         "choices": choices,
         "usage": usage_of(answers.all),
         "timings": timings_of(answers.all[0]),
@@ -303,7 +304,7 @@ async def _events(
         "id": asked.completion_id,
         "object": "text_completion",
         "created": int(time.time()),
-        "model": context.name,
+        "model": context.name_of(asked.requests[0]),
     }
     if asked.has_usage:
         frame["usage"] = None

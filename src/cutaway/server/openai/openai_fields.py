@@ -59,9 +59,13 @@ class StreamOptions(Body):
 
 
 class SamplingBody(Body):
-    """How the answer is drawn and when it ends."""
+    """How the answer is drawn and when it ends.
+
+    lora: the adapter that answers, or off; its name may also stand in model.
+    """
 
     model: str
+    lora: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float | None, Limited("temperature")] = None

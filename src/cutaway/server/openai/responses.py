@@ -72,6 +72,7 @@ class ResponsesBody(Body):
     """The body of a response."""
 
     model: str
+    lora: str | None = None
     input: Annotated[object, given(_INPUT)]
     instructions: str | None = None
     stream: bool | None = None
@@ -152,7 +153,7 @@ def router(context: Context) -> APIRouter:
 def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     """Everything that can be wrong with a request is found here, in a worker thread."""
     body = read(data, ResponsesBody)
-    context.check_model(body.model)
+    lora = context.lora_of(body.model, body.lora)
     if body.metadata is not None:
         object_of(body.metadata, "metadata")
     earlier = earlier_of(
@@ -164,7 +165,13 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
         params = context.sampling_params({**drawn, **prepared.sampling})
         request = request_of(
-            prepared, params, context=context, call=call, prefix="resp_", timeout=body.timeout
+            prepared,
+            params,
+            context=context,
+            call=call,
+            prefix="resp_",
+            timeout=body.timeout,
+            lora=lora,
         )
     is_traced = wants_trace(body.cutaway, context)
     return ResponsesRequest(
@@ -330,7 +337,7 @@ def _response(context: Context, asked: ResponsesRequest, *, status: str) -> dict
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata or {},
-        "model": context.name,
+        "model": context.name_of(asked.request),
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": asked.earlier.previous,

@@ -1,7 +1,8 @@
 """Log-probabilities of given tokens under a model: what every stage's loss is made of.
 
 The table of logits [R, V] never exists: rows are read in chunks, and a chunk is computed again
-where its gradient is wanted.
+where its gradient is wanted. Dense heads without a cap go through scored_rows.py, others through
+in_chunks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from torch import Tensor
 from torch.utils import checkpoint
 
 from cutaway.blocks.transformer import Transformer
+from cutaway.quantize.dense import DenseWeight
 from cutaway.train.data.packing import MicroBatch
+from cutaway.train.losses.scored_rows import log_probs
+from cutaway.train.model import compute_forms
 
 ROWS = 4096  # rows whose logits exist at once
 
@@ -42,12 +46,24 @@ def likelihood(
     """
     device = next(model.parameters()).device
     step = batch.step(device)
-    rows = model.hidden(step)[step.logit_rows]
+    rows, head = model.hidden(step)[step.logit_rows], model.unembedding
+    targets = batch.targets(device)
+    if isinstance(head.table, DenseWeight) and head.cap is None:
+        found = log_probs(
+            head.norm(rows),
+            head.table.weight,
+            targets,
+            temperature=temperature,
+            rows_at_once=rows_at_once,
+            dtype=head.table.product_dtype,
+            backend=compute_forms.backend_of(model),
+        )
+        return Likelihood(*found)
 
     def read(part: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         return of_logits(model.unembedding.read(part), targets, temperature=temperature)
 
-    return Likelihood(*in_chunks(read, rows, batch.targets(device), rows_at_once=rows_at_once))
+    return Likelihood(*in_chunks(read, rows, targets, rows_at_once=rows_at_once))
 
 
 def of_logits(logits: Tensor, targets: Tensor, *, temperature: float = 1.0) -> Likelihood:

@@ -13,8 +13,11 @@ from torch import nn
 from torch.utils import checkpoint
 
 from cutaway.blocks.attention.grouped import GroupedAttention
+from cutaway.blocks.linear import Linear
 from cutaway.blocks.transformer import Transformer
 from cutaway.quantize.dense import DenseWeight
+
+_BACKEND = "compiled_by"
 
 
 def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
@@ -22,6 +25,8 @@ def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
     for module in transformer.modules():
         if isinstance(module, DenseWeight):
             module.product_dtype = dtype
+        if isinstance(module, Linear):
+            module.joins_products = True
 
 
 def recompute_blocks(transformer: Transformer) -> None:
@@ -36,11 +41,18 @@ def compile_blocks(transformer: Transformer, *, backend: str = "inductor") -> No
     """Compile each block by torch.compile.
 
     Attention stays as it is between two compiled parts: it is fused already, and the lengths of the
-    sequences would be compiled into it.
+    sequences would be compiled into it. The first number of tokens is compiled as it is; when
+    another comes the parts are compiled once more, for any.
     """
     for module in transformer.modules():
         if isinstance(module, GroupedAttention):
             eager: Any = torch.compiler.disable(module.over_own)
             module.over_own = eager
     for block in transformer.blocks:
-        block.compile(dynamic=True, backend=backend)
+        block.compile(backend=backend)
+    transformer.__dict__[_BACKEND] = backend
+
+
+def backend_of(transformer: nn.Module) -> str | None:
+    """By what a model's blocks were compiled; None where they were not."""
+    return transformer.__dict__.get(_BACKEND)
