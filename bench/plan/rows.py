@@ -232,6 +232,7 @@ ROWS = (
             "seconds at twice the capacity",
             3600,
             *of(LOAD, "h11_overload_is_refused_and_leaves_nothing"),
+            each=1800,  # the shortest that tells how memory grows in an hour
         ),
     ),
     row(
@@ -443,7 +444,7 @@ ROWS = (
         34,
         "strength of the tests",
         script("mutants of scheduler and cache, 9 of 10 killed", 200, MUTANT, "scheduler", each=50),
-        script("mutants of validators, 9 of 10 killed", 100, MUTANT, "validators", each=25),
+        script("mutants of validators, 9 of 10 killed", 100, MUTANT, "validators", each=10),
         script("branches of both", 1, "plan/branches.py"),
     ),
 )
