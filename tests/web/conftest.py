@@ -26,6 +26,8 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
     "--disable-dev-shm-usage",
 )
+# Tests read all numbers, unless they say who reads.
+ENGINEER = "localStorage.reader ??= 'engineer'"
 PATIENCE_MS = 120_000  # a browser beside other tests may be slow; a fault is not hidden by waiting
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -88,6 +90,7 @@ def let_in(chromium: Browser, link: str) -> Iterator[BrowserContext]:
     """A browser's session that came by the link and keeps the cookie."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(ENGINEER)
     context.new_page().goto(link)
     yield context
     context.close()

@@ -18,7 +18,7 @@ import torch
 from test_web_chat import changing
 from test_web_cutaway import copied, facts
 
-from conftest import PATIENCE_MS, Opened
+from conftest import ENGINEER, PATIENCE_MS, Opened
 from cutaway.core.request import SamplingParams
 from cutaway.host.gguf_file import read as read_gguf
 from cutaway.sampling.candidates import SamplerRow
@@ -64,6 +64,7 @@ def served(chromium: Browser) -> Iterator[Served]:
     )
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(ENGINEER)
     try:
         assert process.stderr is not None
         said = (re.search(r"Its page: (\S+)", line) for line in process.stderr)

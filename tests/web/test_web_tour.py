@@ -29,7 +29,7 @@ FAULTS = """async () => (await axe.run('dialog')).violations.map(
 def chapter(opened: Opened, letter: str) -> Locator:
     """What stands beside the list of chapters, once all of it was measured."""
     page = opened.page.locator("dialog .tour .page")
-    page.get_by_role("heading", name=re.compile(f"^{letter.upper()}\\. ")).wait_for()
+    page.locator(f"h3[data-chapter={letter}]").wait_for()
     page.locator("dl dd").first.wait_for()
     page.locator("article[data-view][aria-busy=false]").wait_for()
     page.get_by_role("button", name="Measure it").wait_for()
@@ -60,8 +60,11 @@ def test_the_tour_asks_and_every_chapter_is_reached_by_keyboard(
     page.keyboard.press("Enter")
     chapter(opened, "a")
     page.evaluate(axe)
-    letters = page.locator("dialog .tour nav a b").all_inner_texts()
-    assert letters[:7] == list("ABCDEFG")
+    numbers = page.locator("dialog .tour nav a b").all_inner_texts()
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)], "no gap"
+    links = page.locator("dialog .tour nav a").evaluate_all("(all) => all.map((each) => each.hash)")
+    letters = [re.findall("tour-([a-z])", link)[0] for link in links]
+    assert letters[:7] == list("abcdefg")
     for letter in letters:
         shown = chapter(opened, letter)
         assert page.get_by_role("alert").count() == 0, letter
@@ -69,11 +72,16 @@ def test_the_tour_asks_and_every_chapter_is_reached_by_keyboard(
         assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 360, letter
         if letter != letters[-1]:
             page.keyboard.press("]")
-            page.wait_for_url(
-                re.compile(f"#/room/tour-{letters[letters.index(letter) + 1].lower()}")
-            )
+            page.wait_for_url(re.compile(f"#/room/tour-{letters[letters.index(letter) + 1]}"))
         focused = page.evaluate("document.activeElement.tagName")
         assert focused in ("H3", "INPUT", "BODY", "DIALOG") and shown.count() == 1
+    page.keyboard.press("]")
+    card = page.locator("dialog .tour .card")
+    card.get_by_text(PROMPT, exact=True).wait_for()
+    assert f"{NUM_TOKENS} came out" in card.inner_text()
+    assert f"0 of {len(letters)} questions right" in card.inner_text()
+    assert page.evaluate(FAULTS) == [], "the last card"
+    page.keyboard.press("[")
     page.keyboard.press("[")
     chapter(opened, letters[-2])
     assert opened.said == [], "no policy was broken and nothing failed"
