@@ -197,3 +197,16 @@ def test_loop_cache_text_and_the_whole(tour: Tour) -> None:
     )
     assert "for the other 7" in tour.pull(chapter, "8")
     assert tour.guess(chapter, LONG).startswith(f"\u2713 Right. {LONG}.")
+
+
+def test_drafts_on_the_gravity_question(tour: Tour) -> None:
+    """Each drafted token with its verdict; as many as the control says; no token changes."""
+    chapter = tour.open("o")
+    told = re.search(r"At temperature 0 (\d+) of (\d+) stand", chapter.inner_text())
+    assert told is not None and int(told[2]) == len("Gravity is a")  # bytes are its tokens
+    assert "3.36 tokens a pass" in chapter.inner_text()
+    for length in (2, 5):
+        said = tour.pull(chapter, str(length))
+        assert said.startswith("|".join("Gravity"[:length])) and f" of {length} stand." in said
+        assert chapter.locator("form", has_text="Try it").locator("figure").count() > 0
+    assert tour.guess(chapter, "none").startswith("\u2713 Right. 0 tokens of ")

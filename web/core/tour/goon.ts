@@ -5,7 +5,7 @@ import type { Reach } from "./chapter";
 export interface Went {
   text: string;
   tokens: readonly string[];
-  timings: { cache_n: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number };
+  timings: { cache_n: number; prompt_n: number; prompt_ms: number; predicted_n: number; predicted_ms: number; draft_n?: number; draft_n_accepted?: number };
 }
 
 /** The ids of the reader's prompt, and those of the answer. */

@@ -12,6 +12,7 @@ import { K } from "./k";
 import { L } from "./l";
 import { M } from "./m";
 import { N } from "./n";
+import { O } from "./o";
 import { P } from "./p";
 import { R } from "./r";
 
@@ -165,6 +166,55 @@ describe("sampling and the loop", () => {
       expect(right).toEqual(ends.map((_, at) => at === index));
     }
     expect((await M.answer(reach())).said).toBe("After 6 tokens: an ending token, id 67, \u201cC\u201d.");
+  });
+});
+
+describe("speculation", () => {
+  /** A server whose model says what follows the prompt of three tokens; drafted: what each kind of answer says. */
+  function checking(says: string, drafted: Record<string, string> = {}): [Reach, { prompt: number[]; draft?: string }[]] {
+    const sent: { prompt: number[]; draft?: string }[] = [];
+    const at = reach();
+    const post = <Told>(path: string, body: object): Promise<Told> => {
+      if (path !== "/v1/completions") return at.post<Told>(path, body);
+      const asked = body as { prompt: number[]; draft?: string; prompt_logprobs?: number };
+      sent.push(asked);
+      const own = [...coder.encode(says)];
+      const rows = asked.prompt.map((id, place) => {
+        const likeliest = own[place - 3] ?? 0;
+        return likeliest === id
+          ? { [id]: { logprob: Math.log(0.5), rank: 1 } }
+          : { [likeliest]: { logprob: Math.log(0.75), rank: 1 }, [id]: { logprob: Math.log(0.125), rank: 4 } };
+      });
+      const tokens = [...(drafted[asked.draft ?? ""] ?? "xy")];
+      const timings = { cache_n: 0, prompt_n: 3, prompt_ms: 1, predicted_n: 2, predicted_ms: 1, ...(asked.draft === "ngram" && { draft_n: 7, draft_n_accepted: 3 }) };
+      const choice = { text: tokens.join(""), logprobs: { tokens }, prompt_logprobs: asked.prompt_logprobs === undefined ? undefined : rows };
+      return Promise.resolve({ choices: [choice], timings } as Told);
+    };
+    return [{ ...at, post }, sent];
+  }
+
+  it("checks a draft behind the reader's prompt in one pass", async () => {
+    const [at, sent] = checking("Gravity is no");
+    const [first, second] = await heres(O, at);
+    expect(first).toContain("in one pass, and gave each token its share: 50.0 %, 50.0 %");
+    expect(first).toContain("11 of 12 stand. \u201ca\u201d is replaced by \u201cn\u201d");
+    expect(sent.map((each) => each.prompt.length)).toEqual([15]);
+    expect(second).toContain("80 %, four guesses give 3.36 tokens a pass, with 50 % 1.94.");
+  });
+
+  it("guesses as many tokens as the reader wants", async () => {
+    const [at, sent] = checking("Grxvity");
+    const two = await pull(O, "2", at);
+    expect(two.said).toContain("2 of 2 stand. The pass gives one token more");
+    const four = await pull(O, "4", at);
+    expect(four.said).toContain("2 of 4 stand. \u201ca\u201d is replaced by \u201cx\u201d");
+    expect(four.bars!.map((each) => [each.value, each.isOwn])).toEqual([[0.5, true], [0.5, true], [Math.exp(Math.log(0.125)), false], [0.5, false]]);
+    expect(sent.map((each) => each.prompt.length)).toEqual([5, 7]);
+  });
+
+  it("answers again with guesses and without, and counts what differs", async () => {
+    expect(await judged(O, ["none", "some"], checking("")[0])).toEqual([[true, false], "0 tokens of 2 changed; 3 of 7 guesses stood."]);
+    expect((await judged(O, ["none", "some"], checking("", { ngram: "xz" })[0]))[0]).toEqual([false, true]);
   });
 });
 
