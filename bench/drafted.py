@@ -26,14 +26,17 @@ import torch
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.draft_models import early_layers
 from cutaway.engine.drafters import Controller, Drafter, NGramDrafter, Wish
+from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from drafters import EachAlone
-from engines import engine, loaded, run, workload
+from engines import engine, loaded, nearly, run, workload
 
 GRAMMARS = (
     Grammar.choice(["yes", "no", "nob"]),
@@ -87,6 +90,26 @@ class Told(EachAlone):
         return guesses
 
 
+def small_models(model: LoadedModel) -> dict[str, LoadedModel]:
+    """Models that guess: one that is nearly right, one that is mostly wrong, and a first layer."""
+    return {
+        "model, nearly right": nearly(model, noise=0.05),
+        "model, mostly wrong": nearly(model, noise=2.0),
+        "early layer": early_layers(model, 1),
+    }
+
+
+def of_model(draft: LoadedModel, num_pages: int) -> ModelDrafter:
+    """A drafter with as many pages as its target."""
+    return ModelDrafter(
+        draft,
+        EngineConfig(page_size=8),
+        kind="model",
+        num_pages=num_pages,
+        vocab_size=draft.facts.vocab_size,
+    )
+
+
 DRAFTERS: dict[str, Callable[[int], tuple[Drafter, Controller | None]]] = {
     "ngram": lambda _: (NGramDrafter(shortest=1), None),
     "ngram with controller": lambda _: (NGramDrafter(shortest=1), Controller()),
@@ -112,6 +135,8 @@ def main() -> None:
         return
     made = {name: make(asked.seed) for name, make in DRAFTERS.items()}
     made["likeliest"] = Likely(model), None
+    for name, draft in small_models(model).items():
+        made[name] = of_model(draft, 600), None
     for name, (drafter, controller) in made.items():
         drafting = Drafting.of(drafter, controller=controller)
         judge(model, name, drafting, asked.sequences, asked.seed)
@@ -137,6 +162,7 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
     """The same workloads without guesses and with each drafter."""
     began = perf_counter()
     told = Counter[str]()
+    drafts = small_models(model)
     for number in range(seed, seed + count):
         requests, settings = drawn_workload(number)
         plain = engine(model, **settings)
@@ -149,6 +175,8 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
         told_drafter: Drafter = Told(answers, number)
         made = {name: make(number) for name, make in DRAFTERS.items()}
         made["told"] = told_drafter, None
+        for name, draft in drafts.items():
+            made[name] = of_model(draft, settings["num_pages"]), None
         for name, (drafter, controller) in made.items():
             target = engine(model, **settings)
             target.drafting = Drafting.of(drafter, controller=controller)
@@ -159,6 +187,8 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
                 found[key] != expected[key] for key in expected
             )
             told[f"{name}: pages left"] += target.cache_stats.used
+            if isinstance(drafter, ModelDrafter):
+                told[f"{name}: pages left"] += drafter.cache_stats.used
             close(target)
     print(f"{count} workloads from seed {seed}, {perf_counter() - began:.0f} s")
     for name, number in sorted(told.items()):
@@ -178,8 +208,11 @@ def drawn_workload(seed: int) -> tuple[list[Request], dict[str, int]]:
     }
 
 
-def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: int) -> None:
-    """Chi-square of the first tokens of many unseeded answers; the first has no guesses."""
+def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: int) -> float:
+    """Chi-square of the first tokens of many unseeded answers, and its p; the first has no guesses.
+
+    Returns p: how often a sample of the exact distribution lies so far off.
+    """
     params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
     exact = probabilities(model, params)
     target = engine(model, num_pages=600, ledger_bytes=0)
@@ -199,11 +232,13 @@ def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: i
         seen.update(tuple(answer.token_ids[:NUM_JUDGED]) for answer in answers)
     assert set(seen) <= set(exact), "a token came that may not"
     chi = sum((seen[pair] - count * p) ** 2 / (count * p) for pair, p in exact.items())
+    chance_of_it = survival(chi, len(exact) - 1)
     print(
         f"{name}: {count:,} unseeded answers, {target.num_drafted:,} guesses, "
         f"{target.num_accepted:,} stood; chi-square {chi:.1f} at {len(exact) - 1} degrees, "
-        f"p {survival(chi, len(exact) - 1):.3f}"
+        f"p {chance_of_it:.3f}"
     )
+    return chance_of_it
 
 
 def probabilities(model: LoadedModel, params: SamplingParams) -> dict[tuple[int, ...], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,18 @@ def loaded(
         cache_dtype=dtype,
         device=torch.device(device),
     )
+
+
+def nearly(model: LoadedModel, *, noise: float) -> LoadedModel:
+    """The same model with noise on its weights: a drafter that is right now and then."""
+    other = loaded(seed=0)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in other.transformer.parameters():
+            shift = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+            weight.add_(shift * noise * weight.std())
+    assert other.facts == model.facts
+    return replace(other, name="nearly")
 
 
 def engine(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import tiny
 from cutaway.core.errors import ConfigError, RequestError
@@ -24,8 +23,9 @@ from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.service.card import stats_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
-from engines import engine, loaded, run, workload
+from engines import engine, loaded, nearly, run, workload
 
 GRAMMAR = Grammar.regex("(ab|cd){3,9}")
 
@@ -33,18 +33,6 @@ GRAMMAR = Grammar.regex("(ab|cd){3,9}")
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     return loaded()
-
-
-def nearly(model: LoadedModel, *, noise: float) -> LoadedModel:
-    """The same model with noise on its weights: a drafter that is right now and then."""
-    other = loaded()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in other.transformer.parameters():
-            shift = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-            weight.add_(shift * noise * weight.std())
-    assert other.facts == model.facts
-    return replace(other, name="nearly")
 
 
 def drafter(draft: LoadedModel, *, num_pages: int = 200, **settings: Any) -> ModelDrafter:
@@ -89,6 +77,10 @@ def test_drawn_answers_of_the_same_model_are_guessed_right(model: LoadedModel) -
     answer = run(target, [request])["a", 0]
     assert answer.token_ids == run(engine(model), [request])["a", 0].token_ids
     assert target.num_accepted == target.num_drafted > 40
+    told = stats_of(target)
+    assert sum(each.right for each in told.guesses) == told.accepted_tokens
+    assert [each.place for each in told.guesses] == list(range(12))
+    assert all(each.drafter == "model" and each.tried == each.right for each in told.guesses)
 
 
 @pytest.mark.parametrize("most", range(1, 6))

@@ -14,7 +14,7 @@ from cutaway.core.output import Delta, DrawProof, Timings, ToldChoice, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.fleet.fleet import Fleet
 from cutaway.fleet.fleet_config import FleetConfig
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
+from cutaway.service.service import EngineStats, EngineTerms, GuessCount, ModelCard, State
 
 CARD = ModelCard(
     name="fake",
@@ -177,7 +177,8 @@ class FakeEngine:
             self._choices[request_id].discard(choice)
 
     async def stats(self) -> EngineStats:
-        return EngineStats(running=len(self.running), prompt_rate=1000.0, steps=3)
+        guesses = (GuessCount("ngram", 0, 3, 2),)
+        return EngineStats(running=len(self.running), prompt_rate=1000.0, steps=3, guesses=guesses)
 
     async def snapshot(self, owner: str) -> bytes:
         return b'{"schema":1,"steps":3,"running":[]}'

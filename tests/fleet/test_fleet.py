@@ -199,6 +199,8 @@ async def test_scale_f7_a_planted_unlike_row(resume: str) -> None:
         else:
             assert_whole(request, got)
             assert got[0][2].seam is False, "the last news says that a seam was not exact"
+        [counted] = (await engines.fleet.stats()).guesses
+        assert counted.tried % 3 == 0 and counted.right * 3 == counted.tried * 2
         stats = (await engines.fleet.stats()).fleet
         assert stats is not None and stats.resumed == {"false": 1}
 

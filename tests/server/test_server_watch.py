@@ -20,7 +20,9 @@ from cutaway.server.entry.auth import Keys
 from cutaway.server.looks import views
 from cutaway.server.route_context import Context
 from cutaway.server.watching import log
+from cutaway.server.watching.metrics import Metrics
 from cutaway.service import view_queue
+from cutaway.service.service import EngineStats, GuessCount
 
 # Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.
 STEMS = (
@@ -33,6 +35,7 @@ STEMS = (
     *("request_inference_time_seconds_bucket", "request_success_total"),
     *("request_params_n_bucket", "request_params_max_tokens_bucket"),
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
+    "spec_decode_num_drafts_total",
 )
 CANARY, KEY = "canary-content-7f3a", "key-canary-5d2e9b81"
 
@@ -62,6 +65,21 @@ def test_metrics_have_vllms_stems_and_count_what_happened(asked: Callable[..., A
     assert value(text, "inter_token_latency_seconds_count") == 21
     assert value(text, "num_requests_running") == 0
     assert value(text, "http_requests_total", route="/v1/completions", status="400") == 1
+
+
+def test_guesses_are_counted_by_drafter_and_place() -> None:
+    counts = (
+        GuessCount("model", 0, 9, 6),
+        GuessCount("model", 1, 6, 5),
+        GuessCount("ngram", 0, 4, 1),
+    )
+    text = Metrics("m").text(EngineStats(guesses=counts)).decode()
+    assert value(text, "spec_decode_num_drafts_total") == 13
+    for each in counts:
+        where = {"drafter": each.drafter, "position": str(each.place)}
+        name = "spec_decode_num_{}_tokens_per_pos_total"
+        assert value(text, name.format("accepted"), **where) == each.right
+        assert value(text, name.format("tried"), **where) == each.tried
 
 
 def test_metrics_answer_while_the_engine_is_down(asked: Callable[..., Any]) -> None:

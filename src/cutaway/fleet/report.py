@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Final
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.fleet.members import STATS_SECONDS, Member
 from cutaway.fleet.routing import FleetRouter
-from cutaway.service.service import EngineStats, FleetStats
+from cutaway.service.service import EngineStats, FleetStats, GuessCount
 
 # Of one engine each, so that their sum means nothing.
 _MEANS: Final = ("step_seconds",)
@@ -28,7 +28,7 @@ def stats_of(
     known = [member.numbers for member in members if member.numbers is not None]
     sums: dict[str, float] = {}
     for each in fields(EngineStats):
-        if each.name != "fleet":
+        if each.name not in ("fleet", "guesses"):
             values = [getattr(numbers, each.name) for numbers in known]
             total = sum(values)
             sums[each.name] = total / max(1, len(values)) if each.name in _MEANS else total
@@ -41,7 +41,19 @@ def stats_of(
         found_tokens=0 if router is None else router.found_tokens,
     )
     sums["waiting"] = sums.get("waiting", 0) + waiting
-    return EngineStats(fleet=fleet, **sums)  # type: ignore[arg-type]
+    guesses = _together(each for numbers in known for each in numbers.guesses)
+    return EngineStats(fleet=fleet, guesses=guesses, **sums)  # type: ignore[arg-type]
+
+
+def _together(counts: Iterable[GuessCount]) -> tuple[GuessCount, ...]:
+    """One count for each drafter and place."""
+    sums: dict[tuple[str, int], GuessCount] = {}
+    for each in counts:
+        before = sums.get((each.drafter, each.place), replace(each, tried=0, right=0))
+        sums[each.drafter, each.place] = replace(
+            each, tried=before.tried + each.tried, right=before.right + each.right
+        )
+    return tuple(sums[key] for key in sorted(sums))
 
 
 async def snapshot_of(

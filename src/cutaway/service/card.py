@@ -9,7 +9,7 @@ from cutaway.compare.lever_cards import levers_of
 from cutaway.core.looks import ViewCard
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.fingerprints import fingerprints
-from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, ModelCard
+from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, GuessCount, ModelCard
 from cutaway.views import VIEWS
 
 
@@ -108,6 +108,17 @@ def stats_of(engine: Engine) -> EngineStats:
         accepted_tokens=engine.num_accepted,
         prompt_rate=engine.pace.prompt_rate,
         step_seconds=engine.pace.step_seconds,
+        guesses=_guesses(engine),
+    )
+
+
+def _guesses(engine: Engine) -> tuple[GuessCount, ...]:
+    drafting = engine.drafting
+    if drafting is None:
+        return ()
+    return tuple(
+        GuessCount(drafter, place, tried, drafting.right[drafter, place])
+        for (drafter, place), tried in sorted(drafting.tried.items())
     )
 
 

@@ -74,6 +74,16 @@ class EngineTerms:
     is_invariant: bool = False
 
 
+@dataclass(frozen=True)
+class GuessCount:
+    """Guesses at one place of their drafts, from 0: those that were looked at, those that stood."""
+
+    drafter: str
+    place: int
+    tried: int
+    right: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineStats:
     """What an engine holds now, and what it has counted since its start."""
@@ -90,6 +100,7 @@ class EngineStats:
     preemptions: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    guesses: tuple[GuessCount, ...] = ()
     restarts: int = 0  # of the engine's process
     prompt_rate: float = 0.0  # prompt tokens per second of late; 0 where nothing is known
     step_seconds: float = 0.0  # of a step without prompts

@@ -6,7 +6,7 @@ serves the other after a replacement. No label holds content.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -151,8 +151,22 @@ class _EngineNumbers(Collector):
             counter = CounterMetricFamily(f"cutaway:{name}", text, labels=["model_name"])
             counter.add_metric([self._model], amount)
             yield counter
+        yield self._by_place("accepted", "guesses that held", [g.right for g in self.stats.guesses])
+        yield self._by_place("tried", "guesses looked at", [g.tried for g in self.stats.guesses])
         if self.stats.fleet is not None:
             yield from _of_fleet(self._model, self.stats.fleet)
+
+    def _by_place(self, name: str, text: str, amounts: Iterable[int]) -> Metric:
+        """Guesses by who made them and their place in the draft, as vLLM counts places from 0."""
+        assert self.stats is not None, "asked for with numbers"
+        counter = CounterMetricFamily(
+            f"cutaway:spec_decode_num_{name}_tokens_per_pos",
+            f"{text}, by drafter and place in the draft",
+            labels=["model_name", "drafter", "position"],
+        )
+        for each, amount in zip(self.stats.guesses, amounts, strict=True):
+            counter.add_metric([self._model, each.drafter, str(each.place)], amount)
+        return counter
 
 
 def _of_fleet(model: str, fleet: FleetStats) -> Iterator[Metric]:
@@ -219,6 +233,8 @@ def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
     yield "engine_restarts", "starts of the engine's process after its death", stats.restarts
     yield "engine_steps", "forward passes", stats.steps
     yield "num_preemptions", "answers put back for want of pages", stats.preemptions
+    drafts = sum(each.tried for each in stats.guesses if each.place == 0)
+    yield "spec_decode_num_drafts", "steps of answers with guesses", drafts
     yield "spec_decode_num_draft_tokens", "tokens guessed", stats.drafted_tokens
     yield "spec_decode_num_accepted_tokens", "guesses that held", stats.accepted_tokens
 
