@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -22,14 +22,21 @@ class PeerError(CutawayError):
 class Peer:
     """One engine with one model, in a process of its own.
 
-    script: a file of this folder, run by `python`.   arguments: model, threads and what it takes.
+    script: a file of this folder or anywhere, run by `python`.   arguments: model, threads and what
+    it takes.   environment: of its process, where it is not this one's.
     own_session: Ctrl-C is then ours alone, and Linux shares cores among sessions, not processes.
     Its context ends it: after an error at once, else when it has answered.
     Raises: PeerError with the last line that it wrote when it does not start.
     """
 
     def __init__(
-        self, script: str, arguments: Sequence[str], *, python: str, own_session: bool = True
+        self,
+        script: str,
+        arguments: Sequence[str],
+        *,
+        python: str,
+        own_session: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [python, str(_FOLDER / script), *arguments],
@@ -38,6 +45,7 @@ class Peer:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=own_session,
+            env=environment,
         )
         try:
             self.versions = str(self._read()["versions"])
@@ -60,7 +68,7 @@ class Peer:
         self.close()
 
     def ask(self, question: str, **values: object) -> float:
-        """A question of loop.py's PeerEngine, and its answer. Raises: PeerError."""
+        """A question of question_loop.py's PeerEngine, and its answer. Raises: PeerError."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"ask": question, **values}) + "\n")
         self._process.stdin.flush()
