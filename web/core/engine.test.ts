@@ -1,7 +1,7 @@
 // Pages as bricks, and answers as lanes of time.
 import { describe, expect, it } from "vitest";
 
-import { bricksOf, readingOf, secondsLeft, Watch, type Moment, type Running } from "./engine";
+import { bricksOf, engineOf, readingOf, seamsOf, secondsLeft, Watch, type Moment, type Running } from "./engine";
 
 const running = (answer: number, computed: number): Running => ({
   answer,
@@ -23,6 +23,38 @@ const moment = (running_: Running[], waiting: Running[] = []): Moment => ({
   batch: null,
   groups: [],
   counts: {},
+});
+
+describe("engines of a fleet", () => {
+  const member = (name: string, engine: Moment | null) => ({
+    name,
+    state: engine ? "ready" : "starting",
+    starts: 1,
+    bound: 0,
+    requests: 0,
+    waiting_tokens: 0,
+    prompt_rate: 0,
+    step_seconds: 0,
+    numeric_class: "",
+    refused: null,
+    engine,
+  });
+
+  it("are shown one at a time, the first that tells anything where none is chosen", () => {
+    const [one, two] = [moment([running(1, 2)]), moment([running(2, 3)])];
+    const whole = { ...one, fleet: { waiting: 0, resumed: {}, members: [member("0", null), member("1", one), member("2", two)] } };
+    expect(engineOf(whole, "2")).toBe(two);
+    expect(engineOf(whole, null)).toBe(one);
+    expect(engineOf(one, null)).toBe(one);
+    expect(engineOf(whole, "0")).toBe(whole);
+  });
+
+  it("tell in words how many answers went on, and how well", () => {
+    const told = (resumed: Record<string, number>) => seamsOf({ waiting: 0, resumed, members: [] });
+    expect(told({})).toBe("no answer had to go on elsewhere");
+    expect(told({ true: 1 })).toBe("1 answer went on in another engine, to the bit");
+    expect(told({ true: 3, false: 1 })).toBe("4 answers went on in another engine, 1 not to the bit");
+  });
 });
 
 describe("pages", () => {

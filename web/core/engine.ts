@@ -40,6 +40,44 @@ export interface Moment {
   } | null;
   groups: Group[];
   counts: Record<string, number>;
+  fleet?: Fleet; // where several engines answer; the other fields are then those of the first
+}
+
+/** One engine of a fleet. engine: what it holds; null while it tells nothing. */
+export interface Member {
+  name: string;
+  state: string;
+  starts: number;
+  bound: number;
+  requests: number;
+  waiting_tokens: number;
+  prompt_rate: number;
+  step_seconds: number;
+  numeric_class: string;
+  refused: string | null;
+  engine: Moment | null;
+}
+
+/** Engines behind one server. waiting: requests that none has; resumed: answers by whether their seam was exact. */
+export interface Fleet {
+  waiting: number;
+  resumed: Record<string, number>;
+  members: Member[];
+}
+
+/** What one engine of a fleet holds, by its name; of a server with one engine, and for no name, the moment itself. */
+export function engineOf(moment: Moment, name: string | null): Moment {
+  const member = moment.fleet?.members.find((each) => each.name === name) ?? moment.fleet?.members.find((each) => each.engine);
+  return member?.engine ?? moment;
+}
+
+/** How many answers went on in another engine, and how many of their seams were not exact, in words. */
+export function seamsOf(fleet: Fleet): string {
+  const exact = fleet.resumed["true"] ?? 0;
+  const torn = fleet.resumed["false"] ?? 0;
+  if (!exact && !torn) return "no answer had to go on elsewhere";
+  const all = exact + torn;
+  return `${all} ${all === 1 ? "answer" : "answers"} went on in another engine, ${torn ? `${torn} not to the bit` : "to the bit"}`;
 }
 
 /** How far the prompt of one's own answer is read; null where none is, or several are and nobody knows which. */

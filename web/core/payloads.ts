@@ -456,6 +456,8 @@ export interface Timeline {
   gap_p50: number;
   gap_p99: number;
   slowest: number[];
+  num_told?: number; // by another engine, before this one went on
+  is_seam_exact?: boolean;
 }
 
 export interface Cost {

@@ -47,6 +47,8 @@ class Timeline:
     others, other_tokens [S]: how many answers beside it, and their tokens.
     tokens [N]: when each token of the answer was there.   gaps [N - 1]: between them.
     slowest:  indices of the slowest steps, the slowest first.
+    num_told: tokens that another engine had told before this one went on, the first ones; they are
+              there with the step that passed the seam. is_seam_exact: its row came out to the bit.
     is_device: steps ran on a device that works on while the host goes ahead: then sampling waits
               for it, and only their sum is known.
     """
@@ -71,6 +73,8 @@ class Timeline:
     gap_p50: float
     gap_p99: float
     slowest: tuple[int, ...]
+    num_told: int = 0
+    is_seam_exact: bool = True
 
     def draw(self) -> Drawing:
         """The picture: phases, a lane of steps, tokens with their delays, and the slowest ones."""
@@ -83,6 +87,12 @@ class Timeline:
             f": {len(self.steps)} passes through {self.num_layers} layers"
             + (f", {self.num_drafts} drafts in them" if self.num_drafts else ""),
         )
+        if self.num_told:
+            drawing.line(
+                Span(f"{self.num_told} tokens were told by another engine", "strong"),
+                ", which ended; the row of the last of them came out ",
+                "to the bit here" if self.is_seam_exact else "otherwise here",
+            )
         self._draw_phases(drawing)
         self._draw_lanes(drawing)
         self._draw_tokens(drawing)
@@ -212,6 +222,8 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Timeline:
         gap_p50=float(np.percentile(gaps, 50)) if len(gaps) else 0.0,
         gap_p99=float(np.percentile(gaps, 99)) if len(gaps) else 0.0,
         slowest=tuple(int(i) for i in np.argsort(durations)[::-1][: query.top]),
+        num_told=0 if answer.seam is None else answer.seam.num_tokens,
+        is_seam_exact=answer.seam is None or answer.seam.is_exact,
     )
 
 
