@@ -79,11 +79,11 @@ def descend(
         loss = objective(batch)
         assert loss.count == batch.count, "a loss divides by what its batch said"
         (loss.total / count).backward()
-        total = total + Figure(float(loss.total.detach()), 0)
+        total = total + Figure(loss.total.detach().double(), 0)
         for name, figure in loss.figures.items():
             figures[name] = figures.get(name, Figure(0.0, 0)) + figure
     norms = norms_by_block(optimizers)
-    norm = clip(optimizers)
+    norm = clip(optimizers, math.hypot(*norms.values()))
     if not math.isfinite(total.mean) or not math.isfinite(norm):
         optimizers.forget_gradients()
         raise NumericsError(
@@ -124,10 +124,13 @@ def run(
         after(descend(feed(update), objective, optimizers, update=update, factor=factor))
 
 
-def clip(optimizers: Optimizers) -> float:
-    """Scale all gradients so that their global norm is at most the limit; the norm before."""
-    parameters = [each for each in optimizers.parameters.values() if each.grad is not None]
-    return float(torch.nn.utils.clip_grad_norm_(parameters, optimizers.settings.max_norm))
+def clip(optimizers: Optimizers, norm: float) -> float:
+    """Scale all gradients so that their global norm, which is given, is at most the limit."""
+    most = optimizers.settings.max_norm
+    grads = [each.grad for each in optimizers.parameters.values() if each.grad is not None]
+    if norm > most and math.isfinite(norm):
+        torch._foreach_mul_(grads, most / (norm + 1e-6))
+    return norm
 
 
 def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
@@ -135,7 +138,7 @@ def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
     grads = {name: p.grad for name, p in optimizers.parameters.items() if p.grad is not None}
     if not grads:
         return {}
-    each = torch.stack([grad.float().norm() for grad in grads.values()])
+    each = torch.stack(torch._foreach_norm(list(grads.values())))  # on a GPU a few kernels for all
     norms = cast("list[float]", each.tolist())
     squares: dict[str, float] = {}
     for name, norm in zip(grads, norms, strict=True):

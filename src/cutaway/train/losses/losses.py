@@ -16,9 +16,12 @@ from cutaway.train.losses.likelihood import Likelihood
 
 @dataclass(frozen=True)
 class Figure:
-    """A number to be logged: total / count, over all micro-batches of an update."""
+    """A number to be logged: total / count, over all micro-batches of an update.
 
-    total: float
+    total: may still be on a device; mean waits for it, and nothing before.
+    """
+
+    total: float | Tensor
     count: int
 
     def __add__(self, other: Figure) -> Figure:
@@ -27,7 +30,7 @@ class Figure:
     @property
     def mean(self) -> float:
         """The number itself."""
-        return self.total / self.count if self.count else 0.0
+        return float(self.total) / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def cross_entropy(given: Likelihood, *, z_weight: float = 0.0) -> Loss:
     """
     total = -given.log_probs.sum()
     count = given.log_probs.numel()
-    figures = {"nats": Figure(float(total.detach()), count)}
+    figures = {"nats": Figure(total.detach().double(), count)}
     if z_weight:
         total = total + z_weight * given.log_sums.square().sum()
     return Loss(total, count, figures)
