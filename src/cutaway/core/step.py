@@ -179,7 +179,7 @@ class Step:
 
     @staticmethod
     def without_cache(
-        sequences: Sequence[Sequence[int]],
+        sequences: Sequence[Sequence[int] | Tensor],
         *,
         device: torch.device | str = "cpu",
         sink: Sink | None = None,
@@ -188,6 +188,7 @@ class Step:
     ) -> Step:
         """A step over whole sequences that stores nothing.
 
+        sequences: token ids of each, as numbers or [T] int64.
         logit_rows: the tokens whose logits are wanted [R]; None for all of them.
         trains: whether attention takes the quick differentiable form.
         """
@@ -196,9 +197,9 @@ class Step:
         starts = torch.tensor([0, *accumulate(lengths)])
         places = torch.arange(sum(lengths))
         return Step(
-            token_ids=torch.tensor(list(chain.from_iterable(sequences)), dtype=torch.int64).to(
-                device
-            ),
+            token_ids=torch.cat(
+                [torch.as_tensor(each, dtype=torch.int64) for each in sequences]
+            ).to(device),
             positions=(places - starts[:-1].repeat_interleave(counts)).to(device),
             declared_lengths=counts.repeat_interleave(counts).to(device),
             query_starts=starts.to(device),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -44,6 +44,16 @@ class ScoredSequence:
         """Scored tokens."""
         return sum(self.is_scored)
 
+    @cached_property
+    def ids(self) -> Tensor:
+        """Its token ids, made once: an update's host work is then no longer than its forward."""
+        return torch.tensor(self.token_ids, dtype=torch.int64)
+
+    @cached_property
+    def marks(self) -> Tensor:
+        """Of each token, whether it is scored. Shapes: [T] bool."""
+        return torch.tensor(self.is_scored, dtype=torch.bool)
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -64,13 +74,12 @@ class MicroBatch:
     def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
         """The forward's argument; it wants the rows that predict scored tokens, and no others."""
         rows = self._marks.nonzero()[:, 0].sub(1).to(device)
-        sequences = [each.token_ids for each in self.sequences]
+        sequences = [each.ids for each in self.sequences]
         return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
-        token_ids = chain.from_iterable(each.token_ids for each in self.sequences)
-        return torch.tensor(list(token_ids), dtype=torch.int64)[self._marks].to(device)
+        return torch.cat([each.ids for each in self.sequences])[self._marks].to(device)
 
     def owners(self, device: torch.device | str = "cpu") -> Tensor:
         """The index of the sequence that each row belongs to. Shapes: [R] int64."""
@@ -80,8 +89,7 @@ class MicroBatch:
     @property
     def _marks(self) -> Tensor:
         """Of each token, whether it is scored. Shapes: [T] bool."""
-        marks = chain.from_iterable(each.is_scored for each in self.sequences)
-        return torch.tensor(list(marks), dtype=torch.bool)
+        return torch.cat([each.marks for each in self.sequences])
 
 
 def cut(sequence: ScoredSequence, context: int) -> list[ScoredSequence]:
