@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 import tiny
+from cutaway.compare.lever_cards import levers_of
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.draft_models import check_vocabulary, drafting_of, early_layers
+from cutaway.engine.draft_models import (
+    check_vocabulary,
+    drafting_beside,
+    drafting_of,
+    early_layers,
+)
 from cutaway.engine.drafters import Controller, GuessSource, Wish
 from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
@@ -261,3 +267,36 @@ def test_auto_is_what_was_given() -> None:
     assert EngineConfig(draft_model="x").draft == "model"
     assert EngineConfig(draft_layers=3).draft == "early"
     assert EngineConfig(draft_model="x", draft="ngram").draft == "ngram"
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_f03_an_end_inside_what_stood_is_the_last_token(model: LoadedModel, place: int) -> None:
+    """Nothing behind it is said, counted or scored, wherever it lies among the guesses."""
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
+    request = Request(request_id="a", prompt_token_ids=(1, 2, 3), params=params)
+    free = run(engine(model), [request])["a", 0].token_ids
+    stop = next(at for at in range(8 + place, 40) if free[at] not in free[:at])
+    ending = replace(request, params=replace(params, stop_token_ids=(free[stop],)))
+    plain = run(engine(model), [ending])["a", 0]
+    made = drafter(loaded())
+    target = with_drafter(model, made)
+    answer = run(target, [ending])["a", 0]
+    assert answer.essence == plain.essence and answer.last.finish_reason == "stop"
+    assert [each.token_id for each in answer.logprobs] == answer.token_ids
+    assert target.num_accepted > 0 and len(answer.token_ids) <= stop + 1
+    assert target.cache_stats.used == 0 and made.cache_stats.used == 0
+
+
+def test_a_draft_model_is_a_choice_of_the_lever(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config()))
+    path = f"random:{tmp_path / 'config.json'}"
+    target = build_engine(path, EngineConfig(device="cpu", draft_model=path, draft="off"))
+    [card] = [card for card in levers_of(target) if card.name == "draft"]
+    assert card.choices == ("off", "ngram", "model") and card.now == "off"
+    beside = drafting_beside(
+        target.drafting, target.model, replace(target.config, draft="model"), num_pages=40
+    )
+    assert target.drafting is not None
+    mine, theirs = target.drafting.drafter("model"), beside.drafter("model")
+    assert isinstance(mine, ModelDrafter) and isinstance(theirs, ModelDrafter)
+    assert mine.model is theirs.model and mine.cache is not theirs.cache

@@ -130,6 +130,18 @@ def test_drafted_answers_come_again(folder: Path, dtype: str) -> None:
         assert verify_answer(engine, answer).is_exact
 
 
+def test_answers_that_a_draft_model_guessed_for_come_again(folder: Path) -> None:
+    """The replay needs no drafter: what was guessed is in the record."""
+    engine = opened(folder, "float32", draft_model=f"random:{folder}/config.json")
+    assert engine.drafting is not None
+    for source in engine.drafting._sources.values():
+        source._controller = None  # all guesses are taken, whatever they cost
+    answers = served(engine, seed=1)
+    assert engine.num_accepted > 0
+    for answer in answers:
+        assert verify_answer(engine, answer).is_exact
+
+
 def test_a_replay_neither_disturbs_nor_is_disturbed(folder: Path) -> None:
     """It has pages of its own, and answers go on between its steps."""
     engine = opened(folder, "auto")

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
+import engines
+from cutaway.core.step import Step
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
@@ -83,7 +88,29 @@ def test_its_probability_is_that_of_a_recomputation(token: int) -> None:
         best = np.argsort(-raw)[:5]
         wanted = softmax(raw[best] / 0.8)[best == guess.token_id].sum()
         np.testing.assert_allclose(guess.chance, wanted, atol=1e-6)
-        assert guess.u == answer.tokens[row.token + place].u
+        assert guess.u == answer.tokens[row.token + place].u and guess.q is None
+        if guess.verdict == REFUSED:
+            shares = softmax(raw[best] / 0.8)
+            came = shares[best == answer.tokens[row.token + place].token_id].sum()
+            np.testing.assert_allclose(guess.residual, came / (1 - wanted), atol=1e-6)
+
+
+def test_q_is_what_a_draft_model_gave() -> None:
+    engine = engine_of()
+    draft = engines.nearly(engine.model, noise=0.05)
+    config = EngineConfig(page_size=8)
+    drafter = ModelDrafter(draft, config, kind="model", num_pages=100, vocab_size=320)
+    engine.drafting = Drafting.of(drafter)
+    answer = answered(engine, PROMPT, max_tokens=NUM_TOKENS)
+    payload = shown(engine, answer, token=1)
+    guesses = [guess for step in payload.steps for guess in step.guesses]
+    assert guesses and all(guess.q is not None and 0 < guess.q <= 1 for guess in guesses)
+    step = next(step for step in payload.steps if step.guesses)
+    known = [*PROMPT, *answer.token_ids[len(PROMPT) : len(PROMPT) + step.token]]
+    with torch.inference_mode():
+        row = draft.transformer(Step.without_cache([known]))[-1]
+    wanted = softmax(row.numpy())[step.guesses[0].token_id]
+    np.testing.assert_allclose(step.guesses[0].q, wanted, rtol=1e-5)
 
 
 def test_what_it_won_is_counted_by_place() -> None:

@@ -355,6 +355,8 @@ export interface Guess {
   probability: number | null;
   chance: number | null;
   u: number | null;
+  q: number | null;
+  residual: number | null;
 }
 
 export interface VerifiedStep {

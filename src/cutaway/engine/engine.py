@@ -562,6 +562,7 @@ class Engine:
             try:
                 grammar, drafts = self._answers[sequence].grammar, draft.token_ids
                 sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
+                sequence.draft_chances = draft.chances
             except Exception as fault:
                 self._break(sequence, fault)
 

@@ -78,6 +78,7 @@ class Recorder:
         starts: list[int] = []
         counts: list[int] = []
         drafts: dict[int, tuple[int, ...]] = {}
+        chances: dict[int, tuple[float, ...]] = {}
         for index, item in enumerate(batch.scheduled):
             sequence, start, count = item.sequence, item.start, item.count
             open_ = self._open[sequence]
@@ -90,10 +91,12 @@ class Recorder:
                 self._note_writes(item, Origin(open_.number, len(open_.record.admissions) - 1))
             if item.num_drafts:
                 drafts[index] = tuple(sequence.draft_token_ids[: item.num_drafts])
+                if sequence.draft_chances:
+                    chances[index] = tuple(sequence.draft_chances[: item.num_drafts])
             answers.append(open_.number)
             starts.append(start)
             counts.append(count)
-        self._parts = Parts(answers, starts, counts, list(map(len, batch.rows)), drafts)
+        self._parts = Parts(answers, starts, counts, list(map(len, batch.rows)), drafts, chances)
         self.seconds += perf_counter() - began
 
     def add_tokens(

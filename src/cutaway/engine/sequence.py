@@ -25,6 +25,7 @@ class Sequence:
     load_id: bytes = b""  # of that adapter's load
     token_ids: list[int] = field(default_factory=list[int])
     draft_token_ids: list[int] = field(default_factory=list[int])
+    draft_chances: list[float] = field(default_factory=list[float])  # where the drafter has some
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prefix hit when first admitted
     num_preemptions: int = 0

@@ -22,6 +22,7 @@ class Part:
     answer:   its number.
     start:    position of the first token; count: tokens, the drafts behind the known ones included.
     num_rows: the last so many of them gave logits.
+    draft_chances: what the drafter gave each draft; none where it has no distribution.
     """
 
     answer: int
@@ -29,6 +30,7 @@ class Part:
     count: int
     draft_token_ids: tuple[int, ...]
     num_rows: int
+    draft_chances: tuple[float, ...] = ()
 
     @property
     def end(self) -> int:
@@ -39,10 +41,10 @@ class Part:
 class Parts(Sequence[Part]):
     """The parts of a step, kept as columns: 20 bytes for each, and made when they are asked for.
 
-    drafts: of the parts that have any, by their place.
+    drafts: of the parts that have any, by their place; chances likewise.
     """
 
-    __slots__ = ("_answers", "_counts", "_drafts", "_num_rows", "_starts")
+    __slots__ = ("_answers", "_chances", "_counts", "_drafts", "_num_rows", "_starts")
 
     def __init__(
         self,
@@ -51,10 +53,12 @@ class Parts(Sequence[Part]):
         counts: Sequence[int],
         num_rows: Sequence[int],
         drafts: Mapping[int, tuple[int, ...]],
+        chances: Mapping[int, tuple[float, ...]] | None = None,
     ) -> None:
         self._answers = array("q", answers)
         self._starts, self._counts = array("i", starts), array("i", counts)
         self._num_rows, self._drafts = array("i", num_rows), drafts
+        self._chances = chances or {}
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -84,6 +88,7 @@ class Parts(Sequence[Part]):
             self._counts[index],
             self._drafts.get(index, ()),
             self._num_rows[index],
+            self._chances.get(index, ()),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -35,6 +35,9 @@ class Guess:
     probability: of the guess in the model's own row; chance: of drawing it under the request's
              settings, and so of its acceptance. Of the chosen step alone, else None.
     u:       the random number of the draw, of 2^32; None where the likeliest is taken.
+    q:       what the drafter itself gave the guess; None where it has no distribution.
+    residual: of a refused guess in the chosen step, the chance of what came in its place among all
+             that are left without the guess.
     """
 
     token_id: int
@@ -44,6 +47,8 @@ class Guess:
     probability: float | None = None
     chance: float | None = None
     u: int | None = None
+    q: float | None = None
+    residual: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,16 +139,18 @@ class Speculation:
         rows = [
             (
                 cut(each.text, 20),
-                "-" if each.probability is None else f"{each.probability:.2%}",
-                "-" if each.chance is None else f"{each.chance:.2%}",
+                _share(each.q),
+                _share(each.probability),
+                _share(each.chance),
                 "-" if each.u is None else f"{each.u / 2**32:.4f}",
                 each.verdict,
                 cut(each.came, 20),
+                _share(each.residual),
             )
             for each in self.row.guesses
         ]
-        head = ("guess", "its probability", "its chance", "u", "", "came")
-        drawing.table(head, rows, sides="lrrrll")
+        head = ("guess", "q", "its probability", "its chance", "u", "", "came", "residual")
+        drawing.table(head, rows, sides="lrrrrllr")
 
 
 def wants(subject: Subject, query: Query) -> Wanted:
@@ -217,16 +224,18 @@ def _verified(subject: Subject, tokens: range) -> VerifiedStep:
     number = answer.tokens[tokens.start].step
     part = _part(subject, number)
     guesses: list[Guess] = []
+    chances = () if part is None else part.draft_chances
     is_open = True  # whether all before it stood
     for place, draft in enumerate(() if part is None else part.draft_token_ids):
         text, token = subject.text(draft), tokens.start + place
+        q = chances[place] if chances else None
         if not is_open or token not in tokens:
-            guesses.append(Guess(draft, text, UNUSED, ""))
+            guesses.append(Guess(draft, text, UNUSED, "", q=q))
             continue
         came = answer.tokens[token]
         is_open = came.token_id == draft
         verdict = ACCEPTED if is_open else REFUSED
-        guesses.append(Guess(draft, text, verdict, subject.text(came.token_id), u=came.u))
+        guesses.append(Guess(draft, text, verdict, subject.text(came.token_id), u=came.u, q=q))
     last = subject.text(answer.tokens[tokens.stop - 1].token_id)
     return VerifiedStep(number, tokens.start, len(tokens), tuple(guesses), last)
 
@@ -239,20 +248,19 @@ def _looked_at(subject: Subject, step: VerifiedStep, taken: ReplayValues) -> Ver
         if logits is None or guess.verdict == UNUSED:
             guesses.append(guess)
             continue
+        row = shares(logits, subject.row(step.token + place))
+        chance = float(row[guess.token_id])
+        residual = None
+        if guess.verdict == REFUSED:
+            came = subject.answer.tokens[step.token + place].token_id
+            residual = float(row[came]) / (1 - chance) if chance < 1 else None
         own = float(logits.double().softmax(0)[guess.token_id])
-        chance = float(shares(logits, subject.row(step.token + place))[guess.token_id])
-        guesses.append(
-            Guess(
-                guess.token_id,
-                guess.text,
-                guess.verdict,
-                guess.came,
-                probability=own,
-                chance=chance,
-                u=guess.u,
-            )
-        )
+        guesses.append(replace(guess, probability=own, chance=chance, residual=residual))
     return VerifiedStep(step.number, step.token, step.given, tuple(guesses), step.last)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
 
 
 def _by_place(steps: Sequence[VerifiedStep]) -> tuple[list[int], list[int]]:
