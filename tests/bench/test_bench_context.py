@@ -93,7 +93,7 @@ def test_a_layer_with_a_window_turns_as_before(config: Path) -> None:
     ("num_tokens", "scalings", "message"),
     [
         (39, (), "tokens is 39; it must be at least 40: "),
-        (LENGTH, ("yarn", "rope"), "scaling holds 'rope'; it must be of linear, dynamic, yarn"),
+        (LENGTH, ("yarn", "rope"), 'scaling holds "rope"; it must be of linear, dynamic, yarn'),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -139,7 +139,7 @@ def test_a_warm_prompt_computes_its_own_tokens_alone(report):
 def test_only_names_sections_and_refuses_others():
     made = paper.run(SMALL, only="gqa, moe")
     assert {row.section for row in made.rows} == {"gqa", "moe"}
-    with pytest.raises(ConfigError, match="only holds 'gpa'; sections are gqa, mla"):
+    with pytest.raises(ConfigError, match='only holds "gpa"; sections are gqa, mla'):
         paper.run(SMALL, only="gpa")
 
 

@@ -31,7 +31,7 @@ def test_workloads_have_the_lengths_that_are_asked_for() -> None:
     assert {len(each) for each in (*fixed.prompts, *prefix.prompts)} == {20}
     assert fixed.answer_tokens == (12, 12, 12)
     assert len({each[:15] for each in prefix.prompts}) == 1 == 4 - len(set(prefix.prompts))
-    with pytest.raises(ConfigError, match="workload is 'slow'; it must be one of fixed"):
+    with pytest.raises(ConfigError, match='workload is "slow"; it must be one of fixed'):
         workload_of("slow", **SIZES)
     with pytest.raises(ConfigError, match="requests is 0; it must be at least 1"):
         workload_of("fixed", **{**SIZES, "requests": 0})

@@ -112,10 +112,10 @@ def test_ratios_are_of_one_round_and_their_lower_quartile_is_judged(
 def test_an_unknown_model_is_named(cutaway: Cutaway) -> None:
     ended = cutaway("bench", "cpu", "--models", "q4_1,q5")
     assert ended.code == 2
-    assert "models holds 'q5'; it must be of q4_1, q4_0, q8_0, 1b, experts, gemma." in ended.err
+    assert 'models holds "q5"; it must be of q4_1, q4_0, q8_0, 1b, experts, gemma.' in ended.err
     ended = cutaway("bench", "cpu", "--only", "training")
     assert ended.code == 2
-    assert "only is 'training'; no case has it. Cases are decode, SmolLM2 Q4_1, " in ended.err
+    assert 'only is "training"; no case has it. Cases are decode, SmolLM2 Q4_1, ' in ended.err
 
 
 class Interrupted:

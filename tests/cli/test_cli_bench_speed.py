@@ -32,7 +32,7 @@ def test_throughput_prints_a_table_or_json(cutaway, tiny_model):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("throughput", "--workload", "slow"), "workload is 'slow'; it must be one of fixed"),
+        (("throughput", "--workload", "slow"), 'workload is "slow"; it must be one of fixed'),
         (("latency", "--prompt-tokens", "9000"), "may take 9,040 tokens; the model and its cache"),
     ],
 )

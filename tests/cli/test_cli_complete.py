@@ -171,7 +171,7 @@ def test_a_prompt_that_is_not_utf8_is_refused(cutaway: Cutaway, tiny_model: str)
     assert "prompt from stdin is not UTF-8: byte 0xff at 2" in ended.err
     ended = cutaway("complete", "ab\udcff", "-m", tiny_model)
     assert (ended.code, ended.out) == (2, "")
-    assert "prompt holds '\\udcff' at 2" in ended.err
+    assert 'prompt holds "\\udcff" at 2' in ended.err
 
 
 def test_the_installed_program_answers(tiny_model: str) -> None:

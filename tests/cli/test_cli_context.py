@@ -36,7 +36,7 @@ def test_prints_a_table_or_json(cutaway, tiny_model, text):
         (["--text", "nowhere.txt"], "nowhere.txt cannot be read as UTF-8 text"),
         (["--tokens", "9000"], "tokens is 9,000, and "),
         (["--tokens", "300"], "tokens is 300; it must be at least 320"),
-        (["--scaling", "glue"], "scaling holds 'glue'; it must be of linear"),
+        (["--scaling", "glue"], 'scaling holds "glue"; it must be of linear'),
     ],
 )
 def test_wrong_arguments_are_one_line(cutaway, tiny_model, text, given, message):

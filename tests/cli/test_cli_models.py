@@ -174,7 +174,7 @@ def test_config_show_works_while_the_model_is_not_here(cutaway: Cutaway) -> None
     assert "smollm2 is not here" in cutaway("config", "show").err
     ended = cutaway("config", "show", "-m", "nosuch")
     assert ended.code == 0
-    assert "warning: there is no model 'nosuch'." in ended.err
+    assert 'warning: there is no model "nosuch".' in ended.err
 
 
 @pytest.mark.parametrize(

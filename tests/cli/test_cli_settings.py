@@ -111,14 +111,14 @@ def test_an_unknown_key_of_a_file_names_file_and_nearest_key(config: Path) -> No
     with pytest.raises(ConfigError) as caught:
         resolve({}, config=config)
     assert str(caught.value) == (
-        f"{config} has the key 'temprature', which is no setting; the nearest is temperature. "
+        f'{config} has the key "temprature", which is no setting; the nearest is temperature. '
         "`cutaway config show` lists all."
     )
 
 
 def test_an_unknown_key_of_the_user_file_names_that_file() -> None:
     write_user_file("[sampling]\ntop_p = 1")
-    with pytest.raises(ConfigError, match=r"config\.toml has the key 'sampling'"):
+    with pytest.raises(ConfigError, match=r'config\.toml has the key "sampling"'):
         resolve({})
 
 
@@ -139,14 +139,14 @@ def test_variables_that_resemble_no_setting_are_somebody_elses(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('temperature = "hot"', "temperature is 'hot', from the file; it must be a number from"),
-        ("temperature = true", "temperature is True, from the file; it must be a number from"),
+        ('temperature = "hot"', 'temperature is "hot", from the file; it must be a number from'),
+        ("temperature = true", "temperature is true, from the file; it must be a number from"),
         ("temperature = 9", r"must be a number from 0 to 5\. It comes from the file\."),
         ("temperature = nan", r"temperature is nan; it must be a number from 0 to 5\."),
-        ('seed = "1.5"', "seed is '1.5', from the file; it must be an integer from"),
+        ('seed = "1.5"', 'seed is "1.5", from the file; it must be an integer from'),
         ("stop = 3", "stop is 3, from the file; it must be a string or a list of strings"),
-        ('graphs = "perhaps"', "graphs is 'perhaps', from the file; it must be true or false"),
-        ('dtype = "int3"', "dtype is 'int3'; it must be one of float32"),
+        ('graphs = "perhaps"', 'graphs is "perhaps", from the file; it must be true or false'),
+        ('dtype = "int3"', 'dtype is "int3"; it must be one of float32'),
         ("model = 3", "model is 3, from the file; it must be text"),
         ("temperature =", "is no TOML file: Invalid value"),
     ],

@@ -122,7 +122,7 @@ def test_faults_are_one_line(saved: Path, tmp_path: Path) -> None:
     broken.write_bytes(saved.read_bytes()[:-40])
     for arguments, code, words in (
         (("open", str(broken)), 2, "is no trace file of Cutaway, or damaged"),
-        (("open", str(saved), "--view", "lens"), 2, "has no view 'lens'; it has: tokens, "),
+        (("open", str(saved), "--view", "lens"), 2, 'has no view "lens"; it has: tokens, '),
         (("export", str(saved), "--to", "pdf"), 2, "must be one of chrome, csv, otlp, html"),
         (("open", str(tmp_path / "none.cutaway")), 1, "No such file"),
         (("export", str(saved)), 2, "or give --html PAGE"),

@@ -65,7 +65,7 @@ def test_a_vocabulary_a_base_model_and_an_assistant(
     ("arguments", "words"),
     [
         (["pretrain", "pretrain.toml", "rats=1"], "rats is no setting of this stage; did you mean"),
-        (["pretrain", "pretrain.toml", "rate=x"], "rate is 'x'; it must be a number"),
+        (["pretrain", "pretrain.toml", "rate=x"], 'rate is "x"; it must be a number'),
         (["pretrain", "absent.toml"], "absent.toml cannot be read"),
         (["pretrain", "pretrain.toml", "tokens=16"], "tokens is 16; it must be at least context"),
         (["pretrain", "pretrain.toml", "context=65"], "context is 65; it must be at most 64"),

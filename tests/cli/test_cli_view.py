@@ -40,7 +40,7 @@ def test_one_view_gives_its_numbers(model: tuple[str, ...]) -> None:
 
 def test_what_cannot_be_shown_is_one_line(model: tuple[str, ...]) -> None:
     cases = {
-        ("--view", "nothing"): "view is 'nothing'; there are: ",
+        ("--view", "nothing"): 'view is "nothing"; there are: ',
         ("--layer", "1"): "--layer belongs to one view; name it with --view",
         ("--view", "residual", "--position", "99"): "position is 99; it must be from 0 to 11",
         ("--view", "residual", "--head", "1"): "head is 1, but the view residual takes position",

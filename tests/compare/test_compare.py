@@ -366,7 +366,7 @@ def test_what_cannot_be_changed_is_told_with_what_can(engine: Engine) -> None:
         "token@99=5": "its steps are 0 to 5",
         "token@1=320": "it must be a whole number from 0 to 319",
         "token@5=1": "leaves nothing to be drawn",
-        "top_k=many": "top_k is 'many'; it must be an integer",
+        "top_k=many": 'top_k is "many"; it must be an integer',
         "temperature=9": "temperature is 9.0",
         "system=x": "this answer has none. Add --chat",
         "context=21": "it must be a whole number from 1 to 20",
@@ -378,7 +378,7 @@ def test_what_cannot_be_changed_is_told_with_what_can(engine: Engine) -> None:
         "experts_per_token=1": "has no experts",
         "kv_cache=on": "it must be off",
         "batch=0": "it must be a whole number from 1",
-        "kv_dtype=int3": "kv_dtype is 'int3'; it must be one of",
+        "kv_dtype=int3": 'kv_dtype is "int3"; it must be one of',
     }
     for change, words in cases.items():
         with pytest.raises(Exception, match=words):

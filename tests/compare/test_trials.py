@@ -275,7 +275,7 @@ def test_what_cannot_be_is_told_and_the_next_goes_on() -> None:
     cases: list[tuple[dict[str, Any], type[CutawayError], str]] = [
         ({"change": "temperature=9"}, RequestError, "temperature is 9.0"),
         ({"change": "hotness=9"}, RequestError, "nothing to change"),
-        ({"change": "kv_dtype=int3"}, RequestError, "kv_dtype is 'int3'; it must be one of"),
+        ({"change": "kv_dtype=int3"}, RequestError, 'kv_dtype is "int3"; it must be one of'),
         ({"change": "batch=1024", "max_bytes": 2**20}, RequestError, "raise max_bytes"),
         ({"change": "page_size=1048576", "max_bytes": 2**20}, RequestError, "raise max_bytes"),
         ({"max_flops": 1000}, RequestError, "allowed are 1,000"),
@@ -293,7 +293,7 @@ def test_what_cannot_be_is_told_and_the_next_goes_on() -> None:
 def test_a_lever_that_a_server_lacks_names_the_command(lever: str) -> None:
     engine = engine_of()
     fault = fault_of(engine, tried(answered(engine, PROMPT), f"{lever}=x"))
-    assert f"{lever} is 'x'; " in str(fault) and f"--change {lever}=" in str(fault)
+    assert f'{lever} is "x"; ' in str(fault) and f"--change {lever}=" in str(fault)
 
 
 def test_a_shorter_comparison_is_the_beginning_of_a_longer_one() -> None:

@@ -283,5 +283,5 @@ def test_an_answer_whose_steps_were_dropped_is_not_diagnosed() -> None:
     engines.run(engine, [request("a", range(20))])
     look = Look(engine, found(engine, "a"))
     look.subject.answer.is_whole = False
-    with pytest.raises(ReplayError, match=r"steps of request 'a' were dropped.*ledger_bytes"):
+    with pytest.raises(ReplayError, match=r'steps of request "a" were dropped.*ledger_bytes'):
         why(engine, look)

@@ -240,7 +240,7 @@ def test_a_configuration_brings_drafters_and_requests_choose(tmp_path: Path) -> 
         told[draft] = answer.last.timings.drafted
         said.add(tuple(answer.token_ids))
     assert len(said) == 1 and told["off"] == 0 and target.drafting.tried["model", 0] > 0
-    with pytest.raises(RequestError, match="draft is 'modle'; here it may be off, ngram, model"):
+    with pytest.raises(RequestError, match='draft is "modle"; here it may be off, ngram, model'):
         target.add(Request(request_id="x", prompt_token_ids=(1,), params=params_of("modle")))
 
 
@@ -251,9 +251,9 @@ def params_of(draft: str) -> SamplingParams:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"draft": "model"}, "draft is 'model', but draft_model is not set"),
-        ({"draft": "early"}, "draft is 'early', but draft_layers is not set"),
-        ({"draft": "best"}, "draft is 'best'; it must be one of auto, off, ngram, model, early"),
+        ({"draft": "model"}, 'draft is "model", but draft_model is not set'),
+        ({"draft": "early"}, 'draft is "early", but draft_layers is not set'),
+        ({"draft": "best"}, 'draft is "best"; it must be one of auto, off, ngram, model, early'),
         ({"draft_layers": 0}, "draft_layers is 0; it must be at least 1"),
     ],
 )

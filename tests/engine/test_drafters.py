@@ -213,7 +213,7 @@ def test_a_request_chooses_whether_its_answer_is_guessed(model: LoadedModel) -> 
         assert timings is not None
         assert (timings.drafted > 0) == is_drafted == (target.num_drafted > 0)
         assert timings.accepted == target.num_accepted <= timings.drafted
-    with pytest.raises(RequestError, match="draft is 'x'; here it may be off, ngram"):
+    with pytest.raises(RequestError, match='draft is "x"; here it may be off, ngram'):
         drafting_engine(model, is_default=False).add(asked("a", "x"))
 
 

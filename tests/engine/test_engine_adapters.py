@@ -162,7 +162,7 @@ def test_loaded_and_unloaded_while_answers_run(files: Path, dtype: str) -> None:
             target.load_adapter("second", str(files / "second"))
         if number == 9:
             target.unload_adapter("first")
-            with pytest.raises(RequestError, match="lora is 'first'; loaded are: second"):
+            with pytest.raises(RequestError, match='lora is "first"; loaded are: second'):
                 target.add(request(1, "first"))
             assert target.model.adapters.has_ended, "an answer still has it"
         if number == 12:

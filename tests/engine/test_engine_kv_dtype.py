@@ -56,7 +56,7 @@ def test_setting_names_the_dtype_of_the_cache_alone() -> None:
     assert precision_of("float32", cpu, kv_dtype="int8").cache == torch.int8
     assert precision_of("float32", cpu, kv_dtype="int8").activations == torch.float32
     assert precision_of("bfloat16", cpu).cache == torch.bfloat16
-    with pytest.raises(ConfigError, match="kv_dtype is 'int7'; it must be one of auto, float32"):
+    with pytest.raises(ConfigError, match='kv_dtype is "int7"; it must be one of auto, float32'):
         EngineConfig(kv_dtype="int7")
 
 

@@ -36,7 +36,7 @@ def test_a_faulty_tokenizer_is_told_when_it_is_taken(tmp_path: Path) -> None:
     keys = [key("tokenizer.ggml.model", STRING, string("bert"))]
     opening = Opening(written(tmp_path / "x.gguf", gguf(keys)))
     assert opening.file().text("tokenizer.ggml.model") == "bert"
-    with pytest.raises(UnsupportedModelError, match=r"ggml\.model is 'bert'"):
+    with pytest.raises(UnsupportedModelError, match=r'ggml\.model is "bert"'):
         opening.tokenizer()
 
 

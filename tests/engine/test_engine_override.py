@@ -66,8 +66,8 @@ def test_positions_can_be_taken_away(config: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("sliding_window", "override is 'sliding_window'; it must be NAME=VALUE"),
-        ("=3", "override is '=3'; it must be NAME=VALUE"),
+        ("sliding_window", 'override is "sliding_window"; it must be NAME=VALUE'),
+        ("=3", 'override is "=3"; it must be NAME=VALUE'),
         ("slidng_window=3", "does not read; did you mean sliding_window?"),
         ("hidden_size.deep=3", "hidden_size is 48 and no mapping"),
     ],

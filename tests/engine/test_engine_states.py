@@ -205,12 +205,12 @@ def test_a_step_that_raised_leaves_no_trace_in_states(
 
 def test_guesses_are_refused_for_a_model_with_states(model: LoadedModel) -> None:
     """A state cannot be taken back; what was asked for is not dropped in silence."""
-    with pytest.raises(ConfigError, match="draft is 'ngram', but state0 keeps a state"):
+    with pytest.raises(ConfigError, match='draft is "ngram", but state0 keeps a state'):
         engine(model, draft="ngram", drafter=NGramDrafter())
     target = engine(model)
     repeated = asked(0, [5, 6, 7, 8] * 6)
     wanted = replace(repeated, params=replace(repeated.params, draft="ngram"))
-    with pytest.raises(RequestError, match="draft is 'ngram', but state0 keeps a state"):
+    with pytest.raises(RequestError, match='draft is "ngram", but state0 keeps a state'):
         target.add(wanted)
     off = replace(repeated, params=replace(repeated.params, draft="off"))
     assert answers(target, [off]) == answers(engine(model), [repeated])

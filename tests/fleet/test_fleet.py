@@ -403,7 +403,7 @@ async def test_least_ready_is_waited_for_once() -> None:
     [
         ({"replicas": 0}, "replicas is 0; it must be from 1 to 256"),
         ({"replicas": 2, "least_ready": 3}, "least_ready is 3; it must be from 1 to replicas, 2"),
-        ({"resume": "maybe"}, "resume is 'maybe'; it must be one of class, strict, any, off"),
+        ({"resume": "maybe"}, 'resume is "maybe"; it must be one of class, strict, any, off'),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], words: str) -> None:

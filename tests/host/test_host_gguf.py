@@ -176,7 +176,7 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "name that clears a terminal": (
         b.gguf([], [b.tensor("t\x1b[2J", [4])], DATA),
         "tensor 0",
-        "has the name 't\\x1b[2J'",
+        'has the name "t\\u001b[2J"',
     ),
     "array of 2^40 items": (
         b.gguf([b.key("k", b.ARRAY, b.array(b.UINT8, 2**40, b""))]),
@@ -257,7 +257,7 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "alignment of type string": (
         b.gguf([b.key("general.alignment", b.STRING, b.string("32"))]),
         "general.alignment",
-        "is '32'; it must be a power of two",
+        'is "32"; it must be a power of two',
     ),
     **{
         f"alignment {value}": (

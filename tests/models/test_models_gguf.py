@@ -132,7 +132,7 @@ def add_tokenizer(writer: Any, vocab_size: int) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("foo", "architecture 'foo' is not known; known are deepseek2, gemma2"),
+        ("foo", 'architecture "foo" is not known; known are deepseek2, gemma2'),
         ("llama", "llama.embedding_length: is missing; the architecture needs it."),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_text_part_of_another_kind_is_refused() -> None:
     values = {"text_config": {"model_type": "qwen2"}}
     with pytest.raises(UnsupportedModelError) as fault:
         text_values("Mistral3ForConditionalGeneration", values, file="config.json")
-    assert "config.json: text_config: model_type is 'qwen2'; of Mistral3For" in str(fault.value)
+    assert 'config.json: text_config: model_type is "qwen2"; of Mistral3For' in str(fault.value)
 
 
 def random_whole(folder: Path) -> Path:

@@ -70,7 +70,7 @@ def test_g09_an_unknown_architecture_gets_the_known_ones_before_a_weight_is_read
     (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
     with pytest.raises(UnsupportedModelError) as fault:
         LLM(str(tmp_path))
-    assert "'FooForCausalLM' is not known" in str(fault.value)
+    assert '"FooForCausalLM" is not known' in str(fault.value)
     assert all(word in str(fault.value) for word in ARCHITECTURES)
 
 
@@ -81,9 +81,9 @@ def test_g09_an_unknown_architecture_gets_the_known_ones_before_a_weight_is_read
             {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9},
             "vocab_size_per_layer_input is 9; it must be vocab_size, 270, so that",
         ),
-        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'; causal"),
+        ({"use_bidirectional_attention": "all"}, 'use_bidirectional_attention is "all"; causal'),
         ({"layer_types": ["chunked_attention"] * 3}, "['chunked_attention'] unknown ones"),
-        ({"hidden_activation": "tanh"}, "hidden_activation is 'tanh'; known are silu, swish,"),
+        ({"hidden_activation": "tanh"}, 'hidden_activation is "tanh"; known are silu, swish,'),
     ],
 )
 def test_parts_that_are_left_out_are_refused_by_name(change: dict, message: str) -> None:

@@ -148,8 +148,8 @@ def test_steps_are_told_as_people_list_them() -> None:
     assert places_of("none", count=3, param="steps") == ()
     assert places_of(None, count=3, param="steps") is None
     for wrong, words in (
-        ("x", "steps has 'x'; it must be all, none, or as in"),
-        ("1-", "steps has '1-'; it must be all"),
+        ("x", 'steps has "x"; it must be all, none, or as in'),
+        ("1-", 'steps has "1-"; it must be all'),
         ("3-8", "steps has 3-8; it must be from 0 to 7"),
     ):
         with pytest.raises(RequestError, match=words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,15 @@ async def answered(http: httpx2.AsyncClient, **fields: Any) -> str:
     response = await http.post("/v1/chat/completions", json=chat(max_tokens=4, **fields))
     assert response.status_code == 200, response.text
     return response.json()["id"]
+
+
+# Words and signs of Python that no message to who wrote JSON may hold.
+_PYTHON = re.compile(r"\b(None|True|False|array\()|(?<![\w])'[^'\n]{0,200}'(?![\w])|\bb\"")
+
+
+def check_speaks_json(told: str) -> None:
+    """A message shows values as JSON writes them, and nothing as Python does."""
+    assert not _PYTHON.search(told), told
 
 
 def check_near(ours: list[Any], theirs: list[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import httpx2
 import pytest
-from server_app import chat, client, completion, serving
+from server_app import chat, check_speaks_json, client, completion, serving
 
 from cutaway.core import limits
 from cutaway.core.limits import LIMITS, Limit
@@ -281,6 +281,7 @@ def test_no_field_takes_a_value_out_of_its_range_or_of_another_type(
                     assert answer.status_code == expected, told
                     assert param_of(answer).startswith(name), told
                     assert "Traceback" not in answer.text, told
+                    check_speaks_json(answer.json()["error"]["message"])
                     count += 1
             assert (await context.service.stats()).pages_used == 0
             assert (await http.post(place, json=base)).status_code == 200

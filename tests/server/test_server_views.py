@@ -103,7 +103,7 @@ def test_choices_of_several_prompts_are_opened_by_their_numbers(folder: Path) ->
 
 def test_what_there_is_not_is_one_clear_error(folder: Path) -> None:
     cases: list[tuple[dict[str, Any], int, str]] = [
-        ({"view": "x"}, 400, "view is 'x'; there are: "),
+        ({"view": "x"}, 400, 'view is "x"; there are: '),
         ({"view": "residual", "position": 10**6}, 400, "position is 1000000; it must be from 0"),
         ({"view": "residual", "layer": 0}, 400, "the view residual takes position"),
         ({"view": "tokens", "choice": 7}, 404, "no record of answer"),

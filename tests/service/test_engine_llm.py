@@ -130,7 +130,7 @@ def test_a_model_without_template_says_so(folder: Path, tmp_path: Path) -> None:
 def test_an_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean page_size"):
         LLM("smollm2", page_sise=16)
-    with pytest.raises(ConfigError, match="dtype is 'fp8'; it must be one of float32"):
+    with pytest.raises(ConfigError, match='dtype is "fp8"; it must be one of float32'):
         LLM("smollm2", dtype="fp8")
     for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
         with pytest.raises(ConfigError, match=f"{name} is 0; it must be at least 1"):

@@ -62,14 +62,14 @@ def test_h06_an_assistant_that_only_calls_tools_has_no_content(content: str | No
     [
         ([{"type": "image_url", "image_url": {"url": "x"}}], "[0].type", "image_url"),
         ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "[1].type", "input_audio"),
-        ([{"type": "text"}], "[0].text", "None; it must be a string"),
+        ([{"type": "text"}], "[0].text", "null; it must be a string"),
         ([{"type": "text", "text": 3}], "[0].text", "3; it must be a string"),
-        ([{"text": "a"}], "[0].type", "None; this model reads parts"),
-        (["a"], "[0]", "'a'; it must be an object"),
+        ([{"text": "a"}], "[0].type", "null; this model reads parts"),
+        (["a"], "[0]", '"a"; it must be an object'),
         ([], "", "[]; it must be a string or a list"),
         (7, "", "7; it must be a string or a list"),
         ({"type": "text", "text": "a"}, "", "it must be a string or a list"),
-        (None, "", "None; it must be a string or a list"),
+        (None, "", "null; it must be a string or a list"),
     ],
 )
 def test_h06_a_part_that_is_not_text_is_refused_by_name(
@@ -178,24 +178,24 @@ def test_messages_must_be_a_list_of_at_least_one(messages: object) -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ("a", r"messages\[0\] is 'a'; it must be an object"),
-        ({"content": "a"}, r"messages\[0\].role is None; it must be a string"),
+        ("a", r'messages\[0\] is "a"; it must be an object'),
+        ({"content": "a"}, r"messages\[0\].role is null; it must be a string"),
         ({"role": 1, "content": "a"}, r"messages\[0\].role is 1; it must be a string"),
         ({1: "a"}, r"messages\[0\] is 1; it must be a string"),
-        ({"role": "user"}, r"messages\[0\].content is None"),
-        ({"role": "tool", "tool_call_id": "x"}, r"messages\[0\].content is None"),
+        ({"role": "user"}, r"messages\[0\].content is null"),
+        ({"role": "tool", "tool_call_id": "x"}, r"messages\[0\].content is null"),
         (
             {"role": "user", "content": "a", "prefixes": True},
             r"prefixes is not a known field; known are",
         ),
         ({"role": "assistant", "tool_calls": {}}, r"tool_calls is {}; it must be a list"),
         ({"role": "assistant", "tool_calls": [3]}, r"tool_calls\[0\] is 3; it must be an object"),
-        ({"role": "assistant", "tool_calls": [{}]}, r"tool_calls\[0\].function is None"),
+        ({"role": "assistant", "tool_calls": [{}]}, r"tool_calls\[0\].function is null"),
         (
             {"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]},
-            r"tool_calls\[0\].type is 'custom'; it must be \"function\"",
+            r'tool_calls\[0\].type is "custom"; it must be "function"',
         ),
-        ({"role": "assistant", "tool_calls": [{"function": {}}]}, r"function.name is None"),
+        ({"role": "assistant", "tool_calls": [{"function": {}}]}, r"function.name is null"),
     ],
 )
 def test_a_malformed_message_is_refused_with_its_field(message: object, words: str) -> None:

@@ -170,7 +170,7 @@ def test_n03_a_speakers_name_is_told_where_the_template_knows_none() -> None:
 
 def test_n03_what_no_form_saves_is_refused_by_its_message() -> None:
     users = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    with pytest.raises(RequestError, match="of the role 'assistant', does not reach") as caught:
+    with pytest.raises(RequestError, match='of the role "assistant", does not reach') as caught:
         rendered(users, "three turns")
     assert caught.value.param == "messages[1]"
     with pytest.raises(RequestError, match="tools do not reach the prompt"):

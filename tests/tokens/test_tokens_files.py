@@ -167,14 +167,14 @@ def test_bytes_without_a_token_become_the_unknown_token_where_one_is_named(load)
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model": model(type="Unigram")}, "model.type is 'Unigram'"),
+        ({"model": model(type="Unigram")}, 'model.type is "Unigram"'),
         ({"model": model(dropout=0.1)}, "model.dropout is 0.1"),
-        ({"model": model(byte_fallback=True)}, "model.byte_fallback is True"),
-        ({"model": model(end_of_word_suffix="</w>")}, "model.end_of_word_suffix is '</w>'"),
+        ({"model": model(byte_fallback=True)}, "model.byte_fallback is true"),
+        ({"model": model(end_of_word_suffix="</w>")}, 'model.end_of_word_suffix is "</w>"'),
         ({"model": model(novelty=1)}, "model.novelty is 1"),
-        ({"normalizer": {"type": "Lowercase"}}, "normalizer is {'type': 'Lowercase'}"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace'"),
-        ({"pre_tokenizer": byte_level(add_prefix_space=True)}, "add_prefix_space is True"),
+        ({"normalizer": {"type": "Lowercase"}}, 'normalizer is {"type": "Lowercase"}'),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, 'pre_tokenizer.type is "Metaspace"'),
+        ({"pre_tokenizer": byte_level(add_prefix_space=True)}, "add_prefix_space is true"),
         ({"pre_tokenizer": sequence(split())}, "ByteLevel once, and last"),
         ({"pre_tokenizer": sequence(byte_level(), split())}, "ByteLevel once, and last"),
         (
@@ -202,9 +202,9 @@ def test_a_setting_that_is_not_read_is_named(load, changes, named):
 
 
 def test_a_missing_pre_tokenizer_or_decoder_is_named(load):
-    with pytest.raises(ModelFormatError, match=r"tokenizer\.json: pre_tokenizer: found None"):
+    with pytest.raises(ModelFormatError, match=r"tokenizer\.json: pre_tokenizer: found null"):
         load(document(pre_tokenizer=None))
-    with pytest.raises(UnsupportedModelError, match="decoder is None"):
+    with pytest.raises(UnsupportedModelError, match="decoder is null"):
         load(document(decoder=None))
 
 
@@ -291,9 +291,9 @@ def test_additional_and_padding_tokens_are_control_tokens(load):
 
 
 def test_a_named_end_that_is_no_token_is_a_fault(load):
-    with pytest.raises(ModelFormatError, match=r"tokenizer_config\.json: eos_token: found '<e>'"):
+    with pytest.raises(ModelFormatError, match=r'tokenizer_config\.json: eos_token: found "<e>"'):
         load(document(), tokenizer_config={"eos_token": "<e>"})
-    with pytest.raises(ModelFormatError, match="add_bos_token: found True; it must be false"):
+    with pytest.raises(ModelFormatError, match="add_bos_token: found true; it must be false"):
         load(document(), tokenizer_config={"add_bos_token": True})
 
 
@@ -351,7 +351,7 @@ def test_a_rank_file_that_lacks_a_byte_an_encoding_or_itself_is_refused(tmp_path
         path.write_bytes(content)
         with pytest.raises(ModelFormatError, match="all 256 bytes must be tokens"):
             load_rank_file(path, "r50k_base")
-    with pytest.raises(UnsupportedModelError, match="encoding is 'x'"):
+    with pytest.raises(UnsupportedModelError, match='encoding is "x"'):
         load_rank_file(path, "x")
 
 
@@ -390,11 +390,11 @@ def test_gguf_metadata_gives_the_same_ids_as_the_json_of_the_same_vocabulary(loa
 
 
 def test_a03_a_gguf_without_or_with_an_unknown_rule_is_refused():
-    with pytest.raises(UnsupportedModelError, match=r"x\.gguf: tokenizer\.ggml\.pre is None"):
+    with pytest.raises(UnsupportedModelError, match=r"x\.gguf: tokenizer\.ggml\.pre is null"):
         from_gguf(pre=None)
-    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.pre is 'made-up'"):
+    with pytest.raises(UnsupportedModelError, match=r'tokenizer\.ggml\.pre is "made-up"'):
         from_gguf(pre="made-up")
-    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.ggml\.model is 'rwkv'"):
+    with pytest.raises(UnsupportedModelError, match=r'tokenizer\.ggml\.model is "rwkv"'):
         from_gguf(model="rwkv")
 
 

@@ -146,7 +146,7 @@ REFUSED = {
     r"\X": r"\\X",
     r"\Ga": r"\\G",
     r"\K": r"\\K",
-    r"\p{AN}": "the property 'AN'",
+    r"\p{AN}": 'the property "AN"',
     r"\pL": "without a name",
     r"(?i:st)": "for which one character may stand",
     r"(?i)[\p{L}]": "letters in a class without case",

@@ -319,11 +319,11 @@ def unigram(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"normalizer": {"type": "Lowercase"}}, "normalizer.type is 'Lowercase'"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer.type is 'Whitespace'"),
-        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}}, "replacement is '_'"),
-        ({"decoder": {"type": "WordPiece"}}, "decoder.type is 'WordPiece'"),
-        ({"decoder": None}, "decoder is None"),
+        ({"normalizer": {"type": "Lowercase"}}, 'normalizer.type is "Lowercase"'),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, 'pre_tokenizer.type is "Whitespace"'),
+        ({"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}}, 'replacement is "_"'),
+        ({"decoder": {"type": "WordPiece"}}, 'decoder.type is "WordPiece"'),
+        ({"decoder": None}, "decoder is null"),
         ({"model": unigram(dropout=0.1)}, "model.dropout is 0.1"),
         ({"model": unigram(novelty=1)}, "model.novelty is 1"),
         (

@@ -53,7 +53,7 @@ def test_pairs_come_with_and_without_a_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ({"texts": "x"}, "line 1: text is None; it must be a string"),
+        ({"texts": "x"}, "line 1: text is null; it must be a string"),
         (["x"], "it must be a JSON object"),
     ],
 )

@@ -95,7 +95,7 @@ def test_schedules_are_functions_of_the_update() -> None:
 
 
 def test_names_that_are_not_known_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"schedule is 'linear'; it must be one of constant"):
+    with pytest.raises(ConfigError, match=r'schedule is "linear"; it must be one of constant'):
         Schedule("linear", 10)
-    with pytest.raises(ConfigError, match=r"optimizer is 'sgd'; it must be adamw or muon"):
+    with pytest.raises(ConfigError, match=r'optimizer is "sgd"; it must be adamw or muon'):
         OptimizerSettings(name="sgd", rate=1.0)

@@ -367,7 +367,7 @@ def test_t43_an_answer_without_an_end_is_worth_minus_one() -> None:
 
 
 def test_rewards_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(ConfigError, match="rewards has 'kind'; known are"):
+    with pytest.raises(ConfigError, match='rewards has "kind"; known are'):
         chosen(["kind"], [], None)
     with pytest.raises(ConfigError, match="nothing is rewarded"):
         chosen([], [], None)

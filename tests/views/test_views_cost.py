@@ -87,7 +87,7 @@ def test_a_longer_context_is_told_apart() -> None:
 
 def test_a_price_is_a_number() -> None:
     for value, words in (
-        ("x", "price is 'x'; it must be a number"),
+        ("x", 'price is "x"; it must be a number'),
         (-1.0, "price is -1.0; it must be a number from 0 up"),
         (float("nan"), "price is nan"),
     ):

@@ -33,8 +33,8 @@ def test_a_place_is_named_with_what_is_allowed() -> None:
 
 def test_values_of_another_type_are_refused() -> None:
     for values, words in (
-        ({"layer": "x"}, "layer is 'x'; it must be a whole number"),
-        ({"layer": True}, "layer is True"),
+        ({"layer": "x"}, 'layer is "x"; it must be a whole number'),
+        ({"layer": True}, "layer is true"),
         ({"text": 3}, "text is 3; it must be text"),
         ({"depth": 3}, "depth is no field of a view: position, token"),
     ):
@@ -46,7 +46,7 @@ def test_values_of_another_type_are_refused() -> None:
 def test_views_have_names_of_their_own_and_an_unknown_one_is_told_them() -> None:
     names = [view.name for view in VIEWS]
     assert len(set(names)) == len(names)
-    with pytest.raises(RequestError, match=f"view is 'x'; there are: {', '.join(names)}"):
+    with pytest.raises(RequestError, match=f'view is "x"; there are: {", ".join(names)}'):
         view_of("x")
 
 

@@ -93,5 +93,5 @@ def test_time_without_pages_is_named() -> None:
 def test_an_answer_without_steps_says_so() -> None:
     engine = engines.engine(engines.loaded())
     engine.add(asked("one", 9, 2))
-    with pytest.raises(ReplayError, match="request 'one' has no steps in the ledger"):
+    with pytest.raises(ReplayError, match='request "one" has no steps in the ledger'):
         timeline(engine, found(engine, "one"))

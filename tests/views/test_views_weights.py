@@ -52,7 +52,7 @@ def test_a_tensor_is_found_by_a_part_of_its_name() -> None:
     text = other.draw().text()
     assert "--text NAME shows another:" in text and max(map(len, text.splitlines())) <= 100
     assert "unembedding.norm.weight  1 x 48\nkept as float64: 384 bytes" in norm.draw().text()
-    with pytest.raises(RequestError, match="no tensor's name has 'nothing' in it; there are"):
+    with pytest.raises(RequestError, match='no tensor\'s name has "nothing" in it; there are'):
         payload(look, "weights", text="nothing")
 
 

@@ -169,9 +169,9 @@ def test_a_folder_that_was_written_by_hand(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"peft_type": "IA3"}, "peft_type: is 'IA3'; only plain LoRA is read"),
-        ({"use_dora": True}, "use_dora: is True; only plain LoRA is read"),
-        ({"bias": "all"}, "bias: is 'all'; only plain LoRA is read"),
+        ({"peft_type": "IA3"}, 'peft_type: is "IA3"; only plain LoRA is read'),
+        ({"use_dora": True}, "use_dora: is true; only plain LoRA is read"),
+        ({"bias": "all"}, 'bias: is "all"; only plain LoRA is read'),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save: is"),
         ({"lora_alpha": "8"}, "lora_alpha: must be a number"),
     ],

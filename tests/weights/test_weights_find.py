@@ -83,7 +83,7 @@ def test_folder_without_card_or_generation_config_is_found(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("temperature", "hot", "temperature is 'hot'; it must be a number from 0 to 5"),
+        ("temperature", "hot", 'temperature is "hot"; it must be a number from 0 to 5'),
         ("top_p", 1.5, "top_p is 1.5"),
         ("top_k", 1.5, "top_k is 1.5; it must be an integer"),
     ],
@@ -155,7 +155,7 @@ def test_random_weights_take_a_config_or_its_folder(tmp_path: Path) -> None:
 
 def test_config_without_architecture_is_refused(tmp_path: Path) -> None:
     (model_folder(tmp_path) / "config.json").write_text("{}")
-    with pytest.raises(ModelFormatError, match="architectures: is None; it must name the model's"):
+    with pytest.raises(ModelFormatError, match="architectures: is null; it must name the model's"):
         store.describe(find(str(tmp_path)))
 
 

@@ -310,7 +310,7 @@ def test_store_lists_describes_verifies_and_removes(registry: Registry) -> None:
     for function in (store.verify, store.remove):
         with pytest.raises(ModelNotFoundError, match="fetch it with `cutaway models pull tiny`"):
             function("tiny")
-        with pytest.raises(ModelNotFoundError, match="'tny' is no name of the model cache; known"):
+        with pytest.raises(ModelNotFoundError, match='"tny" is no name of the model cache; known'):
             function("tny")
 
     info = store.describe(find("tiny"))

@@ -131,7 +131,7 @@ def test_what_is_missing_or_unknown_is_named(folders: tuple[Path, Path], tmp_pat
     for file in folders[0].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     configure(tmp_path, {"quant_method": "exl2"})
-    with pytest.raises(UnsupportedModelError, match="quant_method is 'exl2'; known are awq"):
+    with pytest.raises(UnsupportedModelError, match='quant_method is "exl2"; known are awq'):
         load(tmp_path, "float32")
     configure(tmp_path, ["gptq"])
     with pytest.raises(ModelFormatError, match="must be an object"):
@@ -188,5 +188,5 @@ def test_quant_that_does_not_fit_is_named(folders: tuple[Path, Path], tmp_path: 
         load_model(find(str(folders[0])), EngineConfig(quant="int8"))
     with pytest.raises(UnsupportedModelError, match="has 96 columns, which are no multiple"):
         load_model(find(str(dense_folder(tmp_path))), EngineConfig(quant="int4-g64"))
-    with pytest.raises(ConfigError, match="quant is 'int5'"):
+    with pytest.raises(ConfigError, match='quant is "int5"'):
         EngineConfig(quant="int5")

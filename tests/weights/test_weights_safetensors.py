@@ -137,12 +137,12 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "dtype twice": (raw_file(b'{"k":{"dtype":"F32","dtype":"F32"}}'), "dtype", "is there twice"),
     "name that clears a terminal": (
         raw_file({"\x1b[2J": K}, bytes(16)),
-        "'\\x1b[2J'",
+        '"\\u001b[2J"',
         "printable text",
     ),
     "name of 5,000 digits": (
         raw_file({"9" * 5000: K}, bytes(16)),
-        repr("9" * 5000)[:77] + "...",
+        f'"{"9" * 76}...',
         "of 1 to 256 characters",
     ),
     "name without letters": (raw_file({"": K}, bytes(16)), "", "printable text"),
@@ -177,7 +177,7 @@ def test_g03_lying_header_is_refused_by_field(lie: str, tmp_path: Path) -> None:
 
 
 def test_g03_unknown_dtype_is_unsupported_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="tensor k has the unknown dtype 'F12'; known"):
+    with pytest.raises(UnsupportedModelError, match='tensor k has the unknown dtype "F12"; known'):
         opened(tmp_path, raw_file({"k": entry([4], 0, 6, "F12")}, bytes(6)))
 
 

@@ -19,6 +19,7 @@ from typing import Literal
 from cutaway.bench import model_files
 from cutaway.bench.peers.peer_process import Peer, PeerError, has_module
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 from cutaway.host import gguf_file
 
 Say = Callable[[str], None]
@@ -145,7 +146,7 @@ def run(
     """
     names = [case.name for case in CASES if case.model in models] + [START]
     if not any(only in name for name in names):
-        raise ConfigError(f"only is {only!r}; no case has it. Cases are {', '.join(names)}.")
+        raise ConfigError(f"only is {shown(only)}; no case has it. Cases are {', '.join(names)}.")
     cases_of = {
         model: [case for case in CASES if case.model == model and only in case.name]
         for model in models

@@ -13,6 +13,7 @@ from cutaway.bench import paper_attention, paper_bytes, paper_levers, paper_step
 from cutaway.bench.machine import measure
 from cutaway.bench.paper_rows import PaperReport, PaperRow, PaperSize, Say
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 
 SECTIONS: Mapping[str, Callable[[PaperSize], Iterator[PaperRow]]] = {
     "gqa": paper_bytes.grouped,
@@ -36,7 +37,7 @@ def run(size: PaperSize, *, only: str = "", say: Say = lambda _: None) -> PaperR
     names = [name.strip() for name in only.split(",") if name.strip()] or list(SECTIONS)
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
-        raise ConfigError(f"only holds {unknown[0]!r}; sections are {', '.join(SECTIONS)}.")
+        raise ConfigError(f"only holds {shown(unknown[0])}; sections are {', '.join(SECTIONS)}.")
     report, began = PaperReport(), time.perf_counter()
     here = measure()
     report.machine = {

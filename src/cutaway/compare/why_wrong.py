@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from cutaway.compare.cause import Cause, count_noun
 from cutaway.compare.rerun import Rerun
 from cutaway.core.layout import Window
+from cutaway.core.limits import shown
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
@@ -124,7 +125,7 @@ class WrongCauses:
             "wrong",
             "letters hidden in tokens",
             found,
-            f"with the letters apart it says {said!r} and not {served!r}",
+            f"with the letters apart it says {shown(said)} and not {shown(served)}",
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:

@@ -7,10 +7,11 @@ is checked at the engine's door.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from cutaway.core.errors import RequestError
 
@@ -110,14 +111,27 @@ def check(name: str, value: object, *, param: str | None = None) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as it may stand in a message: short, whatever it is, and quick to write."""
+    """A value as it may stand in a message: as JSON, short, whatever it is, and quick to write.
+
+    JSON, because who reads it wrote a body, a config.json or a flag, and seldom Python. What JSON
+    does not have stands as Python writes it.
+    """
     if isinstance(value, str | bytes):
         value = value[: _MOST_SHOWN + 1]  # a long one is not written out to be cut
+    has_json = value is None or isinstance(value, str | int | float | list | tuple | dict)
+    if isinstance(value, float) and not math.isfinite(value):
+        has_json = False
     try:
-        text = repr(value)
+        text = json.dumps(value, ensure_ascii=False, default=repr) if has_json else repr(value)
+    except TypeError:  # names that are no strings
+        text = repr(cast("object", value))
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = "a number of thousands of digits"
-    return shortened(text)
+    return "".join(map(_visible, shortened(text)))
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else f"\\u{ord(character):04x}"
 
 
 def shortened(text: str, most: int = _MOST_SHOWN) -> str:

@@ -75,7 +75,7 @@ class Adapters:
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "none"
             raise RequestError(
-                f"lora is {shown(name)}; loaded are: {known}. Load it first, or send {OFF!r}.",
+                f"lora is {shown(name)}; loaded are: {known}. Load it first, or send {shown(OFF)}.",
                 param="lora",
             )
         return self._by_name[name]
@@ -93,7 +93,7 @@ class Adapters:
         if not name or name == OFF or len(name) > 200 or not name.isprintable():
             raise ConfigError(
                 f"lora names an adapter {shown(name)}; a name has 1 to 200 printable characters "
-                f"and is not {OFF!r}."
+                f"and is not {shown(OFF)}."
             )
         if name in self._by_name:
             raise ConfigError(f"lora {shown(name)} is loaded already; unload it first.")
@@ -182,7 +182,7 @@ def parse(settings: Sequence[str]) -> list[tuple[str, str]]:
         name, mark, path = each.partition("=")
         if not (name and mark and path):
             raise ConfigError(
-                f"lora is {each!r}; it must be NAME=FOLDER, as in law=adapters/law, or {OFF}."
+                f"lora is {shown(each)}; it must be NAME=FOLDER, as in law=adapters/law, or {OFF}."
             )
         pairs.append((name, path))
     return pairs

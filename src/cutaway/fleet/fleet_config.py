@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 
 Resume = Literal["class", "strict", "any", "off"]
 MOST_REPLICAS = 256
@@ -41,5 +42,5 @@ class FleetConfig:
             )
         if self.resume not in get_args(Resume):
             raise ConfigError(
-                f"resume is {self.resume!r}; it must be one of {', '.join(get_args(Resume))}."
+                f"resume is {shown(self.resume)}; it must be one of {', '.join(get_args(Resume))}."
             )

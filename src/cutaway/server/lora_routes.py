@@ -9,6 +9,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import ConfigError, ModelFormatError, RequestError
+from cutaway.core.limits import shown
 from cutaway.server.body import read
 from cutaway.server.entry.door import call_of
 from cutaway.server.entry.owner import ANYBODY
@@ -67,7 +68,7 @@ def _load(data: bytes, context: Context) -> LoadBody:
     body = read(data, LoadBody)
     if body.lora_name == context.name:
         raise RequestError(
-            f"lora_name is {body.lora_name!r}, which is the model itself; take another name.",
+            f"lora_name is {shown(body.lora_name)}, which is the model itself; take another name.",
             param="lora_name",
         )
     return body

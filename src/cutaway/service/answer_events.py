@@ -67,7 +67,8 @@ class Teller:
         for admission, number in _growing(answer):
             if admission is None and self._is_stopped:
                 raise ReplayError(
-                    f"answer {answer.request.request_id!r} is not recorded to its end: recording "
+                    f"answer {shown(answer.request.request_id)} is not recorded to its end: "
+                    "recording "
                     "raised and was switched off, for a fault of Cutaway itself."
                 )
             if number is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 
 Body = Literal["object", "objects", "python", "line"]
 
@@ -70,7 +71,8 @@ def choose_format(template: str | None, *, name: str | None = None) -> ToolForma
     if name is not None:
         if name not in BY_NAME:
             raise ConfigError(
-                f"tool format is {name!r}; it must be one of {', '.join(BY_NAME)}. Leave it out "
+                f"tool format is {shown(name)}; it must be one of {', '.join(BY_NAME)}. Leave it "
+                "out "
                 "to take what the model's template shows."
             )
         return BY_NAME[name]

@@ -194,7 +194,8 @@ def find_recorded(
     is_cut = ledger is not None and ledger.is_stopped
     if is_cut and (found is None or found.finish_reason is None):
         raise ReplayError(
-            f"there is no whole record of answer {request_id!r}, choice {choice}: recording raised "
+            f"there is no whole record of answer {shown(request_id)}, choice {choice}: recording "
+            "raised "
             "and was switched off, for a fault of Cutaway itself. Start the engine again."
         )
     if found is None:

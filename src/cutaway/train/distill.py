@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 from cutaway.engine.build import device_of
 from cutaway.engine.loading.template_of import compiled_template, folder_template
 from cutaway.tokens.files.tokenizer_files import load_folder
@@ -57,7 +58,8 @@ def prepare(
     tokenizer = load_folder(folder)
     if load_folder(Path(settings.teacher)).fingerprint != tokenizer.fingerprint:
         raise ConfigError(
-            f"teacher {settings.teacher!r} has another vocabulary than model {settings.model!r}; "
+            f"teacher {shown(settings.teacher)} has another vocabulary than model "
+            f"{shown(settings.model)}; "
             "ids of one mean nothing to the other."
         )
     template = compiled_template(folder_template(folder), name=settings.model, tokenizer=tokenizer)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 from cutaway.engine.build import device_of
 from cutaway.train.losses.divergences import k1, k3
 from cutaway.train.losses.likelihood import likelihood
@@ -179,7 +180,7 @@ def _critic(settings: PpoSettings, model: TrainedModel) -> ScoringModel:
     mine = model.architecture.facts.vocab_size
     if critic.architecture.facts.vocab_size != mine:
         raise ConfigError(
-            f"reward_model {settings.reward_model!r} has "
+            f"reward_model {shown(settings.reward_model)} has "
             f"{critic.architecture.facts.vocab_size} tokens and the model {mine}; they must share "
             "a vocabulary."
         )

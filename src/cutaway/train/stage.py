@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import shown
 from cutaway.core.version import __version__
 from cutaway.host.whole_file import write_whole
 from cutaway.train import checkpoint
@@ -310,6 +311,7 @@ def _check_same(path: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any]) 
 
 def _another(path: Path, name: str, theirs: object, mine: object) -> ConfigError:
     return ConfigError(
-        f"{path.parent} holds a run whose {name} is {theirs!r}, and this one's is {mine!r}. "
+        f"{path.parent} holds a run whose {name} is {shown(theirs)}, and this one's is "
+        f"{shown(mine)}. "
         "Take another out, or the same value to go on."
     )

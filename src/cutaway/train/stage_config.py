@@ -57,7 +57,7 @@ def read_settings(
     for each in overrides:
         key, is_given, text = each.partition("=")
         if not is_given:
-            raise ConfigError(f"{each!r} is no setting; write key=value, as in rate=3e-3.")
+            raise ConfigError(f"{shown(each)} is no setting; write key=value, as in rate=3e-3.")
         values[key.strip()] = _value(text.strip())
     known = {each.name: each for each in fields(cast(Any, kind))}
     for key in values:

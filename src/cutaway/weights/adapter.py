@@ -287,7 +287,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     for field, allowed in _PLAIN.items():
         if values.get(field) not in allowed:
             raise ModelFormatError(
-                f"is {values.get(field)!r}; only plain LoRA is read, with {allowed[0]!r}.",
+                f"is {shown(values.get(field))}; only plain LoRA is read, with "
+                f"{shown(allowed[0])}.",
                 file=str(path),
                 field=field,
             )

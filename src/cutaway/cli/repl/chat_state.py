@@ -101,7 +101,7 @@ def load(path: Path) -> ChatState:
         raise _no_chat(path, "it is no JSON object")
     fields = cast("dict[str, object]", content)
     if fields.get("format") != FORMAT:
-        raise _no_chat(path, f"format is {shown(fields.get('format'))}, not {FORMAT!r}")
+        raise _no_chat(path, f"format is {shown(fields.get('format'))}, not {shown(FORMAT)}")
     system, messages, changes = (fields.get(name) for name in ("system", "messages", "set"))
     if not isinstance(system, str | None):
         raise _no_chat(path, "system is no text")

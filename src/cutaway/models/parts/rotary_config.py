@@ -20,6 +20,7 @@ from cutaway.blocks.positions import (
 )
 from cutaway.core.claims import MAX_LENGTH
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
+from cutaway.core.limits import shown
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.sizes import Sizes
 
@@ -118,21 +119,21 @@ def _scaled(
             return _llama3(rope, size, base, trained)
         case _:
             raise UnsupportedModelError(
-                f"{rope.file}: rope_type is {kind!r}; known are {', '.join(SCALINGS)}."
+                f"{rope.file}: rope_type is {shown(kind)}; known are {', '.join(SCALINGS)}."
             )
 
 
 def _llama3(rope: Fields, size: int, base: float, trained: int) -> Llama3:
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     # The blend between the two divides by their distance.
-    _check_above(rope, "high_freq_factor", high, low, f"low_freq_factor, {low!r}")
+    _check_above(rope, "high_freq_factor", high, low, f"low_freq_factor, {shown(low)}")
     return Llama3(size, base, rope.number("factor"), low, high, trained)
 
 
 def _check_above(fields: Fields, name: str, value: float, least: float, words: str) -> None:
     if not value > least:
         raise ModelFormatError(
-            f"is {value!r}; it must be above {words}.", file=fields.file, field=name
+            f"is {shown(value)}; it must be above {words}.", file=fields.file, field=name
         )
 
 
@@ -236,5 +237,6 @@ def from_gguf(
             )
         case _:
             raise UnsupportedModelError(
-                f"{metadata.file}: rope.scaling.type is {kind!r}; known are none, linear, yarn."
+                f"{metadata.file}: rope.scaling.type is {shown(kind)}; known are none, linear, "
+                "yarn."
             )

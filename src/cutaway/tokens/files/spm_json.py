@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
+from cutaway.core.limits import shown
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files import symbols
 from cutaway.tokens.files.json_node import JsonNode
@@ -208,7 +209,7 @@ def _splitting(step: JsonNode) -> Splitting:
     kind = step["type"].text()
     if kind == "Metaspace":
         if step["replacement"].value != SPACE:
-            raise unsupported(step["replacement"], f"{SPACE!r}")
+            raise unsupported(step["replacement"], f"{shown(SPACE)}")
         return Metaspace(_prefix(step), step["split"].flag(default=True))
     if kind == "WhitespaceSplit":
         return WhitespaceSplit()
@@ -256,7 +257,7 @@ def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:
             first_blank = "one goes" if start else first_blank
         elif kind == "Replace":
             if step["pattern"]["String"].value != SPACE or step["content"].value != " ":
-                raise unsupported(step, f"Replace of {SPACE!r} by a blank")
+                raise unsupported(step, f"Replace of {shown(SPACE)} by a blank")
         elif kind != "Fuse":
             raise unsupported(
                 step["type"], "Metaspace, Replace, ByteFallback, Fuse, Strip and Sequence"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cutaway.core.limits import shown
 from cutaway.core.whole_numbers import whole_number
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files.json_node import JsonNode
@@ -79,7 +80,9 @@ def read_added(folder: Path, ids: Mapping[str, int]) -> tuple[AddedToken, ...]:
     for content, token_id, is_special in listed:
         text = content.text()
         if ids.get(text, token_id) != token_id or texts.get(token_id, text) != text:
-            raise content.fault(f"{texts.get(token_id, text)!r}, as token {token_id} is called")
+            raise content.fault(
+                f"{shown(texts.get(token_id, text))}, as token {token_id} is called"
+            )
         if is_special or text not in ids:
             added[token_id] = AddedToken(token_id=token_id, content=text, is_control=is_special)
     return tuple(added.values())

@@ -124,7 +124,8 @@ def chosen(
     for name in names:
         if name not in VERIFIERS:
             raise ConfigError(
-                f"rewards has {name!r}; known are {', '.join(VERIFIERS)}. A reward model is given "
+                f"rewards has {shown(name)}; known are {', '.join(VERIFIERS)}. A reward model is "
+                "given "
                 "by reward_model."
             )
     if weights and len(weights) != len(names):
