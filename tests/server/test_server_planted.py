@@ -30,13 +30,13 @@ planting = load_planting()
 PLACES = tuple(
     (f"cutaway.server.{module}", name)
     for module, name in (
-        *((module, "data") for module in ("events", "openai.chat", "openai.completions")),
-        ("events", "_Out.write"),
+        *((module, "data") for module in ("streaming", "openai.chat", "openai.completions")),
+        ("streaming", "_Out.write"),
         ("answers", "_measure"),
-        ("metrics", "Metrics.gap"),
-        ("metrics", "Metrics.finished"),
-        ("metrics", "Metrics.answered"),
-        ("log", "event"),
+        ("watching.metrics", "Metrics.gap"),
+        ("watching.metrics", "Metrics.finished"),
+        ("watching.metrics", "Metrics.answered"),
+        ("watching.log", "event"),
     )
 )
 MESSAGES = {
@@ -80,7 +80,8 @@ async def ask_all(server: Live) -> dict[str, tuple[int, str]]:
     """Status and body of each, all asked at once; 0 where the connection broke."""
 
     async def one(path: str, body: Any) -> tuple[int, str]:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as http:
+        url = f"http://127.0.0.1:{server.port}"
+        async with httpx2.AsyncClient(base_url=url, timeout=300) as http:
             try:
                 answer = await http.post(path, json=body)
             except httpx2.HTTPError as error:
