@@ -283,16 +283,21 @@ class Simulation:
             allocator.take = take
 
     def _watch_evictions(self) -> None:
-        """No page of an owner within its share goes while another has more than its share."""
+        """No page of an owner within its share goes while another has more than its share.
+
+        Who was not seen for long has none.
+        """
         for allocator in self.cache.allocators:
 
             def take(owner: str, honest=allocator.take, allocator=allocator) -> int | None:
                 before = Counter(allocator.owners())
+                idle = {each for each in before if allocator.is_idle(each)}
                 cached, evictions = set(allocator._cached), allocator.num_evictions
                 page = honest(owner)
                 if allocator.num_evictions > evictions:
                     num_owners = len({*before, owner})
-                    rich = {o for o, n in before.items() if n > allocator.num_usable / num_owners}
+                    share = allocator.num_usable / num_owners
+                    rich = {o for o, n in before.items() if n > share or o in idle}
                     lost = before - Counter(allocator.owners())
                     victim = next(iter(lost), owner)
                     require(victim in rich or not rich & cached, "evicted from who has little")

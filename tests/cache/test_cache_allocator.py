@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from cutaway.cache.allocator import PageAllocator
+from cutaway.cache.allocator import POOLS_UNTIL_IDLE, PageAllocator
 from cutaway.core.layout import SCRATCH_PAGE
 
 
@@ -231,6 +231,48 @@ def test_a_flood_evicts_its_own_pages_and_leaves_anothers() -> None:
     assert all(page in allocator.index for page in kept)
     assert allocator.owners() == {"bob": 3, "alice": 5}
     assert allocator.num_evictions == 15
+
+
+def cache_one(allocator: PageAllocator, name: str, owner: str) -> int:
+    """A page that is cached for an owner."""
+    page = allocator.take(owner)
+    assert page is not None
+    allocator.publish(name.encode(), page)
+    allocator.release(page)
+    return page
+
+
+def test_who_was_not_seen_for_long_has_no_share_until_it_comes_again() -> None:
+    allocator = PageAllocator(9)
+    kept = [cache_one(allocator, f"bob {number}", "bob") for number in range(4)]
+    for number in range(POOLS_UNTIL_IDLE * allocator.num_usable):
+        assert not allocator.is_idle("bob") and allocator.available_to("alice") == 4
+        cache_one(allocator, f"alice {number}", "alice")
+    assert all(page in allocator.index for page in kept), "a flood leaves them for a while"
+    cache_one(allocator, "one more", "alice")
+    assert allocator.is_idle("bob") and allocator.available_to("alice") == 8
+    assert not allocator.is_idle("alice") and not allocator.is_idle("nobody")
+    page = allocator.index.find(b"bob 3")
+    assert page == kept[3]
+    allocator.share(page, "bob")
+    assert not allocator.is_idle("bob"), "who holds a page is there"
+    allocator.release(page)
+    assert not allocator.is_idle("bob") and allocator.available_to("alice") == 4
+    for number in range(100):
+        cache_one(allocator, f"later {number}", "alice")
+    assert allocator.owners() == {"alice": 8}, "after a while they are anybody's"
+
+
+def test_an_owner_that_holds_a_page_is_never_idle() -> None:
+    allocator = PageAllocator(9)
+    held = allocator.take("bob")
+    assert held is not None
+    cache_one(allocator, "bob", "bob")
+    for number in range(20 * allocator.num_usable):
+        cache_one(allocator, f"alice {number}", "alice")
+    assert not allocator.is_idle("bob") and allocator.index.find(b"bob") is not None
+    allocator.release(held)
+    assert not allocator.is_idle("bob"), "it was seen when its answer ended"
 
 
 def test_what_is_more_than_a_share_goes_oldest_first_whoever_asks() -> None:

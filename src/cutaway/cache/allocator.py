@@ -9,7 +9,8 @@ one of three states, so that free + cached + used = num_pages - 1 at all times:
 
 A page that is not free counts for one owner: who took it, or who found it again when nobody held
 it. The pages in equal parts are the owners' shares, and only who holds more than that is evicted
-from: a flood of one leaves the others' prefixes where they were.
+from: a flood of one leaves the others' prefixes where they were. An owner of whom nothing was seen
+while others took the whole pool several times has no share any more, until it comes again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from collections.abc import Mapping, Sequence
 
 from cutaway.cache.prefix import PrefixIndex
 from cutaway.core.layout import SCRATCH_PAGE
+
+# Of an owner that holds nothing, so many times all pages are taken by others before what it has
+# cached is anybody's: minutes of a flood. It would stay until a restart else.
+POOLS_UNTIL_IDLE = 4
 
 
 class PageAllocator:
@@ -30,6 +35,8 @@ class PageAllocator:
         self.num_pages = num_pages
         self.num_evictions = 0
         self.num_returned = 0  # pages that came back: more can be handed out than before
+        self._num_taken = 0  # the clock by which owners are idle
+        self._last_seen: dict[str, int] = {}  # of owners for whom a page counts
         self._references = [0] * num_pages
         # Taken from the end, so the page released last, still warm in a CPU's cache, goes first.
         self._free = [page for page in reversed(range(num_pages)) if page != SCRATCH_PAGE]
@@ -95,9 +102,17 @@ class PageAllocator:
         share = self.num_usable // (len(held) + (owner not in held))
         for other, num_cached in cached.items():
             if other != owner:
-                num_above = held[other] + owed.get(other, 0) - share
+                num_above = held[other] + owed.get(other, 0)
+                num_above -= 0 if self.is_idle(other) else share
                 available -= max(0, num_cached - max(0, num_above))
         return available
+
+    def is_idle(self, owner: str) -> bool:
+        """Whether an owner holds no page and was not seen for long: it has no share then."""
+        pages = self._cached.get(owner)
+        if pages is None or len(pages) < self._held[owner]:
+            return False
+        return self._num_taken - self._last_seen[owner] > POOLS_UNTIL_IDLE * self.num_usable
 
     def references(self, page: int) -> int:
         """How many sequences hold the page."""
@@ -128,6 +143,7 @@ class PageAllocator:
             self.num_evictions += 1
         else:
             return None
+        self._num_taken += 1
         self._references[page] = 1
         self._charge(page, owner)
         return page
@@ -148,10 +164,12 @@ class PageAllocator:
         if self._references[page] > 0:
             return
         self.num_returned += 1
+        owner = self._owner_of[page]
+        self._last_seen[owner] = self._num_taken
         if page not in self.index:
             self._set_free(page)
             return
-        pages = self._cached.setdefault(self._owner_of[page], OrderedDict())
+        pages = self._cached.setdefault(owner, OrderedDict())
         pages[page] = self.num_returned
         self._num_cached += 1
 
@@ -176,7 +194,11 @@ class PageAllocator:
         if len(self._cached) == 1:
             return next(iter(self._cached))
         num_owners = len(self._held) + (taker not in self._held)
-        rich = [o for o in self._cached if self._held[o] * num_owners > self.num_usable]
+        rich = [
+            o
+            for o in self._cached
+            if self._held[o] * num_owners > self.num_usable or self.is_idle(o)
+        ]
         if not rich and taker in self._cached:
             return taker
         return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
@@ -191,12 +213,14 @@ class PageAllocator:
     def _charge(self, page: int, owner: str) -> None:
         self._owner_of[page] = owner
         self._held[owner] += 1
+        self._last_seen[owner] = self._num_taken
 
     def _discharge(self, page: int) -> None:
         owner = self._owner_of[page]
         self._held[owner] -= 1
         if not self._held[owner]:
             del self._held[owner]  # owners come and go
+            del self._last_seen[owner]
 
     def _set_free(self, page: int) -> None:
         self._discharge(page)
