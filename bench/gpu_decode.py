@@ -11,6 +11,7 @@ answers are in the wall clock. --plain takes the definitions in PyTorch, as befo
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -19,31 +20,21 @@ from collections import Counter
 from typing import Any
 
 import torch
+from gpu_shapes import COMMON, SHAPES, nano_requests
 
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.weighed import stored_bytes
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.build import precision_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.host.garbage import held_off
 from cutaway.kernels import dispatch
 from cutaway.models.parts.reading import read_config
+from cutaway.quantize.rounding import rounded
+from cutaway.quantize.schemes import scheme_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": {
-        **{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936},
-        **{"hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072},
-        **{"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128},
-        **{"rope_theta": 1000000.0, "tie_word_embeddings": True},
-    },
-    "llama3-8b": {
-        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256},
-        **{"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336},
-        **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
-        **{"rope_theta": 500000.0, "tie_word_embeddings": False},
-    },
-}
-COMMON = {"hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
 
 
 def main() -> None:
@@ -55,6 +46,9 @@ def main() -> None:
     options.add_argument("--plain", action="store_true")
     options.add_argument("--profile", nargs="*", type=int, default=[])
     options.add_argument("--set", action="store_true", help="nano-vllm's 256 requests too")
+    options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
+    options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
+    options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
@@ -64,18 +58,21 @@ def main() -> None:
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
     for shape in args.shapes:
         with held_off():  # Python's cycle collector, as in the process that serves
-            model = random_model(SHAPES[shape] | COMMON)
+            model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
         for batch in args.batches:
             engine = engine_of(model, batch, args.context + 160)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
             floor = read / bandwidth * 1e3
-            say(shape=shape, batch=batch, plain=args.plain, floor_ms=floor, **row)
+            row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor}
+            say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
             torch.cuda.empty_cache()
         if args.set:
-            say(shape=shape, **request_set(model))
+            for most in args.most_tokens:
+                rows = request_set(model, most_tokens=most)
+                say(shape=shape, quant=args.quant, kv=args.kv_dtype, step_tokens=most, **rows)
         del model
         torch.cuda.empty_cache()
 
@@ -107,8 +104,10 @@ def device_seconds(run: Any, rounds: int) -> float:
     return statistics.median(times)
 
 
-def random_model(values: dict[str, Any]) -> LoadedModel:
-    """A model in bfloat16 whose matrices are drawn on the device."""
+def random_model(
+    values: dict[str, Any], *, quant: str = "off", kv_dtype: str = "auto"
+) -> LoadedModel:
+    """A model in bfloat16 whose matrices are drawn on the device, and rounded there if asked."""
     architecture, _, _ = read_config(values, file="shape")
     with torch.device("meta"):
         transformer = architecture.build()
@@ -118,7 +117,13 @@ def random_model(values: dict[str, Any]) -> LoadedModel:
             parameter.fill_(1.0)
         else:
             parameter.normal_(0, parameter.shape[-1] ** -0.5)
+    if quant != "off":
+        for part in transformer.modules():
+            if isinstance(part, Linear):
+                kept = [rounded(s.dense(), scheme_of(quant)).kept(None) for s in part.segments]
+                part.segments = torch.nn.ModuleList(kept)
     transformer.join_segments()
+    cache = precision_of("auto", torch.device("cuda"), kv_dtype=kv_dtype).cache
     return LoadedModel(
         name="random",
         licence="none",
@@ -129,7 +134,7 @@ def random_model(values: dict[str, Any]) -> LoadedModel:
         end_token_ids=frozenset({256}),
         sampling={},
         dtype=torch.bfloat16,
-        cache_dtype=torch.bfloat16,
+        cache_dtype=cache,
         device=torch.device("cuda"),
     )
 
@@ -137,13 +142,13 @@ def random_model(values: dict[str, Any]) -> LoadedModel:
 def read_bytes(model: LoadedModel) -> int:
     """What a step reads of the weights: all matrices, but of a table of its own only some rows."""
     transformer = model.transformer
-    total = sum(parameter.nbytes for parameter in transformer.parameters())
-    is_tied = transformer.embedding.table is transformer.unembedding.table
-    return total if is_tied else total - transformer.embedding.table.num_bytes
+    # A tied table stands in two places and counts once; of one of its own only some rows are read.
+    return stored_bytes(transformer) - transformer.embedding.table.num_bytes
 
 
 def kv_bytes(model: LoadedModel) -> int:
-    return sum(spec.bytes_per_token("bfloat16") for spec in model.transformer.cache_specs)
+    dtype = str(model.cache_dtype).removeprefix("torch.")
+    return sum(spec.bytes_per_token(dtype) for spec in model.transformer.cache_specs)
 
 
 def engine_of(model: LoadedModel, batch: int, length: int, **settings: Any) -> Engine:
@@ -155,6 +160,8 @@ def engine_of(model: LoadedModel, batch: int, length: int, **settings: Any) -> E
     began = time.perf_counter()
     engine = Engine(model, config, num_pages=pages)
     torch.cuda.synchronize()
+    gc.collect()
+    gc.freeze()  # as in the process that serves, which builds its engine before it does
     print(f"# engine of {batch}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
     return engine
 
@@ -242,19 +249,13 @@ def host_profiled(engine: Engine, steps: int = 10) -> dict[str, float]:
     return {name: round(seconds / steps * 1e6, 1) for name, seconds in longest}
 
 
-def request_set(model: LoadedModel) -> dict[str, Any]:
+def request_set(model: LoadedModel, *, most_tokens: int) -> dict[str, Any]:
     """nano-vllm's bench.py: 256 requests, 100 to 1,024 tokens in and out, seed 0; run twice.
 
     The first run compiles what kernels are still missing; both are told.
     """
-    import random
-
-    random.seed(0)
-    prompts = [
-        [random.randint(0, 10000) for _ in range(random.randint(100, 1024))] for _ in range(256)
-    ]
-    lengths = [random.randint(100, 1024) for _ in range(256)]
-    engine = engine_of(model, 256, 2048, max_tokens_per_step=16384)
+    prompts, lengths = nano_requests()
+    engine = engine_of(model, 256, 2048, max_tokens_per_step=most_tokens)
     row: dict[str, Any] = {}
     for name in ("first", "set"):
         for number, (ids, length) in enumerate(zip(prompts, lengths, strict=True)):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 from cutaway import LLM, SamplingParams
+from cutaway.blocks.linear import Linear
 from cutaway.core.step import Step
+from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.profiling import profile
+from cutaway.quantize.rounding import rounded
+from cutaway.quantize.schemes import scheme_of
 from engines import engine, loaded, run, workload
 from oracles import smollm2_gguf
 
@@ -51,10 +60,31 @@ def test_gpu_answers_do_not_depend_on_settings(model, settings) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_captured_decode_step_equals_the_eager_one(dtype: torch.dtype) -> None:
+def in_fewer_bits(model: LoadedModel, word: str) -> LoadedModel:
+    """Its linear maps rounded, as keep_weights leaves them on a GPU."""
+    for part in model.transformer.modules():
+        if isinstance(part, Linear) and part.in_features % 32 == 0:
+            whole = rounded(part.dense().detach(), scheme_of(word)).kept(None)
+            part.segments = nn.ModuleList([whole]).to("cuda")
+    return model
+
+
+def model_of(kind: str) -> LoadedModel:
+    if kind in ("float32", "bfloat16"):
+        return loaded(device="cuda", dtype=getattr(torch, kind))
+    wide = {"hidden_size": 64, "intermediate_size": 96}
+    model = loaded(device="cuda", dtype=torch.bfloat16, **wide)
+    if kind.startswith("kv "):
+        return replace(model, cache_dtype=getattr(torch, kind[3:]))
+    return in_fewer_bits(model, kind)
+
+
+@pytest.mark.parametrize(
+    "kind", ["float32", "bfloat16", "int4", "int8", "fp8", "kv int8", "kv float8_e4m3fn"]
+)
+def test_a_captured_decode_step_equals_the_eager_one(kind: str) -> None:
     """Bit for bit at the bucket's shape, padding rows included; nearly so at the step's own."""
-    model = loaded(device="cuda", dtype=dtype)
+    model = model_of(kind)
     target = engine(model)
     target._ahead = None  # so that each step is computed in its own call
     graphs = target.runner._graphs
@@ -86,3 +116,13 @@ def test_smollm2_gives_its_golden_ids_on_the_gpu() -> None:
     assert [p for _, p in answer.logprobs[0].top] == pytest.approx(
         [-1.8827, -1.9648, -2.2657], abs=1e-3
     )
+
+
+def test_pages_get_what_the_largest_step_leaves(model, capfd: pytest.CaptureFixture[str]) -> None:
+    config = EngineConfig(device="cuda", max_tokens_per_step=512, max_sequences=8)
+    found = profile(model, config)
+    free, total = torch.cuda.mem_get_info()
+    assert found.step > 0 and found.graphs > 0 and 0 < found.cache < free
+    parts = found.in_use + found.step + found.graphs + found.spare
+    assert found.cache + parts == found.total == total
+    assert f"{found.cache / 2**30:.2f} for the cache" in capfd.readouterr().err

@@ -128,12 +128,12 @@ def test_states_take_their_memory_before_pages_do(monkeypatch: pytest.MonkeyPatc
     states = memory.state_bytes([SIZES.state_spec, SIZES.state_spec], config)
     assert states == 2 * one * (1 + 2 * 3 + 64 // PAGE + SNAPSHOTS)
     sizes = {"max_length": 10**6, "max_sequences": 3}
-    cpu = torch.device("cpu")
-    tokens = memory.cache_tokens(cpu, bytes_per_token=10, state_bytes=states, **sizes)
+    allowed = memory.share_of_memory(torch.device("cpu"))
+    tokens = memory.cache_tokens(allowed, bytes_per_token=10, state_bytes=states, **sizes)
     assert tokens == (400_000 - states) // 10
-    assert memory.cache_tokens(cpu, bytes_per_token=0, state_bytes=states, **sizes) > 0
+    assert memory.cache_tokens(allowed, bytes_per_token=0, state_bytes=states, **sizes) > 0
     with pytest.raises(ConfigError, match="sequences and their snapshots take 400001"):
-        memory.cache_tokens(cpu, bytes_per_token=10, state_bytes=400_001, **sizes)
+        memory.cache_tokens(allowed, bytes_per_token=10, state_bytes=400_001, **sizes)
 
 
 def test_a_running_sequence_holds_two_states_however_long_it_is(model: LoadedModel) -> None:

@@ -121,6 +121,7 @@ def test_t11_t12_t14_killed_after_any_update(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("form", ["compile=false", "compile=true", "optimizer=muon"])
+@pytest.mark.filterwarnings("default")  # some versions of the compiler warn of themselves
 def test_t11_killed_on_a_gpu(prepared: Path, tmp_path: Path, form: str) -> None:
     """Deterministic operations there too: bfloat16 products, blocks plain and compiled."""
     whole = tmp_path / "whole"

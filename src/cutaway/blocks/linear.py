@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.kernels.linear import LowRankPair, LowRankPairs, Matrix, linear, project
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.floats8 import KeptFloats8
+from cutaway.quantize.integers import KeptIntegers
 from cutaway.quantize.scheme import Weight
 
 __all__ = ["Linear", "LowRankPair", "LowRankPairs"]
@@ -49,12 +51,17 @@ class Linear(nn.Module):
         return torch.cat([cast(Weight, segment).dense() for segment in self.segments])
 
     def join(self) -> None:
-        """Stack dense segments into one matrix: fewer and larger products. For serving."""
-        dense = [segment for segment in self.segments if isinstance(segment, DenseWeight)]
-        if len(dense) < 2 or len(dense) < len(self.segments):
-            return
-        stacked = DenseWeight.of(torch.cat([segment.weight.detach() for segment in dense]))
-        self.segments = nn.ModuleList([stacked])
+        """Stack segments that are stored alike into one matrix: fewer and larger products.
+
+        For serving.
+        """
+        parts = cast(list[Any], list(self.segments))
+        for kind in (DenseWeight, KeptIntegers, KeptFloats8):
+            if len(parts) > 1 and all(isinstance(part, kind) for part in parts):
+                stacked = kind.stacked(parts)
+                if stacked is not None:
+                    self.segments = nn.ModuleList([stacked])
+                return
 
 
 @dataclass(frozen=True, eq=False)

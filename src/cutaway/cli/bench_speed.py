@@ -147,8 +147,7 @@ def _engine(given: Given, config: Path | None, *, at_least: int) -> Engine:
     """An engine with the settings that are given; so many sequences fit if that is not said."""
     from cutaway.cli.session.session import open_llm
     from cutaway.cli.settings.settings import resolve
-    from cutaway.engine.config import EngineConfig
 
     if config is None and "max_sequences" not in given:
-        given = {**given, "max_sequences": max(at_least, EngineConfig.max_sequences)}
+        given = {**given, "max_sequences": at_least}
     return open_llm(resolve(given, config=config)).engine

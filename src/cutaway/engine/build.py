@@ -20,6 +20,7 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import folder_template, gguf_template
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
+from cutaway.engine.profiling import profile
 from cutaway.kernels import capture, hardware
 from cutaway.quantize.schemes import Scheme, scheme_of
 from cutaway.weights.find.find import Found, find
@@ -147,16 +148,17 @@ def num_pages(
 
     beside: a draft model, whose cache has as many.   num_sharing: as for build_engine.
     """
-    tokens = config.cache_tokens
+    config, tokens = config.on(model.device.type), config.cache_tokens
     if tokens is None:
+        is_gpu = model.device.type == "cuda"
+        free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
         own = _bytes_per_token(model, early=config.draft_layers or 0)
         tokens = memory.cache_tokens(
-            model.device,
+            free // num_sharing,
             bytes_per_token=own + (0 if beside is None else _bytes_per_token(beside)),
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
             state_bytes=memory.state_bytes(model.facts.cache_specs, config),
-            num_sharing=num_sharing,
         )
     return 1 + max(1, tokens // config.page_size)
 

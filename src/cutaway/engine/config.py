@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import shown
@@ -14,6 +14,24 @@ from cutaway.quantize.schemes import scheme_of
 
 DTYPES = ("float32", "auto", "float64", "bfloat16", "float16")
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
+
+
+class ByDevice(int):
+    """In place of a number that nobody gave: what is right depends on the device."""
+
+
+BY_DEVICE = ByDevice(0)
+
+
+class _Sizes(NamedTuple):
+    max_sequences: int
+    max_tokens_per_step: int
+    prefill_chunk: int
+
+
+# A GPU's step hardly takes longer for 256 sequences than for 64, and its products need thousands of
+# tokens to be as fast as they can be; on a CPU such a step would take a minute.
+_SIZES = {"cpu": _Sizes(64, 2048, 512), "cuda": _Sizes(256, 16384, 8192)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +59,9 @@ class EngineConfig:
     cache_tokens: int | None = None
     page_size: int = 16  # wastes at most 15 tokens a sequence; also vLLM's default
     prefix_cache: bool = True
-    max_sequences: int = 64  # running at once
-    max_tokens_per_step: int = 2048
-    prefill_chunk: int = 512  # tokens of one prompt in a step: bounds how long decodes wait
+    max_sequences: int = BY_DEVICE  # running at once; 64, on a GPU 256
+    max_tokens_per_step: int = BY_DEVICE  # 2048, on a GPU 16384
+    prefill_chunk: int = BY_DEVICE  # of one prompt in a step: bounds how long decodes wait
     graphs: bool = True  # capture decode steps on a GPU
     ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
@@ -61,7 +79,8 @@ class EngineConfig:
             scheme_of(self.quant)
         self._check_draft()
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
-            if getattr(self, name) < 1:
+            value = getattr(self, name)
+            if value < 1 and not isinstance(value, ByDevice):
                 raise ConfigError(
                     f"{name} is {getattr(self, name)}; it must be at least 1. Leave it out for the "
                     "default."
@@ -95,9 +114,19 @@ class EngineConfig:
                     f"{' or '.join(each for each in DRAFTS if each != word)}."
                 )
 
+    def on(self, device_type: str) -> EngineConfig:
+        """The same with numbers for what nobody gave. device_type: cpu or cuda."""
+        sizes = _SIZES[device_type]._asdict()
+        if isinstance(self.max_tokens_per_step, ByDevice):  # everybody who runs gets a token
+            sizes["max_tokens_per_step"] = max(sizes["max_tokens_per_step"], self.max_sequences)
+        elif isinstance(self.max_sequences, ByDevice):
+            sizes["max_sequences"] = min(sizes["max_sequences"], self.max_tokens_per_step)
+        missing = {n: v for n, v in sizes.items() if isinstance(getattr(self, n), ByDevice)}
+        return replace(self, **missing) if missing else self
+
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> EngineConfig:
-        """A configuration from loose settings.
+        """A configuration from loose settings; one that is None counts as not given.
 
         Raises: ConfigError naming an unknown setting and the nearest known one.
         """
@@ -107,7 +136,7 @@ class EngineConfig:
                 near = get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
                 raise ConfigError(f"{name} is not a setting of the engine; {hint}")
-        return cls(**settings)
+        return cls(**{name: value for name, value in settings.items() if value is not None})
 
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

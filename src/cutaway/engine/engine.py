@@ -100,6 +100,7 @@ class Engine:
         page_secret: of which keys of pages are made; None draws one. Engines that share it could
         find one another's pages.
         """
+        config = config.on(model.device.type)
         self.model = model
         self.config = config
         self.sink = sink

@@ -16,10 +16,16 @@ from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Sink
 from cutaway.engine.static_step import StaticStep
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, *range(128, 257, 16))
 # Where attention reads the whole table: widths double, so that a short context does not pay for
 # the longest.
 LEAST_PAGES = 16
+
+
+def buckets_up_to(max_sequences: int) -> tuple[int, ...]:
+    """The buckets that steps of so many sequences need."""
+    past = next((i for i, size in enumerate(BUCKETS) if size >= max_sequences), len(BUCKETS))
+    return BUCKETS[: past + 1]
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,7 @@ class DecodeGraphs:
     ) -> None:
         self._model, self._caches, self._device = model, caches, device
         self._can_capture = model.can_capture
-        past = next((i for i, size in enumerate(BUCKETS) if size >= max_sequences), len(BUCKETS))
-        self._buckets = BUCKETS[: past + 1]
+        self._buckets = buckets_up_to(max_sequences)
         self._has_one_width = model.attends_by_length(device, dtype)
         self._max_pages = max_pages
         self._pool = torch.cuda.graph_pool_handle()

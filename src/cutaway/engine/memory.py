@@ -14,7 +14,7 @@ from cutaway.core.limits import INT64_MAX
 from cutaway.engine.config import EngineConfig
 
 # Of what is free after the weights are loaded. The rest is for activations and for everybody else.
-CPU_SHARE, GPU_SHARE = 0.4, 0.85
+CPU_SHARE = 0.4
 SNAPSHOTS = 64  # states of full pages that stay for prefix hits
 
 
@@ -28,22 +28,18 @@ def free_bytes(device: torch.device) -> int:
 
 
 def cache_tokens(
-    device: torch.device,
+    allowed: int,
     *,
     bytes_per_token: int,
     max_length: int,
     max_sequences: int,
     state_bytes: int = 0,
-    num_sharing: int = 1,
 ) -> int:
     """Tokens for which to make pages: what fits, and no more than could ever be used at once.
 
-    state_bytes: what layers with a state take beside them.
-    num_sharing: engines that start beside one another and each take a part.
+    allowed: bytes of the cache.   state_bytes: what layers with a state take of them.
     Raises: ConfigError when those alone do not fit.
     """
-    share = GPU_SHARE if device.type == "cuda" else CPU_SHARE
-    allowed = int(free_bytes(device) * share) // num_sharing
     if state_bytes > allowed:
         raise ConfigError(
             f"the states of {max_sequences} sequences and their snapshots take {state_bytes} "
@@ -52,6 +48,11 @@ def cache_tokens(
         )
     affordable = (allowed - state_bytes) // max(1, bytes_per_token)
     return max(1, min(affordable, max_length * max_sequences))
+
+
+def share_of_memory(device: torch.device) -> int:
+    """Bytes that the cache may take on a CPU, where no step is tried: a share of what is free."""
+    return int(free_bytes(device) * CPU_SHARE)
 
 
 def state_bytes(specs: Sequence[CacheSpec], config: EngineConfig) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +32,11 @@ class DenseWeight(nn.Module):
             weight = cls(*matrix.shape)
         weight.weight = nn.Parameter(matrix, requires_grad=matrix.requires_grad)
         return weight
+
+    @classmethod
+    def stacked(cls, parts: Sequence[DenseWeight]) -> DenseWeight:
+        """One matrix of several, below each other."""
+        return cls.of(torch.cat([part.weight.detach() for part in parts]))
 
     @property
     def num_rows(self) -> int:

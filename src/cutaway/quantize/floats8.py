@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from cutaway.kernels import floats8
 from cutaway.kernels.linear import linear
 from cutaway.quantize.packed import Packed
 
@@ -56,7 +58,7 @@ def unpacked(values: Tensor, quant_scale: Tensor, block: tuple[int, int]) -> Ten
 
 
 class KeptFloats8(nn.Module):
-    """The same for torch: unpacked to the type of what it multiplies, at each use."""
+    """The same for torch: multiplied as it is where a GPU can, unpacked at each use elsewhere."""
 
     values: Tensor
     quant_scale: Tensor
@@ -74,7 +76,21 @@ class KeptFloats8(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
+        if floats8.is_taken(x, self.values, self.quant_scale):
+            return floats8.multiply(x, self.values, self.quant_scale)
         return linear(x, self.dense().to(x.dtype))
+
+    @classmethod
+    def stacked(cls, parts: Sequence[KeptFloats8]) -> KeptFloats8 | None:
+        """One matrix of several, below each other; None unless each has a scale per row, or one."""
+        if any(part.quant_scale.shape[1] != 1 for part in parts):
+            return None
+        if any(len(part.quant_scale) not in (1, part.num_rows) for part in parts):
+            return None
+        values = torch.cat([part.values.view(torch.uint8) for part in parts])
+        scale = torch.cat([part.quant_scale.expand(part.num_rows, 1) for part in parts])
+        block = (1, values.shape[1])
+        return cls(Float8Matrix(values.view(parts[0].values.dtype), scale, block))
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""

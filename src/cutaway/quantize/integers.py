@@ -5,11 +5,13 @@ It knows no checkpoint's layout: gptq.py, awq.py and compressed.py read those in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from cutaway.kernels import integers
 from cutaway.kernels.linear import linear
 from cutaway.kernels.native import Groups, Kind, PackedWeight
 from cutaway.quantize.packed import Packed
@@ -90,13 +92,11 @@ def unpacked(
     quants: Tensor, quant_scale: Tensor, zero: Tensor, group_of_column: Tensor | None
 ) -> Tensor:
     """quant_scale * (quants - zero) in float32. Shapes: as IntegerMatrix has them -> [N, K]."""
-    rows, columns = quants.shape
+    if group_of_column is None:
+        return integers.unpacked(quants, quant_scale, zero)
     scale, zero = quant_scale.float(), zero.float()
-    if group_of_column is not None:
-        zero = zero[:, group_of_column] if zero.shape[1] > 1 else zero
-        return (quants.float() - zero) * scale[:, group_of_column]
-    grouped = quants.view(rows, scale.shape[1], columns // scale.shape[1]).float()
-    return ((grouped - zero[:, :, None]) * scale[:, :, None]).view(rows, columns)
+    zero = zero[:, group_of_column] if zero.shape[1] > 1 else zero
+    return (quants.float() - zero) * scale[:, group_of_column]
 
 
 class KeptIntegers(nn.Module):
@@ -129,7 +129,32 @@ class KeptIntegers(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
-        return linear(x, self.dense().to(x.dtype))
+        if self.group_of_column is not None:
+            return linear(x, self.dense().to(x.dtype))
+        matrix = (self.quants, self.quant_scale, self.zero)
+        return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[KeptIntegers]) -> KeptIntegers | None:
+        """One matrix of several, below each other; None where they are not stored alike."""
+        first = parts[0]
+        if any(part.group_of_column is not None for part in parts):
+            return None
+        if len({(p._has_nibbles, p.quants.shape[1], p.quant_scale.shape[1]) for p in parts}) > 1:
+            return None
+        zeros = [part.zero for part in parts]
+        if not all(zero.numel() == 1 and zero.equal(zeros[0]) for zero in zeros):
+            zeros = [zero.expand(p.quant_scale.shape) for zero, p in zip(zeros, parts, strict=True)]
+        else:
+            zeros = zeros[:1]
+        whole = cls.__new__(cls)
+        nn.Module.__init__(whole)
+        whole._has_nibbles = first._has_nibbles
+        whole.register_buffer("quants", torch.cat([part.quants for part in parts]))
+        whole.register_buffer("quant_scale", torch.cat([part.quant_scale for part in parts]))
+        whole.register_buffer("zero", torch.cat(zeros))
+        whole.register_buffer("group_of_column", None)
+        return whole
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
@@ -148,6 +173,4 @@ class KeptIntegers(nn.Module):
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def _bytes(self, quants: Tensor) -> Tensor:
-        return (
-            torch.stack((quants & 15, quants >> 4), -1).flatten(1) if self._has_nibbles else quants
-        )
+        return integers.separate(quants, self._has_nibbles)

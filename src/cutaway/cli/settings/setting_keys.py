@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from cutaway.core.limits import INT64_MAX, LIMITS, Limit
-from cutaway.engine.config import EngineConfig
+from cutaway.engine.config import ByDevice, EngineConfig
 from cutaway.fleet.fleet_config import MOST_REPLICAS, FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
@@ -99,7 +99,10 @@ _BOUNDS: Mapping[str, object] = {
 }
 _FLEET_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(FleetConfig)}
 _REPLICAS = Limit("int", None, 1, MOST_REPLICAS)
-_ENGINE_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(EngineConfig)}
+_ENGINE_DEFAULTS: Mapping[str, object] = {
+    each.name: None if isinstance(each.default, ByDevice) else each.default
+    for each in fields(EngineConfig)
+}
 
 KEYS: tuple[Key, ...] = (
     Key(
@@ -146,9 +149,17 @@ KEYS: tuple[Key, ...] = (
     _engine("cache_tokens", "int", "tokens that the cache holds, as in 32K; what memory allows"),
     _engine("page_size", "int", "tokens per page of the cache, a power of two from 8 to 256"),
     _engine("prefix_cache", "bool", "find equal beginnings of prompts in the cache"),
-    _engine("max_sequences", "int", "answers that run at once"),
-    _engine("max_tokens_per_step", "int", "tokens computed in one step, over all answers"),
-    _engine("prefill_chunk", "int", "tokens of one prompt in one step"),
+    _engine("max_sequences", "int", "answers that run at once; default: 64, on a GPU 256"),
+    _engine(
+        "max_tokens_per_step",
+        "int",
+        "tokens computed in one step, over all answers; default: 2048, on a GPU 16384",
+    ),
+    _engine(
+        "prefill_chunk",
+        "int",
+        "tokens of one prompt in one step; default: 512, on a GPU 8192",
+    ),
     _engine(
         "ledger_bytes",
         "int",

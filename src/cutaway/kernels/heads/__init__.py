@@ -11,9 +11,12 @@ from cutaway.kernels.heads.plain import HeadNorm
 __all__ = ["HeadNorm", "is_fused", "turn_and_store"]
 
 
-def is_fused(heads: Tensor, key_pages: Tensor, value_pages: Tensor) -> bool:
-    """Whether turn_and_store is one kernel: pages of the heads' own dtype, on a GPU."""
-    is_same = heads.dtype == key_pages.dtype == value_pages.dtype
+def is_fused(
+    heads: Tensor, key_pages: Tensor, value_pages: Tensor, key_scales: Tensor | None = None
+) -> bool:
+    """Whether turn_and_store is one kernel: pages of the heads' own dtype, or of 8 bits."""
+    kept = heads.dtype if key_scales is None else key_pages.dtype
+    is_same = kept == key_pages.dtype == value_pages.dtype
     are_rows = key_pages.is_contiguous() and value_pages.is_contiguous()
     return uses_triton(heads) and is_same and are_rows and key_pages.shape[-1] <= MOST_HEAD_SIZE
 
@@ -28,11 +31,19 @@ def turn_and_store(
     *,
     query_norm: HeadNorm | None = None,
     key_norm: HeadNorm | None = None,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """See plain.turn_and_store."""
-    arguments = (heads, cos, sin, key_pages, value_pages, slots)
-    if is_fused(heads, key_pages, value_pages):
+    form = plain.turn_and_store
+    if is_fused(heads, key_pages, value_pages, key_scales):
         from cutaway.kernels.heads import triton
 
-        return triton.turn_and_store(*arguments, query_norm=query_norm, key_norm=key_norm)
-    return plain.turn_and_store(*arguments, query_norm=query_norm, key_norm=key_norm)
+        form = triton.turn_and_store
+    return form(
+        *(heads, cos, sin, key_pages, value_pages, slots),
+        query_norm=query_norm,
+        key_norm=key_norm,
+        key_scales=key_scales,
+        value_scales=value_scales,
+    )

@@ -120,7 +120,7 @@ def _is_one_kernel(
         return False
     if not all(norm is None or isinstance(norm, HeadsNorm) for norm in (norms.query, norms.key)):
         return False
-    return one_kernel.is_fused(heads.whole, pages.key, pages.value)
+    return one_kernel.is_fused(heads.whole, pages.key, pages.value, pages.key_scales)
 
 
 def _place_at_once(
@@ -139,13 +139,18 @@ def _place_at_once(
         *(pages.key, pages.value, pages.slots),
         query_norm=_of_heads(norms.query),
         key_norm=_of_heads(norms.key),
+        key_scales=pages.key_scales,
+        value_scales=pages.value_scales,
     )
     query = tap("query", query)
-    for name, kept in (("key", pages.key), ("value", pages.value)) if is_tapped else ():
+    both = (("key", pages.key, pages.key_scales), ("value", pages.value, pages.value_scales))
+    for name, kept, scales in both if is_tapped else ():
         stored = kept.flatten(0, 1)[pages.slots]
+        if scales is not None:
+            stored = stored.float() * scales.flatten(0, 1)[pages.slots][..., None]
         seen = tap(name, stored)
         if seen is not stored:
-            store(kept, seen, pages.slots)
+            store(kept, seen, pages.slots, scales=scales)
     return query
 
 

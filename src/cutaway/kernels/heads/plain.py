@@ -44,11 +44,13 @@ def turn_and_store(
     *,
     query_norm: HeadNorm | None = None,
     key_norm: HeadNorm | None = None,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """Norm and turn queries and keys, store keys and values, and return the queries.
 
     Shapes: heads [T, H + 2G, C], queries first, then keys, then values; cos, sin [T, C'/2];
-            pages [N, P, G, C]; slots [T] -> [T, H, C].
+            pages [N, P, G, C]; scales of pages in 8 bits [N, P, G]; slots [T] -> [T, H, C].
     """
     num_groups = key_pages.shape[2]
     query, key, value = heads_THC.tensor_split((-2 * num_groups, -num_groups), dim=1)
@@ -56,6 +58,6 @@ def turn_and_store(
         query = query_norm(query)
     if key_norm is not None:
         key = key_norm(key)
-    pages.store(key_pages, rotate(key, cos, sin), slots)
-    pages.store(value_pages, value, slots)
+    pages.store(key_pages, rotate(key, cos, sin), slots, scales=key_scales)
+    pages.store(value_pages, value, slots, scales=value_scales)
     return rotate(query, cos, sin)

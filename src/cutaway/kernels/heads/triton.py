@@ -11,9 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.floats8.triton import eighths
 from cutaway.kernels.heads.plain import HeadNorm
 
 _MANY_TOKENS = 1024
+_LARGEST = {torch.int8: 127, torch.float8_e4m3fn: 448}  # as store.plain has them
 
 
 def turn_and_store(
@@ -26,6 +28,8 @@ def turn_and_store(
     *,
     query_norm: HeadNorm | None = None,
     key_norm: HeadNorm | None = None,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """See plain.turn_and_store; angles are taken in the dtype in which they come."""
     heads = heads.contiguous()
@@ -39,6 +43,8 @@ def turn_and_store(
         together, warps = (32, 4) if num_tokens >= _MANY_TOKENS else (4, 1)
         _turn_and_store[(num_tokens, triton.cdiv(num_all, together))](
             *(heads, cos.contiguous(), sin.contiguous(), key_pages, value_pages, slots),
+            key_pages if key_scales is None else key_scales,
+            value_pages if value_scales is None else value_scales,
             *(heads if norm is None else norm.weight for norm in norms),
             *(query, *(0.0 if norm is None else norm.epsilon for norm in norms)),
             NUM_HEADS=num_heads,
@@ -47,6 +53,7 @@ def turn_and_store(
             HALF=cos.shape[-1],
             QUERY_NORM=_kind(query_norm),
             KEY_NORM=_kind(key_norm),
+            LIMIT=0 if key_scales is None else _LARGEST[key_pages.dtype],
             HEADS=together,
             BLOCK=triton.next_power_of_2(size),
             num_warps=warps,
@@ -107,6 +114,8 @@ def _turn_and_store(
     key_ptr,
     value_ptr,
     slots_ptr,
+    key_scale_ptr,
+    value_scale_ptr,
     query_weight_ptr,
     key_weight_ptr,
     query_ptr,
@@ -118,6 +127,7 @@ def _turn_and_store(
     HALF: tl.constexpr,
     QUERY_NORM: tl.constexpr,
     KEY_NORM: tl.constexpr,
+    LIMIT: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -150,7 +160,31 @@ def _turn_and_store(
     slot = tl.load(slots_ptr + token) * NUM_GROUPS
     query = query_ptr + ((token * NUM_HEADS + head) * SIZE)[:, None] + place[None, :]
     tl.store(query, turned, mask=inside & is_query[:, None])
-    key = key_ptr + ((slot + head - NUM_HEADS) * SIZE)[:, None] + place[None, :]
-    tl.store(key, turned, mask=inside & is_key[:, None])
-    value = value_ptr + ((slot + head - NUM_HEADS - NUM_GROUPS) * SIZE)[:, None] + place[None, :]
-    tl.store(value, stored, mask=inside & is_value[:, None])
+    key = slot + head - NUM_HEADS
+    value = key - NUM_GROUPS
+    _store(turned, key_ptr, key_scale_ptr, key, place, inside, is_key, SIZE, LIMIT)
+    _store(stored, value_ptr, value_scale_ptr, value, place, inside, is_value, SIZE, LIMIT)
+
+
+@triton.jit
+def _store(
+    heads,
+    pages_ptr,
+    scale_ptr,
+    row,
+    place,
+    inside,
+    chosen,
+    SIZE: tl.constexpr,
+    LIMIT: tl.constexpr,
+):
+    """Put the chosen heads [HEADS, BLOCK] in rows of the pages [HEADS], in 8 bits if LIMIT is."""
+    target = pages_ptr + (row * SIZE)[:, None] + place[None, :]
+    if LIMIT:
+        numbers, scale = eighths(tl.where(inside, heads.to(tl.float32), 0.0), LIMIT)
+        if LIMIT == 127:
+            numbers = (numbers + 12582912.0) - 12582912.0  # to the next integer, halves to even
+        tl.store(target, numbers.to(pages_ptr.dtype.element_ty), mask=inside & chosen[:, None])
+        tl.store(scale_ptr + row, scale, mask=chosen)
+    else:
+        tl.store(target, heads, mask=inside & chosen[:, None])

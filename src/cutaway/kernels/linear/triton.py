@@ -22,22 +22,23 @@ _MOST_BLOCKS = 1024  # that are split
 _arrived: dict[torch.device, Tensor] = {}  # splits of each block that are done; 0 between launches
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """See plain.linear, for up to 16 tokens and no bias.
+def linear(x: Tensor, weight: Tensor, row_scale: Tensor | None = None) -> Tensor:
+    """See plain.linear, for up to 16 tokens and no bias; weights may be floats of 8 bits.
 
     Tokens are summed alike whatever their number, from two on.
 
-    Shapes: x [..., K], weight [N, K] -> [..., N].
+    Shapes: x [..., K], weight [N, K], row_scale [N] float32, of the weight's rows -> [..., N].
     """
     num_rows, width = weight.shape
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
     num_tokens = x.numel() // width
     if num_tokens > 1:
-        _multiply_some(x.contiguous(), weight, out, num_tokens)
+        _multiply_some(x.contiguous(), weight, row_scale, out, num_tokens)
         return out
     rows, columns, warps = _tile(width)
     _multiply_row[(triton.cdiv(num_rows, rows),)](
-        *(x.contiguous(), weight, out, num_rows),
+        *(x.contiguous(), weight, weight if row_scale is None else row_scale, out, num_rows),
+        HAS_SCALE=row_scale is not None,
         WIDTH=width,
         ROWS=rows,
         COLUMNS=columns,
@@ -47,7 +48,9 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def _multiply_some(x: Tensor, weight: Tensor, out: Tensor, num_tokens: int) -> None:
+def _multiply_some(
+    x: Tensor, weight: Tensor, row_scale: Tensor | None, out: Tensor, num_tokens: int
+) -> None:
     num_rows, width = weight.shape
     blocks = triton.cdiv(num_rows, _ROWS)
     splits = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
@@ -58,7 +61,9 @@ def _multiply_some(x: Tensor, weight: Tensor, out: Tensor, num_tokens: int) -> N
             _arrived[x.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=x.device)
         arrived = _arrived[x.device]
     _multiply_tokens[(blocks, splits)](
-        *(x, weight, out, partial, arrived, num_tokens, num_rows),
+        *(x, weight, weight if row_scale is None else row_scale),
+        *(out, partial, arrived, num_tokens, num_rows),
+        HAS_SCALE=row_scale is not None,
         WIDTH=width,
         SPLITS=splits,
         TOKENS=_TOKENS,
@@ -82,8 +87,10 @@ def _tile(width: int) -> tuple[int, int, int]:
 def _multiply_row(
     x_ptr,
     weight_ptr,
+    scale_ptr,
     out_ptr,
     num_rows,
+    HAS_SCALE: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -103,19 +110,23 @@ def _multiply_row(
             eviction_policy="evict_first",
         )
         total += weight.to(tl.float32) * x[None, :]
-    out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row, out, mask=is_row)
+    out = tl.sum(total, 1)
+    if HAS_SCALE:
+        out *= tl.load(scale_ptr + row, mask=is_row, other=0.0)
+    tl.store(out_ptr + row, out.to(out_ptr.dtype.element_ty), mask=is_row)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _multiply_tokens(
     x_ptr,
     weight_ptr,
+    scale_ptr,
     out_ptr,
     partial_ptr,
     arrived_ptr,
     num_tokens,
     num_rows,
+    HAS_SCALE: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -146,7 +157,9 @@ def _multiply_tokens(
             eviction_policy="evict_first",
         )
         x = tl.load(x_ptr + column[:, None], mask=inside[:, None] & is_token[None, :], other=0.0)
-        total = tl.dot(weight, x, acc=total, input_precision="ieee")
+        total = tl.dot(weight.to(x.dtype), x, acc=total, input_precision="ieee")
+    if HAS_SCALE:
+        total *= tl.load(scale_ptr + row, mask=is_row, other=0.0)[:, None]
     place = token[None, :] * num_rows + row[:, None]
     inside = is_row[:, None] & is_token[None, :]
     if SPLITS == 1:

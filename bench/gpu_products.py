@@ -1,0 +1,138 @@
+"""Products of a GPU by how the matrix is kept: microseconds, and bytes a second of the matrix.
+
+    python bench/gpu_products.py [--shape llama3-8b] [--tokens 1 16 64 256] [--tiles]
+
+Each product reads one of several equal matrices in turn, more than the cache of the chip holds,
+inside a CUDA graph. --tiles tries sizes of the products of one token with 4 bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from gpu_shapes import SHAPES
+from torch import Tensor
+
+from cutaway.kernels.integers import triton as integers
+from cutaway.kernels.linear import linear
+from cutaway.quantize.floats8 import KeptFloats8
+from cutaway.quantize.integers import KeptIntegers
+from cutaway.quantize.rounding import rounded
+from cutaway.quantize.schemes import scheme_of
+
+WORDS = ("int4", "int4-g128", "int8-g128", "fp8")
+_PAST_CACHE = 256 << 20  # bytes, several times the L2 of an H200
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--shape", choices=list(SHAPES), default="llama3-8b")
+    options.add_argument("--tokens", nargs="*", type=int, default=[1, 16, 64, 160, 192, 224, 256])
+    options.add_argument("--tiles", action="store_true")
+    args = options.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("gpu_products needs an NVIDIA GPU; torch sees none here.")
+    for name, (rows, columns) in matrices(SHAPES[args.shape]).items():
+        matrix = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * columns**-0.5
+        kept = {word: rounded(matrix, scheme_of(word)).kept(None) for word in WORDS}
+        for tokens in args.tokens:
+            x = torch.randn(tokens, columns, device="cuda", dtype=torch.bfloat16)
+            row: dict[str, Any] = {"bf16": timed(x, matrix)}
+            for word, weight in kept.items():
+                row[word] = timed(x, weight)
+            print(json.dumps({"matrix": name, "tokens": tokens} | row), flush=True)
+        if args.tiles and name in ("gate_up", "down"):
+            tiles(name, kept["int4"])
+        torch.cuda.empty_cache()
+
+
+def matrices(shape: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    width, size = shape["hidden_size"], shape["head_dim"]
+    heads, groups = shape["num_attention_heads"], shape["num_key_value_heads"]
+    return {
+        "gate_up": (2 * shape["intermediate_size"], width),
+        "down": (width, shape["intermediate_size"]),
+        "qkv": ((heads + 2 * groups) * size, width),
+        "o": (width, heads * size),
+    }
+
+
+def timed(x: Tensor, weight: Any) -> list[float]:
+    """Microseconds of one product, and GB a second of its matrix."""
+    num_bytes = weight.nbytes if isinstance(weight, Tensor) else weight.num_bytes
+    copies = copied(weight, max(2, -(-_PAST_CACHE // num_bytes)))
+    products: list[Callable[[], Tensor]] = [
+        (lambda w=w: linear(x, w)) if isinstance(w, Tensor) else (lambda w=w: w.multiply(x))
+        for w in copies
+    ]
+    micros = graph_seconds(products) * 1e6
+    return [round(micros, 2), round(num_bytes / micros / 1e3)]
+
+
+def copied(weight: Any, count: int) -> list[Any]:
+    if isinstance(weight, Tensor):
+        return [weight.clone() for _ in range(count)]
+    kind = type(weight)
+    assert kind in (KeptIntegers, KeptFloats8)
+    return [kind.stacked([weight]) for _ in range(count)]
+
+
+def graph_seconds(products: list[Callable[[], Tensor]]) -> float:
+    """Of one of them, the median of replays of all in turn."""
+    for each in products[:2]:
+        each()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for each in products:
+            each()
+    times: list[float] = []
+    for _ in range(9):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        graph.replay()
+        after.record()
+        after.synchronize()
+        times.append(before.elapsed_time(after) / 1e3)
+    return sorted(times[2:])[3] / len(products)
+
+
+def tiles(name: str, weight: KeptIntegers) -> None:
+    """Other sizes of a program that multiplies one token."""
+    rows, groups = weight.quant_scale.shape
+    width = weight.quants.shape[1] * 2
+    x = torch.randn(1, width, device="cuda", dtype=torch.bfloat16)
+    wanted = weight.multiply(x)
+    copies = copied(weight, max(2, -(-_PAST_CACHE // weight.num_bytes)))
+    for each, columns, warps in product((2, 4, 8, 16), (1024, 2048), (4, 8)):
+        out = torch.empty(1, rows, device="cuda", dtype=torch.bfloat16)
+
+        def run(w: KeptIntegers, out: Tensor = out, sizes: Any = (each, columns, warps)) -> Tensor:
+            integers._multiply_row[(-(-rows // sizes[0]),)](
+                *(x, w.quants, w.quant_scale, w.zero, out, rows),
+                WIDTH=width,
+                GROUP=width // groups,
+                ONE_ZERO=w.zero.numel() == 1,
+                NIBBLES=True,
+                ROWS=sizes[0],
+                COLUMNS=sizes[1],
+                num_warps=sizes[2],
+                num_stages=3,
+            )
+            return out
+
+        micros = graph_seconds([lambda w=w, run=run: run(w) for w in copies]) * 1e6
+        row = {"rows": each, "columns": columns, "warps": warps, "us": round(micros, 2)}
+        row |= {"gb_s": round(weight.num_bytes / micros / 1e3)}
+        is_right = torch.allclose(out, wanted, rtol=0.02, atol=0.02)
+        print(json.dumps({"tile": name, "right": is_right} | row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What the largest step of a model takes on a GPU beside weights and pages: it is run, and seen.
+
+The cache may then have everything else. Kernels are compiled on the way, which they need anyway.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+
+from cutaway.core.errors import ConfigError
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.engine import Engine
+from cutaway.engine.graphs import buckets_up_to
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.host.faults import is_out_of_memory
+
+# Of the whole card: what libraries take when graphs are captured, and what lies between tensors.
+_SPARE = 0.04
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Where a card's memory goes. Units: bytes.
+
+    in_use: weights, and whatever else was there before.   step: beside them, of the largest step.
+    graphs: results of captured steps, and what the widest of them computes with.
+    """
+
+    total: int
+    in_use: int
+    step: int
+    graphs: int
+    spare: int
+
+    @property
+    def cache(self) -> int:
+        """What is left for pages."""
+        return self.total - self.in_use - self.step - self.graphs - self.spare
+
+    def __str__(self) -> str:
+        gib = {name: f"{getattr(self, name) / 2**30:.2f}" for name in (*_NAMES, "cache")}
+        return (
+            f"GPU memory, GiB: {gib['total']} in all, less {gib['in_use']} in use (weights), "
+            f"{gib['step']} for the largest step, {gib['graphs']} for graphs and {gib['spare']} "
+            f"spare: {gib['cache']} for the cache"
+        )
+
+
+_NAMES = ("total", "in_use", "step", "graphs", "spare")
+
+
+def profile(model: LoadedModel, config: EngineConfig) -> DeviceMemory:
+    """Run the largest step that the configuration allows, and tell where memory goes.
+
+    Raises: ConfigError where not even that step fits.
+    """
+    config = config.on(model.device.type)
+    free, total = _mem(model.device)
+    try:
+        step = _step_bytes(model, config)
+    except Exception as fault:
+        if not is_out_of_memory(fault):
+            raise
+        raise _too_large(config, free) from None
+    found = DeviceMemory(
+        total=total,
+        in_use=total - free,
+        step=step,
+        graphs=_graph_bytes(model, config, step),
+        spare=int(total * _SPARE),
+    )
+    if found.cache <= 0:
+        raise _too_large(config, free)
+    print(found, file=sys.stderr, flush=True)
+    return found
+
+
+def _step_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """The most that a step with so many tokens, and then its draws, held beside what stays."""
+    length = max(1, min(config.prefill_chunk, model.facts.max_length - 1))
+    count = max(1, min(config.max_sequences, config.max_tokens_per_step // length))
+    pages = 2 + count * (-(-(length + 1) // config.page_size) + 1)
+    small = replace(config, graphs=False, ledger_bytes=0, prefix_cache=False, draft="off")
+    engine = Engine(model, small, num_pages=pages)
+    # top_p goes through torch, whose sorts need the most.
+    params = SamplingParams(temperature=1.0, top_p=0.9, max_tokens=1, ignore_eos=True)
+    for number in range(count):
+        prompt = (number % model.facts.vocab_size,) * length
+        engine.add(Request(request_id=f"profile-{number}", prompt_token_ids=prompt, params=params))
+    torch.cuda.synchronize(model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    while engine.has_work:
+        engine.step()
+    torch.cuda.synchronize(model.device)
+    most = torch.cuda.max_memory_allocated(model.device) - before
+    rows = min(config.max_sequences, config.max_tokens_per_step) * model.facts.vocab_size
+    del engine
+    torch.cuda.empty_cache()
+    return most + 4 * rows * torch.float32.itemsize  # a full step's logits, as sorts hold them
+
+
+def _graph_bytes(model: LoadedModel, config: EngineConfig, step: int) -> int:
+    if not config.graphs or not model.transformer.can_capture:
+        return 0
+    buckets = buckets_up_to(config.max_sequences)
+    logits = sum(buckets) * model.facts.vocab_size * model.dtype.itemsize
+    return logits + step * buckets[-1] // config.max_tokens_per_step
+
+
+def _mem(device: torch.device) -> tuple[int, int]:
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)
+
+
+def _too_large(config: EngineConfig, free: int) -> ConfigError:
+    return ConfigError(
+        f"max_tokens_per_step is {config.max_tokens_per_step} and max_sequences "
+        f"{config.max_sequences}; such a step does not fit in the {free / 2**30:.1f} GiB that the "
+        "weights leave on the GPU. Lower them, or set cache_tokens."
+    )
