@@ -64,7 +64,7 @@ def test_two_temperatures_in_two_clicks_are_what_python_finds(
         ("With the change", found.changed_pieces),
     ):
         chips = shown.get_by_role("group", name=f"{title}: its tokens").locator(".chip")
-        told = [each.removesuffix("first other").strip("\n") for each in chips.all_inner_texts()]
+        told = [each.removesuffix("parts here").strip("\n") for each in chips.all_inner_texts()]
         assert told == list(pieces)
     assert found.first_difference is not None and found.divergence is not None
     assert f"from token {found.first_difference} of 8" in shown.inner_text()

@@ -113,7 +113,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   },
   probabilities: (values) =>
     `${quoted(values.chosen.text)} came with ${share(values.chosen.probability)}, choice ${figure(values.chosen.rank)} of ` +
-    `${figure(values.vocab_size)}. The model was as unsure as among ${figure(2 ** values.entropy, 2)} equally likely tokens.`,
+    `${figure(values.vocab_size)}. It hesitated as between ${figure(2 ** values.entropy, 2)} equally likely tokens.`,
   sampling: (values) => {
     const [last, draw] = [values.effects.at(-1), values.draw_effect];
     const kept = `${many(last?.num_kept ?? 0, "token")} could still come after all filters. `;

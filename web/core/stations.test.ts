@@ -62,7 +62,7 @@ describe("stations", () => {
   it("say what they found, with its numbers", () => {
     const found = findingOf("probabilities", values<Probabilities>("probabilities"));
     expect(found).toBe(
-      "\u201ca\u201d came with 75.0 %, choice 1 of 320. The model was as unsure as among 2 equally likely tokens.",
+      "\u201ca\u201d came with 75.0 %, choice 1 of 320. It hesitated as between 2 equally likely tokens.",
     );
     expect(findingOf("weights", values<Weights>("weights"))).toContain("3 \u00d7 2 numbers kept in 24 B: 32 bits each");
     expect(headlineOf("drift", values<Drift>("drift"))).toBe("cos 0.25");

@@ -6,10 +6,9 @@ export const A: Chapter = {
   id: "a",
   name: "Prompt and text",
   does:
-    "Everything begins with what somebody typed. At this point nothing is understood. Unicode gives each character a " +
-    "number, and UTF-8 writes it in one to four bytes: H is 72, a space 32. All computing does so, not models alone, and " +
-    "a model never gets these numbers. Code outside it puts your message into a template, and a tokenizer cuts the " +
-    "whole into pieces, of which bytes are the smallest.",
+    "Your words reach the computer as numbers, as in a secret code that everyone shares: H is 72, a space is 32. " +
+    "Unicode gives each character its number, UTF-8 writes it in one to four bytes. The model never sees these. Other " +
+    "code wraps your message in a template and cuts it into pieces.",
   view: "characters",
   async claims(reach) {
     const [text, sent, times] = [await reach.see("characters"), await reach.see("template"), await reach.see("timeline")];

@@ -11,10 +11,9 @@ export const B: Chapter = {
   id: "b",
   name: "Tokens",
   does:
-    "A tokenizer cuts the text into pieces of a fixed vocabulary: parts of words, neither words nor letters. What is " +
-    "frequent is one piece; what is rare falls into smaller ones, down to bytes, so every text can be written, misspelled " +
-    "or not. A space belongs to the word behind it. Most models merge pairs of bytes (BPE). Bills count these pieces. " +
-    "The letters inside are hidden from the model: to count them it must remember, not look.",
+    "Think of a box of word parts: \u201cplay\u201d and \u201cing\u201d are in it, a rare name is not. A tokenizer cuts text into such " +
+    "parts, called tokens. Frequent words are one token; rare ones fall into smaller parts, down to bytes. The space " +
+    "belongs to the word behind it. Bills count tokens, and the model cannot see the letters inside.",
   view: "tokens",
   async claims(reach) {
     const [one, long] = [await cut(reach, " gravity"), await cut(reach, LONG)];
@@ -53,7 +52,7 @@ export const B: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "How many letters e are hidden in all these tokens? (a tenth off is right)" }),
+  question: () => Promise.resolve({ text: "How many letters e are hidden in all these tokens? (within a tenth is right)" }),
   async answer(reach) {
     const { num_letters, texts } = await reach.see("tokens", { text: "e" });
     const right = num_letters.reduce((sum, each) => sum + each, 0);

@@ -22,10 +22,9 @@ export const C: Chapter = {
   id: "c",
   name: "Learning a vocabulary",
   does:
-    "The vocabulary was made once, before the model, and serves every prompt and answer. Learning begins with bytes. It " +
-    "counts which neighbours come most often in a large text, makes the most frequent pair a new token, and counts " +
-    "again, up to a size that was chosen. To cut a word the merges are done again in their order; a word that was never seen is " +
-    "spelled from smaller pieces.",
+    "The box of parts was filled once, before the model was trained. It begins with single bytes. The two neighbours " +
+    "that meet most often in a large text become one new part, and so on, until the box is full. Cutting a word does " +
+    "the same merges again in the same order.",
   view: "merges",
   link: { words: "Play a whole vocabulary, merge by merge", room: "bpe" },
   async claims(reach) {

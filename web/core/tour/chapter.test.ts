@@ -27,7 +27,7 @@ describe("chapters", () => {
     expect(new Set(CHAPTERS.map((each) => each.id)).size).toBe(CHAPTERS.length);
     for (const chapter of CHAPTERS) {
       expect(isKnown(chapter.view), chapter.id).toBe(true);
-      expect(chapter.does.split(" ").length, chapter.id).toBeLessThanOrEqual(150);
+      expect(chapter.does.split(" ").length, chapter.id).toBeLessThanOrEqual(75);
       expect(chapterOf(chapter.id)).toBe(chapter);
     }
     expect([chapterOf(null), chapterOf("?")]).toEqual([CHAPTERS[0], CHAPTERS[0]]);

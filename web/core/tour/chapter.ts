@@ -1,7 +1,7 @@
 // A chapter of the tour as data: words, and functions that measure on the reader's own answer.
 //
 // One file per group of the checklist (a.ts, b.ts, ...) exports one Chapter; index.ts lists them in order.
-// - Words are short and plain: what the stage does in 80 to 150 words, most of them in `does`.
+// - Words are short and plain: what the stage does in at most 75 words, an everyday example first.
 // - `view` is the station that is drawn, with layer, head and position to choose where it takes them.
 // - `claims` puts right what is often told. A number is never typed in: it comes from a view or a route by
 //   Reach. What cannot be measured here says where it is from (`from`); its numbers are computed all the same.

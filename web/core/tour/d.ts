@@ -11,9 +11,9 @@ export const D: Chapter = {
   id: "d",
   name: "Ids",
   does:
-    "Every token has a number, its id: its place in the vocabulary. From here on there are numbers only; the English is " +
-    "gone. An id says nothing of what its token means, at most when it was learned: frequent ones come early. The same " +
-    "ids are other words in another model. This row of integers goes into the network, and one more comes out.",
+    "Each token has a number, as a coat has in a cloakroom: its id. From here on there are only numbers. The id says " +
+    "nothing of the meaning; in another model the same id is another word. A row of ids goes in, and one more comes " +
+    "out.",
   view: "tokens",
   async claims(reach) {
     const { vocab_size } = await reach.see("merges");
@@ -47,7 +47,7 @@ export const D: Chapter = {
   },
   async question(reach) {
     const { token_ids } = await reach.see("tokens");
-    return { text: `Prompt and answer are ${figure(token_ids.length)} ids. How many different ones? (a tenth off is right)` };
+    return { text: `Prompt and answer are ${figure(token_ids.length)} ids. How many different ones? (within a tenth is right)` };
   },
   async answer(reach) {
     const { token_ids, texts } = await reach.see("tokens");

@@ -13,10 +13,9 @@ export const E: Chapter = {
   id: "e",
   name: "Embedding",
   does:
-    "An id reads one row of a table of weights: hundreds or thousands of numbers with which the network computes. A " +
-    "prompt becomes a matrix, a row for each token. The rows were learned; nothing in them changes while a model answers. " +
-    "Tokens used alike have rows that point alike, so near rows are often kin. Wider rows hold more and cost more: twice " +
-    "the width is four times the operations of a layer's matrices.",
+    "An id opens one drawer of a large chest, and in it lies a row of numbers: the embedding. The rows were learned " +
+    "and stay as they are while the model answers. Words that are used alike have rows that point alike. Wider rows " +
+    "hold more and cost more: twice the width is four times the work.",
   view: "embeddings",
   async claims(reach) {
     const [row, drift] = [await reach.see("embeddings", { position: reach.position }), await reach.see("drift", { position: reach.position })];

@@ -18,10 +18,9 @@ export const F: Chapter = {
   id: "f",
   name: "Position",
   does:
-    "Attention by itself knows no order of its tokens. The first transformer added waves of several lengths to each " +
-    "vector. Most models now turn: before a head compares a query with a key, pairs of their entries are turned by angles " +
-    "that grow with the position, fast or slowly. In a score the distance alone is left. Fast pairs tell neighbours " +
-    "apart, slow ones far from near; for longer contexts they are slowed further.",
+    "\u201cDog bites man\u201d is not \u201cman bites dog\u201d, so the model must know where a word stands. Most models turn pairs of " +
+    "numbers like the hands of clocks, a little further at each position. When two words meet, only the distance " +
+    "between them is left. Fast hands tell neighbours apart, slow ones near from far.",
   view: "positions",
   async claims(reach) {
     const [here, pages] = [await look(reach), await reach.see("pages")];
@@ -74,7 +73,7 @@ export const F: Chapter = {
   async question(reach) {
     const { kind, inverse, layer } = await look(reach);
     return kind === "rotary"
-      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer? (a tenth off is right)` }
+      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer? (within a tenth is right)` }
       : { text: `What tells layer ${layer} where a token stands?`, choices: ["the mask alone", "a vector that is added"] };
   },
   async answer(reach) {

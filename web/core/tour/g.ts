@@ -11,10 +11,9 @@ export const G: Chapter = {
   id: "g",
   name: "Transformer",
   does:
-    "The network is a tower of layers of one form. Attention mixes in what earlier tokens offer; a feed-forward works on " +
-    "every token alone. Each gets the stream normed, and what it gives is added: nothing is replaced. A token hears only " +
-    "what stands before it. GPT, Claude, Gemini, Llama, Mistral and DeepSeek are called transformers; how closed ones " +
-    "look inside is not public. At heart all of it is products of matrices.",
+    "The model is a tower of floors built alike, its layers. On each floor a token first hears earlier tokens " +
+    "(attention), then works alone (feed-forward). What comes out is added to the row; nothing is replaced. Nobody " +
+    "hears what comes later. All of it is multiplying tables of numbers.",
   view: "residual",
   async claims(reach) {
     const [times, cost, routes] = [await reach.see("timeline"), await reach.see("cost"), await reach.see("experts")];

@@ -6,10 +6,9 @@ export const H: Chapter = {
   id: "h",
   name: "Attention",
   does:
-    "Each token asks itself and those before it for what it needs. Learned matrices make of every token a query (what it looks " +
-    "for), a key (what it offers) and a value (what it hands over). The query times every key, divided by the root of " +
-    "the head's size; what comes later becomes minus infinity; softmax makes weights that add up to 1; values are " +
-    "added by weight. Heads do this side by side and are joined. Weight tells where a head looks, not why an answer " +
+    "To understand \u201cit\u201d one looks back for what \u201cit\u201d means. Each token does that: its query asks, the keys of earlier " +
+    "tokens offer, and a good match gets a large share. The shares add up to 1, and by them the values are added. " +
+    "Later tokens are hidden. Many heads do this side by side. A share shows where a head looks, not why an answer " +
     "came.",
   view: "arithmetic",
   async claims(reach) {

@@ -18,10 +18,9 @@ export const I: Chapter = {
   id: "i",
   name: "Cheaper attention",
   does:
-    "Keys and values of every token are kept, so their size decides what a long conversation takes. Grouped attention " +
-    "lets several query heads read the same ones. Latent attention keeps one short row, from which they come back " +
-    "when needed. A window keeps the last tokens alone; what left it is still heard, since each layer passes on what " +
-    "it heard. What that costs in quality only models trained alike can tell.",
+    "What was said must be kept at hand, and that takes memory: keys and values of every token. Three ways save some. " +
+    "In groups, several heads share one notebook (GQA). Latent attention keeps one short note and unfolds it when " +
+    "needed (MLA). A window keeps the last tokens alone; older ones are still heard through the layers between.",
   view: "attention",
   async claims(reach) {
     const { grid, pages, heads, groups, full, isLatent } = await kept(reach);

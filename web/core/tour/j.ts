@@ -6,10 +6,9 @@ export const J: Chapter = {
   id: "j",
   name: "Feed-forward",
   does:
-    "After attention each token passes a feed-forward net alone: up to more numbers, through a bend, and back; " +
-    "without the bend its matrices would be as good as one. Two matrices and ReLU in 2017, GELU later, now mostly three, one of " +
-    "them a gate that lets through or stops. Out = in + what the part adds. A norm before each divides by the root " +
-    "mean square and takes no mean away. So a vector gathers its context layer by layer.",
+    "After listening, each token thinks for itself. The feed-forward makes its row wider, bends it, and makes it " +
+    "narrow again; without the bend two matrices would be as good as one. Most models have a gate that lets parts " +
+    "through or stops them. The result is added to the row, and a norm before it keeps all rows of one size.",
   view: "feedforward",
   async claims(reach) {
     const [net, { stages }] = [await reach.see("feedforward", { position: reach.position }), await reach.see("cost")];

@@ -8,10 +8,9 @@ export const K: Chapter = {
   id: "k",
   name: "Logits",
   does:
-    "The last position's vector is normed and multiplied with a matrix that has a row for every entry of the " +
-    "vocabulary: one number each, a logit. Softmax makes shares of them that add up to 1: a few likely ones, and a " +
-    "long tail of nearly nothing. So what a model gives is no word but a ranked guess over all of them, as any " +
-    "classifier does. Which one is said the next stage decides.",
+    "At the top of the tower the row is compared with every entry of the vocabulary. Each gets a number, its logit; " +
+    "softmax turns these into shares that add up to 1. A few are likely, and a long tail is nearly nothing. The model " +
+    "gives no word but this ranked guess.",
   view: "probabilities",
   async claims(reach) {
     const { vocab_size, top, tail_mass, below, chosen } = await reach.see("probabilities");

@@ -9,10 +9,9 @@ export const L: Chapter = {
   id: "l",
   name: "Sampling",
   does:
-    "Greedy takes the likeliest token: always the same answer, and soon the same words again. Otherwise settings act " +
-    "one after another. Penalties lower what was said; temperature divides the logits, towards 0 the likeliest alone " +
-    "is left; min_p, top_k and top_p cut the tail away. Then one random number, made of seed and position, points " +
-    "into what is left: the same seed gives the same answer. These are the knobs called creative and precise.",
+    "Now the die is cast. Greedy takes the likeliest token: always the same answer, and soon the same words again. " +
+    "Temperature makes the die wilder or tamer; top_k, top_p and min_p take unlikely faces off; penalties lower what " +
+    "was said. A random number made of a seed points into what is left, so the same seed gives the same answer.",
   view: "sampling",
   async claims(reach) {
     const row = await reach.see("sampling");

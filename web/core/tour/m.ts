@@ -11,10 +11,9 @@ export const M: Chapter = {
   id: "m",
   name: "The loop",
   does:
-    "A token is chosen, appended, and all begins anew: one pass through all layers for each. Keys and values of what " +
-    "came before are kept, so the new token alone passes. Nothing is drafted first and nothing erased: what is said stays " +
-    "and leads on. Each pass costs a little more, since there is more to look at. It ends at an ending token, a stop " +
-    "string, or the number of tokens asked for.",
+    "One token is chosen, joins the text, and everything begins again: one pass through all layers for each. Nothing " +
+    "is drafted and nothing is taken back, so a slip stays and leads on. Each pass costs a little more, as there is " +
+    "more to look at. It ends at an ending token, a stop string or the limit.",
   view: "timeline",
   async claims(reach) {
     const [times, pages, { prompt, answer }] = [await reach.see("timeline"), await reach.see("pages"), await saidIn(reach)];

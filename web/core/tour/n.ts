@@ -13,10 +13,9 @@ export const N: Chapter = {
   id: "n",
   name: "Cache",
   does:
-    "Keys and values of every token stay in pages, so a new token computes its own and looks at the others'. Each " +
-    "token adds the same bytes: 2, times layers, groups, head size and bytes of a number. Prefill takes a whole " +
-    "prompt at once and is bound by arithmetic; decode reads all weights for one token and is bound by memory. So " +
-    "words that come out cost more than words that go in, and long conversations grow slow and expensive.",
+    "Without notes one would read the whole letter again for every new word. The cache keeps keys and values of each " +
+    "token in pages, so only the new token is computed. Reading a prompt (prefill) is bound by arithmetic; writing an " +
+    "answer (decode) by memory. So words that come out cost more, and long chats grow slow.",
   view: "pages",
   async claims(reach) {
     const [pages, { modes }, matrix] = [await reach.see("pages"), await reach.see("cost"), await reach.see("weights")];

@@ -8,10 +8,9 @@ export const P: Chapter = {
   id: "p",
   name: "To text",
   does:
-    "The same table, backwards: each id stands for some bytes, and all together are the text. A token may end inside " +
-    "a character, or with what may become a stop string; then it waits, and no reader sees half a sign. Odd breaks in " +
-    "words are borders of tokens. Each piece is sent as soon as its pass is done: Raw frames, below the table, shows " +
-    "what came, and when.",
+    "The same table, backwards: each id stands for some bytes, and together they are the text. A token may end inside " +
+    "a character; then it waits, so that nobody sees half a sign. Each piece is sent as soon as it is made: the " +
+    "typing that you see is the computing itself.",
   view: "detokenization",
   async claims(reach) {
     const [shown, times, { answer }] = [await reach.see("detokenization"), await reach.see("timeline"), await saidIn(reach)];

@@ -9,10 +9,9 @@ export const R: Chapter = {
   id: "r",
   name: "The whole",
   does:
-    "From the key to the screen each step is a lever of money, time, quality and size; who sees them writes better " +
-    "prompts and finds faults. A model keeps nothing between passes; memory, search and tools are code around it. It " +
-    "predicts, at scale: no magic, and sure when wrong. Models that see or hear have the same core behind other " +
-    "encoders. Each number here says where it is from; of closed models nobody outside knows theirs.",
+    "You have seen every step from the key to the screen. Each can be made cheaper, faster, better or smaller, and " +
+    "each can go wrong. The model forgets everything between passes; memory, search and tools are code around it. It " +
+    "predicts, is no magic, and can be sure and wrong.",
   view: "cost",
   async claims(reach) {
     const sent = await reach.see("template");
