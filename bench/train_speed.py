@@ -26,6 +26,7 @@ from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
 from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import fill
+from cutaway.train.model.utilization import update_flops, utilization
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
 
 CONFIG = {
@@ -109,6 +110,16 @@ def theirs(ids: torch.Tensor) -> Callable[[int], None]:
     return update
 
 
+def used(shape: tuple[int, int], seconds: float) -> str:
+    """The share of the device's peak, where that is known."""
+    architecture = read_config(CONFIG).architecture
+    with torch.device("meta"):
+        model = architecture.build()
+    flops = update_flops(model, architecture.facts, [shape[1]] * shape[0])
+    share = utilization(flops, seconds, torch.cuda.get_device_name())
+    return "unknown" if share is None else f"{share:.1%}"
+
+
 def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], updates: int) -> None:
     """Print one line of the table."""
     for index in range(3):
@@ -122,7 +133,7 @@ def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], up
     seconds = (perf_counter() - began) / updates
     memory = torch.cuda.max_memory_allocated() / 2**30
     rate = shape[0] * shape[1] / seconds
-    told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f}"
+    told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f} | {used(shape, seconds)}"
     print(f"| {shape[0]} x {shape[1]:,} | {told} |", flush=True)
 
 
@@ -151,7 +162,7 @@ def main() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     ids = drawn(args.length, args.sequences)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print("| sequences | form | tokens/s | ms | GiB |\n|---|---|---|---|---|")
+    print("| sequences | form | tokens/s | ms | GiB | of the peak |\n|---|---|---|---|---|---|")
     for row in args.rows.split(","):
         torch.use_deterministic_algorithms(row == "deterministic")
         try:

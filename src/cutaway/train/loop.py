@@ -129,7 +129,7 @@ def clip(optimizers: Optimizers, norm: float) -> float:
     most = optimizers.settings.max_norm
     grads = [each.grad for each in optimizers.parameters.values() if each.grad is not None]
     if norm > most and math.isfinite(norm):
-        torch._foreach_mul_(grads, most / (norm + 1e-6))
+        torch._foreach_mul_(grads, most / (norm + 1e-6))  # pyright: ignore[reportPrivateUsage]
     return norm
 
 
@@ -138,7 +138,9 @@ def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
     grads = {name: p.grad for name, p in optimizers.parameters.items() if p.grad is not None}
     if not grads:
         return {}
-    each = torch.stack(torch._foreach_norm(list(grads.values())))  # on a GPU a few kernels for all
+    # On a GPU a few kernels for all of them.
+    found = torch._foreach_norm(list(grads.values()))  # pyright: ignore[reportPrivateUsage]
+    each = torch.stack(found)
     norms = cast("list[float]", each.tolist())
     squares: dict[str, float] = {}
     for name, norm in zip(grads, norms, strict=True):

@@ -23,7 +23,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.limits import shown
 from cutaway.core.version import __version__
 from cutaway.host.whole_file import write_whole
-from cutaway.train import checkpoint
+from cutaway.train import checkpoint, exporters
 from cutaway.train.loop import LossBatch, Updated, run
 from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms
@@ -59,6 +59,9 @@ class StageSettings:
     keep: int = option(3, help="checkpoints to keep beside the best", least=1, changes_run=False)
     measure_every: int = option(
         200, help="updates between measurements", least=1, changes_run=False
+    )
+    export: str = option(
+        "off", help="who is told the record too", choices=exporters.NAMES, changes_run=False
     )
 
 
@@ -115,6 +118,7 @@ class TrainingStage(Generic[Batch]):
         first = self._go_on(optimizers, say)
         record = Record(settings.out)
         record.begin(first)
+        told = exporters.exporter_of(settings.export, settings.out, resolved(settings))
         schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
         self._form()
         began = perf_counter()
@@ -127,7 +131,10 @@ class TrainingStage(Generic[Batch]):
             measured: Mapping[str, float] = {}
             if self.measure is not None and (is_last or done % settings.measure_every == 0):
                 measured = self.measure()
-            record.add(_row(updated, seconds, measured))
+            row = _row(updated, seconds, measured)
+            record.add(row)
+            if told is not None:
+                told.add(row)
             if is_last or done % settings.save_every == 0:
                 self._save(done, optimizers)
             report(
@@ -149,6 +156,8 @@ class TrainingStage(Generic[Batch]):
                 first=first,
                 after=after,
             )
+        if told is not None:
+            told.close()
         return self._finish()
 
     @property

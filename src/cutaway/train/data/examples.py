@@ -1,21 +1,25 @@
-"""Examples as people write them: lines of JSON with a text, a conversation or two answers.
+"""Examples as people write them: lines of JSON, or rows of Parquet, with a text, a conversation or
+two answers.
 
 The fields are those that TRL's trainers read. Knows no tokenizer: tokens come in masks.py.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import shown
 from cutaway.text.chat_messages import Message, from_dicts
 
 Made = TypeVar("Made")
+_PARQUET = ".parquet"
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,11 @@ class PreferencePair:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """The texts of a file: each line's `text` in .jsonl, else the whole file as one document.
+    """The texts of a file: `text` of each line or row, else the whole file as one document.
 
     Raises: ConfigError naming file, line and field.
     """
-    if path.suffix != ".jsonl":
+    if path.suffix not in (".jsonl", _PARQUET):
         return [Document(_decoded(path))]
     return _each(path, lambda fields: Document(_text(fields, "text")))
 
@@ -117,9 +121,10 @@ def _text(fields: Mapping[str, object], name: str) -> str:
 
 def _each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made]:
     made: list[Made] = []
-    for number, line in _lines(path):
+    is_parquet = path.suffix == _PARQUET
+    for number, line in _rows(path) if is_parquet else _lines(path):
         try:
-            fields: object = json.loads(line)
+            fields: object = json.loads(line) if isinstance(line, str) else line
             if not isinstance(fields, dict):
                 raise RequestError(f"the line is {shown(fields)}; it must be a JSON object.")
             made.append(make(cast("dict[str, object]", fields)))
@@ -128,6 +133,35 @@ def _each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made
     if not made:
         raise ConfigError(f"{path} has no line with an example.")
     return made
+
+
+def _rows(path: Path) -> Iterator[tuple[int, object]]:
+    """Rows of a Parquet file by their numbers; columns without a value in a row are left out."""
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigError(
+            f"{path} is a Parquet file, and pyarrow is not installed. Install it: pip install "
+            "'cutaway[parquet]'."
+        ) from None
+    try:
+        opened = parquet.ParquetFile(path)
+        batches: Iterator[Any] = opened.iter_batches()
+        rows: Iterator[dict[str, object]] = chain.from_iterable(b.to_pylist() for b in batches)
+        for number, row in enumerate(rows, start=1):
+            yield number, cast(object, without_nothing(row))
+    except (OSError, ValueError) as error:  # pyarrow's own faults are among the latter
+        raise ConfigError(f"{path} cannot be read as Parquet: {error}.") from None
+
+
+def without_nothing(value: Any) -> Any:
+    """A row without the fields that other rows have: Parquet gives all rows the same."""
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value).items()
+        return {name: without_nothing(each) for name, each in entries if each is not None}
+    if isinstance(value, list):
+        return [without_nothing(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
