@@ -62,6 +62,7 @@ class Machine:
     context: int = 0
     is_stepping: bool = False
     start: int = 0  # it has been started anew so often
+    ending: list[tuple[Job, Binding]] = field(default_factory=list)  # with the step that runs
 
     def take(self, binding: Binding) -> None:
         job = binding.wanted
@@ -86,7 +87,7 @@ class Machine:
         time += (STEP_TOKENS - left) / PROMPT_RATE
         self.step += 1
         self.context += len(self.decodes)
-        ended: list[tuple[Job, Binding]] = []
+        ended = self.ending = []
         while self.decodes and self.decodes[0][0] <= self.step:
             _, _, job, binding = heapq.heappop(self.decodes)
             self.context -= job.num_tokens + job.num_output
@@ -221,6 +222,7 @@ class Simulation:
         if machine.start != start:
             return
         machine.is_stepping = False
+        machine.ending = []
         for job, binding in begun:
             job.first = job.first or self._now
             self.router.begin(binding)
@@ -246,6 +248,10 @@ class Simulation:
         machine.start += 1
         machine.is_stepping = False
         pairs = [(job, binding) for job, binding, _ in machine.prefills]
+        for job, binding in machine.ending:
+            job.produced = job.num_output - 1
+            pairs.append((job, binding))
+        machine.ending = []
         for last, _, job, binding in machine.decodes:
             job.produced = max(0, job.num_output - (last - machine.step))
             pairs.append((job, binding))

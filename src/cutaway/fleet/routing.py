@@ -2,7 +2,7 @@
 
 Predicted seconds = (tokens that wait there + MISS_WEIGHT x tokens it lacks) / its prompt tokens a
 second x (1 + its share of places taken). A missing prefix weighs more than its time, since what is
-computed twice is lost for all who come later: 3 to 5 did best in bench/simulate_fleet.py.
+computed twice is lost for all who come later; bench/simulate_fleet.py compares weights.
 
 A state machine without clock, loop or engine: the simulator drives it as the fleet does.
 """
