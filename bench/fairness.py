@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from cutaway.bench.server import started
+from cutaway.bench.server import cpu_seconds, started
 from cutaway.server.entry.descriptors import raise_limit
 
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-another-key-of-his"}
 WORDS = "the rain in that valley falls on a road where old men walk with dogs at night".split()
+REFUSED: list[bytes] = []  # of the flood, since it began
 WARM_SECONDS = 1.0  # from the flood's begin to Bob's first question
 
 
@@ -113,6 +114,7 @@ async def again(port: int, make: Callable[[int], bytes]) -> None:
         _, said = await answered(port, make(number))
         number += 1
         if b'"error"' in said[:2000]:
+            REFUSED.append(said[:12])
             await asyncio.sleep(0.5)
 
 
@@ -173,8 +175,19 @@ FLOODS: dict[str, Callable[[int], list[Awaitable[object]]]] = {
 }
 
 
-async def measured(port: int, flood: str, num_words: int, num: int) -> tuple[Bob, Bob]:
-    """Bob alone, and the same questions beside a flood; a long one is the last of either."""
+def cpu_of(pids: dict[str, int]) -> dict[str, float]:
+    """Seconds that each process has computed so far, where the system tells."""
+    used = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    return {name: each for name, each in used.items() if each is not None}
+
+
+async def measured(
+    port: int, flood: str, num_words: int, num: int, pids: dict[str, int]
+) -> tuple[Bob, Bob, str]:
+    """Bob alone, and the same questions beside a flood; a long one is the last of either.
+
+    The third is what the flood cost: CPU time of each process, and requests that were refused.
+    """
     prompts = [*(text(num_words, 10**6 + seed) for seed in range(num)), text(700, 5)]
     alone, beside = Bob(), Bob()
     for who in (
@@ -185,10 +198,15 @@ async def measured(port: int, flood: str, num_words: int, num: int) -> tuple[Bob
         for prompt in prompts:
             await ask(port, who, prompt)
     async with flood_of(*FLOODS[flood](port)):
+        REFUSED.clear()
+        before, began = cpu_of(pids), time.perf_counter()
         for prompt in prompts:
             await ask(port, beside, prompt)
             await asyncio.sleep(0.2)
-    return alone, beside
+        spent = {name: each - before[name] for name, each in cpu_of(pids).items()}
+        seconds = time.perf_counter() - began
+    cost = ", ".join(f"{name} {each:.1f}" for name, each in spent.items())
+    return alone, beside, f"{cost} s of {seconds:.0f}; {len(REFUSED)}"
 
 
 def auc(hits: list[float], misses: list[float]) -> float:
@@ -226,17 +244,20 @@ def tiny(folder: Path) -> str:
     return f"random:{folder / 'config.json'}"
 
 
-async def report(port: int, args: argparse.Namespace) -> None:
-    print("| flood | Bob's words | first token alone, ms | beside, median | most | times | "
-          "cached alone, beside | refused |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+async def report(port: int, args: argparse.Namespace, pids: dict[str, int]) -> None:
+    columns = (
+        *("flood", "Bob's words", "first token alone, ms", "beside, median", "most", "times"),
+        *("cached alone, beside", "refused", "CPU; refused of the flood"),
+    )
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for flood in args.flood or FLOODS:
         for num_words in args.words or (20, 200):
-            alone, beside = await measured(port, flood, num_words, args.questions)
+            alone, beside, cost = await measured(port, flood, num_words, args.questions, pids)
             usual, now = statistics.median(alone.first), statistics.median(beside.first or [9e9])
             print(
                 f"| {flood} | {num_words} | {usual * 1e3:.1f} | {now * 1e3:.1f} | "
                 f"{max(beside.first or [9e9]) * 1e3:.1f} | {now / usual:.2f} | "
-                f"{sum(alone.cached):,} {sum(beside.cached):,} | {beside.refused} |",
+                f"{sum(alone.cached):,} {sum(beside.cached):,} | {beside.refused} | {cost} |",
                 flush=True,
             )
     across, own = await timing(port, args.probes)
@@ -261,7 +282,7 @@ def main() -> int:
             with started([model, *served, "--api-key-file", str(keys)]) as server:
                 print(f"\n{model}", flush=True)
                 port = int(server.url.rpartition(":")[2])
-                asyncio.run(report(port, args))
+                asyncio.run(report(port, args, server.pids))
     return 0
 
 
