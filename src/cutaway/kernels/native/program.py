@@ -24,7 +24,7 @@ from cutaway.kernels.native.structs import MAX_GROUPS, Code, GroupStruct, StepSt
 
 # Operations between two looks at whether somebody wants the step broken off: about a layer and a
 # half, so a step of 32 tokens of SmolLM2 has 20 parts of some 2 ms.
-_PART = 16
+_PART = 8
 
 
 @dataclass(frozen=True, eq=False)
