@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 
 import pytest
 
@@ -66,9 +65,12 @@ def test_a_class_from_elsewhere_arrives_as_its_nearest_public_one() -> None:
 
 def test_settings_arrive_as_they_are() -> None:
     config = EngineConfig.of({"override": ("rope_theta=1", "window=2"), "page_size": 8})
-    got = engine_messages.decode_command(body(engine_messages.Load("tiny", asdict(config))))
+    got = engine_messages.decode_command(body(engine_messages.Load("tiny", config.as_settings())))
     assert isinstance(got, engine_messages.Load)
     assert EngineConfig.of(got.settings) == config
+    assert "max_sequences" not in got.settings, "whoever has the device knows what is right there"
+    whole = config.on("cpu")
+    assert EngineConfig.of(whole.as_settings()) == whole
 
 
 def test_requests_of_every_kind_arrive_equal() -> None:

@@ -124,6 +124,11 @@ class EngineConfig:
         missing = {n: v for n, v in sizes.items() if isinstance(getattr(self, n), ByDevice)}
         return replace(self, **missing) if missing else self
 
+    def as_settings(self) -> dict[str, Any]:
+        """Plain values from which of() makes the same; what nobody gave is left out."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: v for name, v in values.items() if not isinstance(v, ByDevice)}
+
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> EngineConfig:
         """A configuration from loose settings; one that is None counts as not given.

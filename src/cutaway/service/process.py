@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 
 from cutaway.core.errors import CutawayError, EngineClosedError, MovedError, OverloadedError
@@ -86,7 +86,7 @@ class ProcessService:
         self._changed = changed
         self._load = Load(
             model,
-            asdict(EngineConfig.of(settings)),
+            EngineConfig.of(settings).as_settings(),
             page_secret=self._share.page_secret,
             num_sharing=self._share.num_sharing,
             is_member=share is not None,
