@@ -23,7 +23,7 @@ class ByDevice(int):
 BY_DEVICE = ByDevice(0)
 
 
-class _Sizes(NamedTuple):
+class _DefaultSizes(NamedTuple):
     max_sequences: int
     max_tokens_per_step: int
     prefill_chunk: int
@@ -31,7 +31,7 @@ class _Sizes(NamedTuple):
 
 # A GPU's step hardly takes longer for 256 sequences than for 64, and its products need thousands of
 # tokens to be as fast as they can be; on a CPU such a step would take a minute.
-_SIZES = {"cpu": _Sizes(64, 2048, 512), "cuda": _Sizes(256, 16384, 8192)}
+_SIZES = {"cpu": _DefaultSizes(64, 2048, 512), "cuda": _DefaultSizes(256, 16384, 8192)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ _ROUNDING = 0.03
 
 
 @dataclass
-class Kept:
+class PageDifference:
     """How kept pages of an answer differ from the rebuilt ones.
 
     first:     the first number that differs in any bit, in words.   spoilt: by more than rounding.
@@ -48,9 +48,11 @@ class Kept:
             self.spoilt = words.format(start + _first_row(is_spoilt))
 
 
-def kept_numbers(answer: AnswerRecord, replay: Replay, *, cache: PagedCache, pool: Pool) -> Kept:
-    """Kept pages beside rebuilt ones; only those still in the prefix index can be looked at."""
-    found, size = Kept(), cache.page_size
+def kept_numbers(
+    answer: AnswerRecord, replay: Replay, *, cache: PagedCache, pool: Pool
+) -> PageDifference:
+    """PageDifference pages beside rebuilt ones; only those still in the prefix index can be looked at."""
+    found, size = PageDifference(), cache.page_size
     rebuilt = replay.plan.tables[replay.plan.final]
     token_ids = answer.token_ids[:-1]
     keys = cache.keys(answer.cache_root).between(0, len(token_ids) // size, token_ids)

@@ -1,5 +1,4 @@
-"""Examples as people write them: lines of JSON, or rows of Parquet, with a text, a conversation or
-two answers.
+"""Examples as people write them, in JSON lines or Parquet: a text, a conversation or two answers.
 
 The fields are those that TRL's trainers read. Knows no tokenizer: tokens come in masks.py.
 """
