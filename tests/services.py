@@ -43,10 +43,10 @@ add, step, take = Engine.add, Engine.step, Running.take
 def is_asked(engine, fault):
     return any(fault in s.request.prompt_token_ids for s in engine.scheduler.running)
 
-def broken_add(self, request):
+def broken_add(self, request, told=()):
     if RAISE_WHEN_ADDED in request.prompt_token_ids:
         raise ZeroDivisionError
-    add(self, request)
+    add(self, request, told)
 
 def locked(library):
     # native code that waits for ever, and that no signal wakes

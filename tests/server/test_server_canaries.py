@@ -36,11 +36,11 @@ if "cutaway.service.child" in sys.orig_argv:
     from cutaway.engine.engine import Engine
     add = Engine.add
 
-    def failing_add(self, request):
+    def failing_add(self, request, told=()):
         if request.params.max_tokens == 3:
             words = bytes(i for i in request.prompt_token_ids if i < 256)
             raise ValueError(f"{words!r} {request.prompt_token_ids}")
-        add(self, request)
+        add(self, request, told)
 
     Engine.add = failing_add
 """
