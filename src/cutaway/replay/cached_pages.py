@@ -51,7 +51,7 @@ class PageDifference:
 def kept_numbers(
     answer: AnswerRecord, replay: Replay, *, cache: PagedCache, pool: Pool
 ) -> PageDifference:
-    """PageDifference pages beside rebuilt ones; only those still in the prefix index can be looked at."""
+    """Kept pages beside rebuilt ones; only those still in the prefix index can be looked at."""
     found, size = PageDifference(), cache.page_size
     rebuilt = replay.plan.tables[replay.plan.final]
     token_ids = answer.token_ids[:-1]
