@@ -39,7 +39,11 @@ std::string layout() {
        FIELD(cw_step, num_logit_rows), FIELD(cw_step, token_ids),
        FIELD(cw_step, positions), FIELD(cw_step, query_starts),
        FIELD(cw_step, context_lengths), FIELD(cw_step, logit_rows),
-       FIELD(cw_step, groups)});
+       FIELD(cw_step, adapters), FIELD(cw_step, groups)});
+  add(text, "cw_pair", sizeof(cw_pair),
+      {FIELD(cw_pair, down), FIELD(cw_pair, up), FIELD(cw_pair, rank)});
+  add(text, "cw_pairs", sizeof(cw_pairs),
+      {FIELD(cw_pairs, pairs), FIELD(cw_pairs, num_adapters), FIELD(cw_pairs, most_rank)});
   add(text, "cw_norming", sizeof(cw_norming),
       {FIELD(cw_norming, weight), FIELD(cw_norming, bias), FIELD(cw_norming, epsilon),
        FIELD(cw_norming, kind)});
@@ -57,12 +61,13 @@ std::string layout() {
       {FIELD(cw_linear, rows), FIELD(cw_linear, capacity), FIELD(cw_linear, x),
        FIELD(cw_linear, norm),
        FIELD(cw_linear, num_segments), FIELD(cw_linear, segments),
-       FIELD(cw_linear, biases), FIELD(cw_linear, residual), FIELD(cw_linear, out)});
+       FIELD(cw_linear, biases), FIELD(cw_linear, residual), FIELD(cw_linear, out),
+       FIELD(cw_linear, pairs)});
   add(text, "cw_gated", sizeof(cw_gated),
       {FIELD(cw_gated, rows), FIELD(cw_gated, capacity), FIELD(cw_gated, x),
        FIELD(cw_gated, norm), FIELD(cw_gated, gate),
        FIELD(cw_gated, up), FIELD(cw_gated, gate_bias), FIELD(cw_gated, up_bias),
-       FIELD(cw_gated, out), FIELD(cw_gated, activation)});
+       FIELD(cw_gated, out), FIELD(cw_gated, activation), FIELD(cw_gated, pairs)});
   add(text, "cw_gate", sizeof(cw_gate),
       {FIELD(cw_gate, rows), FIELD(cw_gate, capacity), FIELD(cw_gate, gate),
        FIELD(cw_gate, up), FIELD(cw_gate, gate_stride), FIELD(cw_gate, up_stride),

@@ -186,15 +186,15 @@ def test_an_answer_with_an_adapter_is_run_again_to_the_bit(files: Path, dtype: s
     record = target.ledger.find("4-second")
     assert record is not None
     target.unload_adapter("second")
-    with pytest.raises(ReplayError, match="'second', which was unloaded"):
+    with pytest.raises(ReplayError, match='"second", which was unloaded'):
         verify_answer(target, record)
 
 
 def test_faults_are_named(files: Path, tmp_path: Path) -> None:
     target = opened(files, "first")
-    with pytest.raises(ConfigError, match="'first' is loaded already"):
+    with pytest.raises(ConfigError, match='"first" is loaded already'):
         target.load_adapter("first", str(files / "first"))
-    with pytest.raises(ConfigError, match="'third' is not loaded; loaded are: first"):
+    with pytest.raises(ConfigError, match='"third" is not loaded; loaded are: first'):
         target.unload_adapter("third")
     with pytest.raises(ConfigError, match="is not 'off'"):
         target.load_adapter("off", str(files / "first"))
@@ -206,7 +206,7 @@ def test_faults_are_named(files: Path, tmp_path: Path) -> None:
     other.mkdir()
     (other / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 32, "head_dim": 8}))
     config = EngineConfig(device="cpu", dtype="float32", lora=(f"first={files / 'first'}",))
-    with pytest.raises(ModelFormatError, match=r"matrix of shape .*; the model's has .*'tiny'"):
+    with pytest.raises(ModelFormatError, match=r"matrix of shape .*; the model's has .*tiny"):
         load_model(find(f"random:{other / 'config.json'}"), config)
     with pytest.raises(ConfigError, match="must be NAME=FOLDER"):
         load_model(

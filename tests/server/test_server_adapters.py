@@ -54,7 +54,7 @@ def test_loaded_named_listed_and_unloaded(asked: Callable[..., Any], adapter: Pa
         assert loaded.status_code == 200 and loaded.json()["data"][0]["root"] == str(adapter)
         again = await http.post("/v1/load_lora_adapter", json=body)
         assert again.status_code == 400 and again.json()["error"]["param"] == "lora_name"
-        assert "'law' is loaded already" in again.json()["error"]["message"]
+        assert '"law" is loaded already' in again.json()["error"]["message"]
         listed = (await http.get("/v1/models")).json()["data"]
         assert [each["id"] for each in listed] == ["tiny", "law"]
         assert listed[1]["parent"] == "tiny" and listed[1]["lora"]["rank"] == 4
@@ -83,7 +83,7 @@ def test_loaded_named_listed_and_unloaded(asked: Callable[..., Any], adapter: Pa
         assert gone.status_code == 200 and gone.json()["data"] == []
         assert (await said(completion("law")))["error"]["code"] == "model_not_found"
         absent = await http.post("/v1/unload_lora_adapter", json={"lora_name": "law"})
-        assert "'law' is not loaded" in absent.json()["error"]["message"]
+        assert '"law" is not loaded' in absent.json()["error"]["message"]
 
     asked(ask)
 

@@ -487,6 +487,7 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
 _PARTS: tuple[type[ctypes.Structure], ...] = (
     *(WeightStruct, StackStruct, GroupStruct, StepStruct, NormingStruct, RotationStruct),
     *(PagesStruct, ScoringStruct, ChoiceStruct, DrawnStruct, LatentPagesStruct, ByHeadStruct),
+    *(PairStruct, PairsStruct),
 )
 
 
