@@ -19,7 +19,6 @@ import torch
 from gpu_shapes import SHAPES
 from torch import Tensor
 
-from cutaway.kernels.integers import triton as integers
 from cutaway.kernels.linear import linear
 from cutaway.quantize.floats8 import KeptFloats8
 from cutaway.quantize.integers import KeptIntegers
@@ -105,6 +104,8 @@ def graph_seconds(products: list[Callable[[], Tensor]]) -> float:
 
 def tiles(name: str, weight: KeptIntegers) -> None:
     """Other sizes of a program that multiplies one token."""
+    from cutaway.kernels.integers import triton as integers
+
     rows, groups = weight.quant_scale.shape
     width = weight.quants.shape[1] * 2
     x = torch.randn(1, width, device="cuda", dtype=torch.bfloat16)

@@ -84,6 +84,7 @@ class ModelDrafter:
                 f"{model.name} keeps a state that tokens rewrite: guesses that were wrong could "
                 "not be taken back. Take another draft model."
             )
+        config = config.on(model.device.type)
         counts = [pages_of(group.spec, num_pages, config) for group in groups]
         self.model = model
         self.only_kind = kind
