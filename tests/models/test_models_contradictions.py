@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from cutaway.core.errors import ModelFormatError
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.rotary_config import from_hf
 
@@ -81,3 +82,17 @@ def test_n11_two_settings_that_agree_are_no_contradiction() -> None:
             rope_parameters=PLAIN
         )
         assert frequencies(rope_scaling={**YARN, "type": "yarn"}) == frequencies(rope_scaling=YARN)
+
+
+@pytest.mark.parametrize("value", [2**63, 1.1e9, -1.0, True, "x"])
+def test_a_cap_that_no_kernel_takes_is_refused_by_name(value: object) -> None:
+    """A final_logit_softcapping of 2^63 was a fault of ours: row 1 of the plan drew it."""
+    fields = Fields({"final_logit_softcapping": value}, file="config.json")
+    with pytest.raises(ModelFormatError, match=r"config\.json.*final_logit_softcapping"):
+        fields.number_or_none("final_logit_softcapping")
+
+
+@pytest.mark.parametrize(("value", "cap"), [(30.0, 30.0), (1e9, 1e9), (0, None), (None, None)])
+def test_a_cap_within_its_range_is_taken(value: object, cap: float | None) -> None:
+    fields = Fields({"final_logit_softcapping": value}, file="config.json")
+    assert fields.number_or_none("final_logit_softcapping") == cap

@@ -11,6 +11,8 @@ from cutaway.core.errors import ModelFormatError
 from cutaway.core.limits import shown
 from cutaway.core.whole_numbers import whole_number
 
+_MOST_FACTOR = 1e9
+
 
 class Fields:
     """A mapping read field by field. A missing field without a default is an error.
@@ -133,14 +135,20 @@ class Fields:
         return tuple(cast("list[str]", items))
 
     def number_or_none(self, name: str, default: float | None = None) -> float | None:
-        """A number above 0; None where the field is 0 or null, which both mean off.
+        """A number above 0 and at most 1e9; None where the field is 0 or null: both mean off.
 
         default: what a missing field means.
+        Raises: ModelFormatError for any other value.
         """
         value = self._found(name)
         if self._prefix + name not in self._values:
             return default
-        return None if value in (None, 0) and value is not False else self.number(name)
+        if value in (None, 0) and value is not False:
+            return None
+        number = self.number(name)
+        if number > _MOST_FACTOR:  # of caps and factors; kernels take no more
+            raise self._wrong(name, value, "a number above 0 and at most 1e9, or null for none")
+        return number
 
     def nested(self, name: str) -> Fields:
         """A mapping inside; empty where the field is missing or null."""
