@@ -78,6 +78,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        {
+            **{"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+            **{"shared_expert_intermediate_size": 24, "norm_topk_prob": True},
+        },
+    ),
+    "qwen2-moe-flags": (
+        "Qwen2Moe",
+        {
+            **{"num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 20},
+            **{"shared_expert_intermediate_size": 40, "norm_topk_prob": False},
+            **{"decoder_sparse_step": 2, "qkv_bias": False, "tie_word_embeddings": True},
+            **{"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+            **{"hidden_act": "gelu", "num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+        },
+    ),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "qwen3-flags": (
         "Qwen3",

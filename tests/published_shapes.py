@@ -19,6 +19,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
     "Qwen2ForCausalLM": ("Qwen2Config", {}),
+    "Qwen2MoeForCausalLM": ("Qwen2MoeConfig", {}),
     "Qwen3ForCausalLM": ("Qwen3Config", {}),
     "Qwen3MoeForCausalLM": ("Qwen3MoeConfig", {}),
     "Qwen3NextForCausalLM": ("Qwen3NextConfig", {}),  # Qwen3-Next-80B-A3B
@@ -57,6 +58,9 @@ FLAGS: dict[str, dict[str, Any]] = {
         "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2,
         "tie_word_embeddings": True,
     },
+    "Qwen2MoeForCausalLM": {
+        "qkv_bias": False, "mlp_only_layers": [1], "tie_word_embeddings": True
+    },
     "Qwen3ForCausalLM": {"attention_bias": True, "head_dim": 24},
     "SmolLM3ForCausalLM": {
         "attention_bias": True, "mlp_bias": True, "use_sliding_window": True, "sliding_window": 24,
@@ -92,6 +96,7 @@ _OWN_TINY: dict[str, dict[str, Any]] = {
     },
     "GptOssForCausalLM": {"num_local_experts": 8},
     "MixtralForCausalLM": {"num_local_experts": 8, "sliding_window": None},
+    "Qwen2MoeForCausalLM": {"num_experts": 8, "shared_expert_intermediate_size": 32},
     "Qwen3MoeForCausalLM": {"num_experts": 8},
     "Qwen3NextForCausalLM": {
         "num_experts": 8, "shared_expert_intermediate_size": 32, "linear_key_head_dim": 8,

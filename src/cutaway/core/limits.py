@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from cutaway.core.errors import RequestError
 
@@ -118,16 +118,21 @@ def shown(value: object) -> str:
     """
     if isinstance(value, str | bytes):
         value = value[: _MOST_SHOWN + 1]  # a long one is not written out to be cut
-    has_json = value is None or isinstance(value, str | int | float | list | tuple | dict)
-    if isinstance(value, float) and not math.isfinite(value):
-        has_json = False
     try:
-        text = json.dumps(value, ensure_ascii=False, default=repr) if has_json else repr(value)
+        text = (
+            json.dumps(value, ensure_ascii=False, default=repr) if _is_json(value) else repr(value)
+        )
     except TypeError:  # names that are no strings
-        text = repr(cast("object", value))
+        text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = "a number of thousands of digits"
     return "".join(map(_visible, shortened(text)))
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int | list | tuple | dict)
 
 
 def _visible(character: str) -> str:

@@ -131,7 +131,7 @@ class Qwen35:
             targets |= _state_targets(self.delta, sizes.width, *own)
         if self.experts is None:
             return targets | tensor_names.gated_targets(sizes, table, layer)
-        return targets | self.experts.targets(f"{at}mlp.", f"{to}mlp.", sizes)
+        return targets | self.experts.targets("hf", at, f"{to}mlp.", sizes.width)
 
     def optional(self, layout: Layout) -> frozenset[str]:
         """With the layer that drafts further tokens, which published files hold."""

@@ -136,7 +136,7 @@ class Qwen3Next:
         else:
             targets |= delta_layers.gated_targets(sizes, table, layer)
         if is_sparse:
-            return targets | self.experts.targets(f"{at}mlp.", f"{to}mlp.", sizes)
+            return targets | self.experts.targets("hf", at, f"{to}mlp.", sizes.width)
         return targets | tensor_names.gated_targets(sizes, table, layer)
 
     def optional(self, layout: Layout) -> frozenset[str]:

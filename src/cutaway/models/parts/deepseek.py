@@ -173,7 +173,11 @@ class Deepseek:
         targets |= self._correction_target(f"{at}gate.e_score_correction_bias", to)
         if self.num_shared:
             targets |= expert_layers.shared_targets(
-                f"{at}shared_experts.", to, self._shared_sizes, has_bias=self.has_mlp_bias
+                f"{at}shared_experts.",
+                to,
+                self.sizes.width,
+                self._shared_sizes.inner,
+                has_bias=self.has_mlp_bias,
             )
         return targets
 

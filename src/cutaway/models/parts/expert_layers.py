@@ -14,7 +14,6 @@ from cutaway.core.shapes import Mlp
 from cutaway.core.weight_targets import Target
 from cutaway.models.parts.architecture import Layout
 from cutaway.models.parts.config_fields import Fields
-from cutaway.models.parts.sizes import Sizes
 from cutaway.models.parts.tensor_names import Targets, matrix
 
 if TYPE_CHECKING:
@@ -125,9 +124,10 @@ class SharedExperts:
         """The feed-forward's shape, for estimates."""
         return replace(self.sizes.shape, inner=self.inner, has_shared_gate=True)
 
-    def targets(self, at: str, to: str, sizes: Sizes) -> Targets:
-        """Where a layer's tensors go, from at to to. sizes: the whole model's."""
-        width, count, inner = sizes.width, self.sizes.num_experts, self.sizes.inner
+    def targets(self, layout: Layout, at: str, to: str, width: int) -> Targets:
+        """Where a layer's tensors go, as SoftmaxExperts has it; of a config.json's files alone."""
+        assert layout == "hf", "no GGUF file of such a model is read"
+        at, count, inner = f"{at}mlp.", self.sizes.num_experts, self.sizes.inner
         stacks = {
             f"{at}experts.gate_up_proj": Target(
                 f"{to}experts.gate_up.weight", (count, 2 * inner, width)
@@ -135,11 +135,10 @@ class SharedExperts:
             f"{at}experts.down_proj": Target(f"{to}experts.down.weight", (count, width, inner)),
         }
         separate = separate_targets(f"{at}experts.{{}}", to, self.sizes, width, names=PROJECTIONS)
-        shared = replace(sizes, inner=self.inner)
         return {
             **router_targets(f"{at}gate", to, self.sizes, width),
             **(stacks if self.has_stacks else separate),
-            **shared_targets(f"{at}shared_expert.", to, shared, has_bias=False),
+            **shared_targets(f"{at}shared_expert.", to, width, self.inner, has_bias=False),
             **matrix(f"{at}shared_expert_gate", f"{to}shared_gate", 0, (1, width)),
         }
 
@@ -204,9 +203,9 @@ def stacked_targets(at: str, to: str, experts: ExpertSizes, width: int) -> Targe
     }
 
 
-def shared_targets(stored: str, to: str, sizes: Sizes, *, has_bias: bool) -> Targets:
-    """The gated layer for every token. sizes: with its own inner size."""
-    rows, back = (sizes.inner, sizes.width), (sizes.width, sizes.inner)
+def shared_targets(stored: str, to: str, width: int, inner: int, *, has_bias: bool) -> Targets:
+    """The gated layer for every token, F = inner."""
+    rows, back = (inner, width), (width, inner)
     return {
         **matrix(f"{stored}gate_proj", f"{to}shared.gate_up", 0, rows, has_bias=has_bias),
         **matrix(f"{stored}up_proj", f"{to}shared.gate_up", 1, rows, has_bias=has_bias),
