@@ -78,6 +78,7 @@ class ModelDrafter:
         num_pages: int,
         vocab_size: int,
     ) -> None:
+        config = config.on(model.device.type)
         groups = group_layers(model.transformer.cache_specs)
         if not all(group.spec.can_roll_back for group in groups):
             raise ConfigError(
