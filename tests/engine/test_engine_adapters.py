@@ -196,7 +196,7 @@ def test_faults_are_named(files: Path, tmp_path: Path) -> None:
         target.load_adapter("first", str(files / "first"))
     with pytest.raises(ConfigError, match='"third" is not loaded; loaded are: first'):
         target.unload_adapter("third")
-    with pytest.raises(ConfigError, match="is not 'off'"):
+    with pytest.raises(ConfigError, match='is not "off"'):
         target.load_adapter("off", str(files / "first"))
     with pytest.raises(ModelFormatError, match=r"adapter_config\.json"):
         target.load_adapter("absent", str(tmp_path / "absent"))
