@@ -64,26 +64,26 @@ PLACES = tuple(
         "engine.running": "Running.rows Running.take Running.delta Running._usage",
         "engine.runner": "Runner.run",
         "sampling.sampler": "Sampler.sample",
-        "sampling.grammar": "GrammarState.masks GrammarState.completes "
+        "sampling.grammars.grammar_state": "GrammarState.masks GrammarState.completes "
         "GrammarState.longest_allowed",
         "engine.scheduler": "Scheduler.schedule Scheduler.complete Scheduler.finish Scheduler.add",
-        "engine.waiting": "WaitingQueue.first WaitingQueue.pop WaitingQueue.add",
-        "engine.admission": "AdmissionQueue.open AdmissionQueue.add AdmissionQueue.release "
-        "AdmissionQueue.discard AdmissionQueue.take_compiled",
+        "engine.admission.waiting": "WaitingQueue.first WaitingQueue.pop WaitingQueue.add",
+        "engine.admission.prerequisites": "AdmissionQueue.open AdmissionQueue.add "
+        "AdmissionQueue.release AdmissionQueue.discard AdmissionQueue.take_compiled",
         "cache.paged": "PagedCache.admit PagedCache.reserve PagedCache.commit "
         "PagedCache.truncate PagedCache.release",
         "cache.allocator": "PageAllocator.take",
         "service.child": "Child._do Child._say Child._tell Child._pass_on "
         "decode_command encode_frame",
         "service.outbox": "Outbox.put",
-        "service.loop": "take_in",
+        "service.engine_loop": "take_in",
         "service.card": "stats_of",
         "service.snapshot": "snapshot_of",
         "service.feeds": "Feeds.open Feeds.more Feeds.leave Feeds.step",
         "service.view_queue": "ViewQueue.add ViewQueue.compare ViewQueue.leave ViewQueue.step "
         "framed view_of",
         "compare.trials": "Trials.open Trials.leave Trials.step",
-        "service.events": "Teller.events_of",
+        "service.answer_events": "Teller.events_of",
         "service.process": "ProcessService._hear",
         "service.spawn": "decode_report",
     }.items()

@@ -42,7 +42,7 @@ def test_numbers_come_as_an_object(model: tuple[str, ...]) -> None:
 def test_what_cannot_be_compared_is_one_line(model: tuple[str, ...]) -> None:
     cases = {
         (): "nothing is to be changed; say what, as in --change temperature=0.5",
-        ("--change", "temprature=1"): "'temprature' is nothing to change; did you mean",
+        ("--change", "temprature=1"): '"temprature" is nothing to change; did you mean',
         ("--change", "system=x"): "this answer has none. Add --chat",
         ("--change", "seed=1", "--runs", "0"): "runs is 0; it must be at least 1",
     }

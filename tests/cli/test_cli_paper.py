@@ -18,4 +18,4 @@ def test_prints_a_table_or_json(cutaway):
 def test_refuses_an_unknown_section(cutaway):
     ended = cutaway("bench", "paper", "--only", "glue")
     assert ended.code != 0
-    assert "'glue'" in ended.err and "quantization" in ended.err
+    assert '"glue"' in ended.err and "quantization" in ended.err

@@ -13,6 +13,7 @@ from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import LIMITS
 from cutaway.core.request import SamplingParams
 from cutaway.engine.config import EngineConfig
+from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
 # Fields that belong to one request and to one command, or to other ways in.
@@ -36,7 +37,8 @@ def write_user_file(text: str) -> None:
 def test_every_setting_of_engine_and_sampling_has_its_key() -> None:
     engine = {each.name for each in fields(EngineConfig)}
     sampling = {each.name for each in fields(SamplingParams)} - NOT_SETTINGS
-    bounds = {each.name for owner in (TrafficConfig, ProcessConfig) for each in fields(owner)}
+    owners = (TrafficConfig, ProcessConfig, FleetConfig)
+    bounds = {each.name for owner in owners for each in fields(owner)}
     assert set(BY_NAME) == engine | sampling | bounds | {"model", "system", "accept_license"}
 
 

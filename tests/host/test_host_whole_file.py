@@ -236,7 +236,7 @@ FULL = """
 import errno, os, sys
 from pathlib import Path
 
-from cutaway.cli.repl.chat_state import Conversation, load, save
+from cutaway.cli.repl.chat_state import ChatState, load, save
 from cutaway.cli.repl.remembered_facts import Memory
 from cutaway.core.errors import RequestError
 from cutaway.host.whole_file import whole_folder, write_whole
@@ -264,13 +264,13 @@ def fails(work):
 
 write_whole(file, b"old")
 write(trace, TraceFile({"prompt": "old"}, (), ()))
-save(Conversation().said("user", "old"), chat)
+save(ChatState().said("user", "old"), chat)
 Memory(facts).add("old")
 before = sorted(os.listdir(disk))
 works = (
     lambda: write_whole(file, noise),
     lambda: write(trace, TraceFile({"prompt": "new"}, ({"type": "noise", "text": noise},), ())),
-    lambda: save(Conversation().said("user", noise), chat),
+    lambda: save(ChatState().said("user", noise), chat),
     folder,
 )
 print([fails(work) for work in works])

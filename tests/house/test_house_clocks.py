@@ -24,7 +24,9 @@ PACKAGE_LOOKS = {
     "server/models.py": ["datetime.fromtimestamp"],  # the same as text
     "server/openai/chat.py": ["time.time", "time.time"],  # when an answer was made
     "server/openai/completions.py": ["time.time", "time.time"],
+    "server/openai/kept.py": ["time.time"],  # how long an answer is kept
     "server/openai/responses.py": ["time.time"],
+    "server/openai/state_routes.py": ["time.time"],  # when a conversation was made
     "server/watching/spans.py": ["time.time_ns"],  # from it all times of a span are counted
     "text/sandbox.py": ["datetime.now"],  # what a template asks for by strftime_now
     "text/template.py": ["datetime.now"],

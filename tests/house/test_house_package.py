@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_built_page_and_it_is_small(wheel: Path) -> None:
     assert sum(info.file_size for info in files.values()) <= 1_500_000
     packed = {Path(name).name: info.compress_size for name, info in files.items()}
     viewer = packed.pop("viewer.html")  # goes out within a trace alone; the page never asks for it
-    assert viewer <= 100 * 1024
+    assert viewer <= 120 * 1024  # the film of one token plays in it too
     assert sum(packed.values()) <= 350 * 1024, "everything that the page may ever fetch"
     index = (ROOT / "src/cutaway/_web/index.html").read_text(encoding="utf-8")
     at_once = [size for name, size in packed.items() if name in index or name == "index.html"]
@@ -144,11 +144,15 @@ def test_every_direct_dependency_is_pinned_within_its_range() -> None:
 def test_every_dependency_of_the_package_is_imported_somewhere() -> None:
     imported: set[str] = set()
     for path in source_files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        by_name = "importlib.import_module(" in source  # where an extra brings it
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.split(".")[0])
+            elif by_name and isinstance(node, ast.Constant) and isinstance(node.value, str):
+                imported.add(node.value.split(".")[0])
     needed = {IMPORT_NAMES.get(each.name, each.name) for each in declared(dev=False)}
     assert needed - imported == set(), "a dependency that nothing imports is deleted"
 

@@ -78,11 +78,11 @@ def test_an_answer_becomes_a_file_for_its_owner(folder: Path, tmp_path: Path) ->
             assert (await http.post(path, json={}, headers=his)).status_code == 404
             for wrong, words in (
                 ({"steps": "9"}, "steps has 9; it must be from 0 to 3"),
-                ({"views": "x"}, "view is 'x'"),
-                ({"layers": "-"}, "layers has '-'"),
+                ({"views": "x"}, 'view is "x"'),
+                ({"layers": "-"}, 'layers has "-"'),
             ):
                 refused = await http.post(path, json=wrong, headers=mine)
-                assert refused.status_code == 400 and words in refused.text
+                assert refused.status_code == 400 and words in refused.json()["error"]["message"]
 
     asyncio.run(body())
 

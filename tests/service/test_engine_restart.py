@@ -389,7 +389,7 @@ def test_an_engine_that_may_not_be_started_again_is_not(model: str) -> None:
 HANGING = """
 import sys, threading, types
 
-def build_engine(*_):
+def build_engine(*_, **__):
     threading.Event().wait()
 
 build = types.ModuleType("cutaway.engine.build")

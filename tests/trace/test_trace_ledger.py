@@ -79,7 +79,7 @@ def test_choices_are_counted_over_all_prompts_of_a_request() -> None:
     assert ledger.find_choice("cmpl-x-1", 1, owner="") is made[1, 1]
     ledger._drop(made[0, 0])  # the numbers of the others stay
     assert ledger.find_choice("cmpl-x", 2, owner="") is made[1, 0]
-    with pytest.raises(ReplayError, match="no record of answer 'cmpl-x', choice 0"):
+    with pytest.raises(ReplayError, match='no record of answer "cmpl-x", choice 0'):
         find_recorded(ledger, "cmpl-x", 0, owner="")
 
 

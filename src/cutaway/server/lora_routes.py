@@ -78,10 +78,15 @@ async def _adapted(context: Context, name: str, path: str | None) -> Response:
     try:
         await context.service.adapt(name, path)
     except ModelFormatError as error:
-        raise RequestError(str(error), param="lora_path") from None
+        raise RequestError(_without_path(error, path or ""), param="lora_path") from None
     except ConfigError as error:
         raise RequestError(str(error), param="lora_name") from None
     return json_answer(models_of(context))
+
+
+def _without_path(error: ModelFormatError, path: str) -> str:
+    """The error in few words, however long the path that was sent."""
+    return str(error).replace(path, shown(path)) if len(path) > 80 else str(error)
 
 
 def models_of(context: Context) -> dict[str, Any]:
