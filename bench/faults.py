@@ -342,7 +342,7 @@ async def trial(folder: Path) -> AsyncGenerator[Trial]:
     """A service whose engine's side is a thread."""
     sides: list[InThread] = []
 
-    async def start(link: socket.socket) -> InThread:
+    async def start(link: socket.socket, _: object) -> InThread:
         sides.append(InThread(socket.socket(fileno=os.dup(link.fileno()))))
         return sides[-1]
 

@@ -34,13 +34,15 @@ def token_of(request: Request, choice: int, place: int) -> int:
     return hash((request.params.seed, choice, place, request.prompt_token_ids)) % 1000
 
 
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine, run to its end."""
+def in_loop(
+    test: Callable[..., Coroutine[Any, Any, None]], seconds: float = 120
+) -> Callable[..., None]:
+    """A test that is a coroutine, run to its end, which comes within so many seconds."""
 
     @wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         async def within() -> None:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(seconds):
                 await test(*arguments, **named)
 
         asyncio.run(within())

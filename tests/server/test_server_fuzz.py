@@ -48,6 +48,8 @@ BASES: dict[str, dict[str, Any]] = {
     "/cutaway/v1/traces/{trace_id}/views": {"view": "tokens"},
     "/cutaway/v1/traces/{trace_id}/file": {"views": "tokens"},
     "/cutaway/v1/traces/{trace_id}/compare": {"change": "temperature=1", "runs": 1},
+    "/v1/load_lora_adapter": {"lora_name": "x", "lora_path": "x"},
+    "/v1/unload_lora_adapter": {"lora_name": "x"},
     "/cutaway/v1/learn": {"text": "hello hello"},
 }
 
