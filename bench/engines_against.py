@@ -3,9 +3,10 @@
 Each side is a process of its own with its own checkout's code and library, so structs may differ.
 A round is a row of short slices: old, new, new, old and so on, a few milliseconds apart, so that
 both meet the same machine; its ratio is the median over pairs of slices, of processes that were
-started in either order. What is judged is the lower quartile of the rounds' ratios, old seconds
-over new: above 1, this checkout is faster. On one thread the clock is the processor's time of
-that thread, since a busy machine takes the wall's.
+started in either order, for equal processes were seen to differ by some percent. What is judged is
+the lower quartile of the rounds' ratios, old seconds over new: above 1, this checkout is faster. On
+one thread the clock is the processor's time of that thread, since a busy machine takes the wall's.
+Run it against the same commit first: how far from 1 it comes then is its error on this machine.
 
     git worktree add /tmp/old COMMIT && (cd /tmp/old && python native/build.py)
     python bench/engines_against.py /tmp/old
