@@ -503,12 +503,16 @@ class Simulation:
         num_tokens = sum(s.count for s in steps)
         newcomers = before.newcomers(self.scheduler)
         most = max(before.loads.values(), default=0)
-        # While a prompt of who has less goes on, a step is not filled with others'.
+        # While a prompt of who has less goes on, a step is not filled with others': be it that
+        # its chunk is a single token.
         prompts = [
             s
             for s in steps
-            if (s.count > 1 or s.sequence in newcomers)
-            and (s.sequence.owner != heaviest or before.loads[s.sequence.owner] < most)
+            if (
+                s.sequence.owner != heaviest or before.loads[s.sequence.owner] < most
+                if s.sequence in newcomers
+                else before.loads[s.sequence.owner] < most and s.sequence.num_tokens - s.start > 1
+            )
         ]
         back = ()
         if len(running) == self.scenario.config.max_sequences:
