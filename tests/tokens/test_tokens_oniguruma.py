@@ -16,7 +16,7 @@ from tokenizers import Regex, pre_tokenizers
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.tokens.oniguruma.newer import UNASSIGNED
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
-from cutaway.tokens.oniguruma.properties import PROPERTIES
+from cutaway.tokens.oniguruma.properties import ESCAPES, POSIX, PROPERTIES
 from cutaway.tokens.splitting import Splitter
 
 # ruff: noqa: RUF001 - characters that look alike are what is tested
@@ -24,6 +24,8 @@ ODD = " \n\r\t\v\x1c\x85\u00a0\u2028\u3000'sStTrReEdDmMlLkK\u017f\u212a\ufb06\u0
 ODD += "\u00b2\u0295\u01c5aZ09١中の가\u0301.,!&|-[]^$_/\U0001f600\u1ad0\U000323b0"
 
 ALL = PUBLISHED | OTHERS
+SETS = [f"\\{sign}" for sign in ESCAPES] + [f"\\p{{{name}}}" for name in PROPERTIES]
+SETS += [f"[{inner}]" for inner in SETS] + [f"[[:{name}:]]" for name in POSIX]
 
 
 def theirs(pattern: str, text: str) -> list[str]:
@@ -84,10 +86,27 @@ def test_n08_ten_thousand_texts_for_each_pattern(name: str) -> None:
     assert differing(ALL[name], texts=10_000, seed=17) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\U00010658\U000134a8\ua4b8\u1d94\u07c9\U0001f168\U000111f3\nXY,ZX\nc\u212awe'RE",
+        "'9 \na Z\U0001080b don't0Z12345\U00012444D,",
+        "0\U0001f149 1\u2167 2\u24b6 3\u00bd 4\u2460 5\u200d",
+    ],
+)
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\d{1,3}(?=(?:\d{3})*\b)", r"\b", r"\B", r"\w+", r"\W", r"[^\w]", r"[\W]", r"[\w&&[^\d]]+"],
+)
+def test_n08_numbers_of_letters_and_letters_in_circles_are_parts_of_words(
+    pattern: str, text: str
+) -> None:
+    assert ours(pattern, text) == theirs(pattern, text)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROPERTIES)
-def test_n08_a_property_has_the_same_characters_there(name: str) -> None:
-    pattern = f"\\p{{{name}}}"
+@pytest.mark.parametrize("pattern", SETS)
+def test_n08_a_set_has_the_same_characters_there(pattern: str) -> None:
     every = assigned()
     for start in range(0, len(every), 2000):
         text = "a".join(every[start : start + 2000])
@@ -194,6 +213,7 @@ TIMES = [
     "{1,}?",
     "{2}?",
 ]
+LETTERS = "abAB1 2.-\n\u00e9\u0130kK\u212a\u00b2\u2167中"
 atoms = st.builds(
     lambda a, n: a + (n if a not in ("$", "^", r"\b") else ""),
     *map(st.sampled_from, (ATOMS, [*TIMES, "{1,2}+"])),
@@ -214,7 +234,7 @@ patterns = st.recursive(
 
 
 @settings(max_examples=300, deadline=None)
-@given(patterns, st.text(st.sampled_from("abAB1 2.-\n\u00e9\u0130kK\u212a\u00b2中"), max_size=12))
+@given(patterns, st.text(st.sampled_from(LETTERS), max_size=12))
 def test_n08_any_pattern_cuts_as_it_does_there_or_is_refused(pattern: str, text: str) -> None:
     try:
         ours_cut = ours(pattern, text)

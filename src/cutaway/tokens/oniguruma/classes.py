@@ -108,8 +108,8 @@ class ClassReader:
         sign = self.text[self.at + 1 : self.at + 2]
         if sign and sign in "pP":
             members, is_not, self.at = read_property(self.text, self.at + 1)
-        elif sign and sign.lower() in properties.ESCAPES:
-            members, is_not = properties.ESCAPES[sign.lower()], sign.isupper()
+        elif sign and sign.lower() in properties.IN_CLASS:
+            members, is_not = properties.IN_CLASS[sign.lower()], sign.isupper()
             self.at += 2
         else:
             return None

@@ -31,12 +31,16 @@ _SCRIPTS = (
     "Gujarati Gurmukhi Han Hangul Hebrew Hiragana Kannada Katakana Khmer Lao Latin Malayalam "
     "Mongolian Myanmar Oriya Sinhala Tamil Telugu Thai Tibetan Yi"
 )
-# Oniguruma takes these six of Latin-1 for parts of words, and no other number of their kind.
+# Oniguruma takes these six of Latin-1 for parts of words, and no other number of their kind; inside
+# of a class it does not.
 _LATIN_WORD = "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be"
 
 # The members of a class: what each name means to `regex`.
 _BY_CATEGORY = {name: rf"\p{{gc={name}}}" for name in _CATEGORIES.split()}
-WORD = rf"\p{{gc=L}}\p{{gc=M}}\p{{gc=Nd}}\p{{gc=Pc}}{_LATIN_WORD}"
+# Alphabetic is more than letters: numbers of letters (U+2167, U+12444) and letters in a circle or
+# a square (U+24B6, U+1F149), too, are parts of words.
+_WORD_IN_CLASS = r"\p{Alphabetic}\p{gc=M}\p{gc=Nd}\p{gc=Pc}"
+WORD = _WORD_IN_CLASS + _LATIN_WORD
 _SHORT = {
     "alnum": r"\p{Alphabetic}\p{gc=Nd}",
     "alpha": r"\p{Alphabetic}",
@@ -47,6 +51,7 @@ _SHORT = {
 }
 POSIX = _SHORT | {"punct": r"\p{gc=P}\p{gc=S}"}
 ESCAPES = {"s": r"\s", "d": r"\p{gc=Nd}", "w": WORD, "h": _SHORT["xdigit"]}
+IN_CLASS = ESCAPES | {"w": _WORD_IN_CLASS}
 
 
 def _plain(name: str) -> str:
