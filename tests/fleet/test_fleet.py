@@ -409,3 +409,12 @@ async def test_least_ready_is_waited_for_once() -> None:
 def test_settings_out_of_range_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         FleetConfig(**settings)
+
+
+def test_more_engines_than_a_machine_has_cores_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert FleetConfig(replicas=8).replicas == 8
+    with pytest.raises(ConfigError, match="replicas is 9, and this machine has 2 cores; it must"):
+        FleetConfig(replicas=9)

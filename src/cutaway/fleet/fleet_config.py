@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,6 +11,7 @@ from cutaway.core.limits import shown
 
 Resume = Literal["class", "strict", "any", "off"]
 MOST_REPLICAS = 256
+MOST_PER_CORE = 4  # more would wait for each other, and fill the memory before they answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,13 @@ class FleetConfig:
             raise ConfigError(
                 f"replicas is {self.replicas}; it must be from 1 to {MOST_REPLICAS}. Each holds "
                 "the whole model in a process of its own."
+            )
+        cores = os.cpu_count() or 1
+        if self.replicas > cores * MOST_PER_CORE:
+            raise ConfigError(
+                f"replicas is {self.replicas}, and this machine has {cores} cores; it must be at "
+                f"most {cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each holds the "
+                "whole model and computes by itself."
             )
         if not 1 <= self.least_ready <= self.replicas:
             raise ConfigError(
