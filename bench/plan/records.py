@@ -7,7 +7,10 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
+import sys
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -71,8 +74,19 @@ def read() -> list[Record]:
     return [Record(**json.loads(line)) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
+def without_places(text: str) -> str:
+    """The text without where the tree, Python, homes and temporary files lie on this machine."""
+    text = text.replace(f"{FILE.parents[2]}/", "")
+    text = re.sub(r"[^\s'\":]*/(?=python\d\.\d+/)", "", text)  # libraries, however cut
+    places = {sys.prefix, sys.base_prefix, str(Path.home()), tempfile.gettempdir()}
+    for place in sorted(places, key=len, reverse=True):
+        text = text.replace(f"{place}/", "")
+    return text
+
+
 def append(record: Record) -> None:
-    """Keep it; several processes may do so at once."""
+    """Keep it without places of this machine; several processes may do so at once."""
+    record = replace(record, said=without_places(record.said))
     with FILE.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(asdict(record)) + "\n")

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plan.records import Record, now
+from plan.records import Record, now, without_places
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -100,8 +100,7 @@ def run_slice(row: int, run: Run, seed: int, count: int) -> Record:
         failed, done.stdout = True, f"{done.stdout}\n{counted} cases, not {run.figure}."
     if not counted and not failed:
         failed, done.stdout = True, f"{done.stdout}\nIt counted no trial: a skipped test, perhaps."
-    # Where the tree lies on this machine is nobody's business.
-    printed = (done.stdout + done.stderr).replace(f"{ROOT}/", "")
+    printed = without_places(done.stdout + done.stderr)  # before it is cut
     said = printed.strip()[-3000:] if failed else ""
     return Record(
         row, run.what, seed, counted, int(failed), round(seconds, 1), figures, said, *now()

@@ -56,3 +56,27 @@ told = table.write().read_text()
 assert told.count("it broke") == 2 and "mended by def0123" in told
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", check=True)
+
+
+def test_no_record_tells_where_things_lie_on_a_machine(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os, tempfile
+from pathlib import Path
+from plan import records
+from plan.records import Record
+
+records.FILE = Path({str(tmp_path)!r}) / "lines.jsonl"
+said = f"{{asyncio.__file__}}:1: in x\\n{{tempfile.gettempdir()}}/a/b {{Path.home()}}/c"
+said += " env/lib/python3.11/d"
+records.append(Record(1, "x", 1, 0, 1, 1.0, {{}}, said, "2026", "abc", "this"))
+(kept,) = records.read()
+assert kept.said.endswith("asyncio/__init__.py:1: in x\\na/b c python3.11/d"), kept.said
+assert not kept.said.startswith("/"), kept.said
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", check=True)
+    told = {path: path.read_text(encoding="utf-8") for path in ROOT.glob("bench/results/*")}
+    places = re.compile(r"/(?:root|home|Users|work|mnt|tmp)/[\w.]|\.pyenv")
+    assert len(told) > 10
+    assert {
+        path.name: places.findall(text) for path, text in told.items() if places.search(text)
+    } == {}
