@@ -55,11 +55,10 @@ export const O: Chapter = {
   id: "o",
   name: "Speculation",
   does:
-    "A pass through all layers takes about as long for five tokens as for one: the weights are read once. So something " +
-    "quick guesses the next tokens (a small model, the model's own first layers, or what was said before), and one " +
-    "pass gives the model's own row at each of them. A guess stands while it is what the model draws itself. The first " +
-    "that is not is replaced by that draw, and those behind it are thrown away. The answer is the same, token for token; " +
-    "only its time changes, and where guesses are mostly wrong the engine ends guessing.",
+    "A pass through all layers takes about as long for five tokens as for one: weights are read once. So something " +
+    "quick guesses the next tokens, and one pass gives the model's own row at each. A guess stands while it is what the " +
+    "model draws itself; the first that is not is replaced, and those behind it are thrown away. The answer stays the " +
+    "same; where most guesses are wrong, the engine stops guessing.",
   view: "speculation",
   async claims(reach) {
     const { checked, told } = await check(reach, FIRST);
