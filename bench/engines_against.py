@@ -35,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 LIBRARY = Path("src/cutaway/kernels/_native.so")
 MODELS: dict[str, Callable[[], Path]] = {
     "q4_1": model_files.smollm2,
-    "q4_0": lambda: model_files.converted("Q4_0"),
+    "q4_0": lambda: model_files.convert("Q4_0"),
     "experts": model_files.random_experts,
 }
 # Name, sequences (0: prompts), context of each or tokens of a prompt, steps of a slice.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from cutaway.bench.server import cpu_seconds, started
+from cutaway.bench.server import cpu_seconds, start_server
 from cutaway.server.entry.descriptors import raise_limit
 
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-another-key-of-his"}
@@ -279,7 +279,7 @@ def main() -> int:
         keys.write_text("".join(f"{name} {key}\n" for name, key in KEYS.items()), encoding="utf-8")
         for model in args.model or [tiny(Path(folder))]:
             served = ["--cache-tokens", "8192", "--served-name", "served"]
-            with started([model, *served, "--api-key-file", str(keys)]) as server:
+            with start_server([model, *served, "--api-key-file", str(keys)]) as server:
                 print(f"\n{model}", flush=True)
                 port = int(server.url.rpartition(":")[2])
                 asyncio.run(report(port, args, server.pids))

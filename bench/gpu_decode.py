@@ -29,10 +29,10 @@ from cutaway.engine.build import precision_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.host.garbage import held_off
+from cutaway.host.garbage import hold_off
 from cutaway.kernels import dispatch
 from cutaway.models.parts.reading import read_config
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
@@ -57,7 +57,7 @@ def main() -> None:
     bandwidth = copy_bandwidth()
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
     for shape in args.shapes:
-        with held_off():  # Python's cycle collector, as in the process that serves
+        with hold_off():  # Python's cycle collector, as in the process that serves
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
         for batch in args.batches:
@@ -120,7 +120,7 @@ def random_model(
     if quant != "off":
         for part in transformer.modules():
             if isinstance(part, Linear):
-                kept = [rounded(s.dense(), scheme_of(quant)).kept(None) for s in part.segments]
+                kept = [round_matrix(s.dense(), scheme_of(quant)).keep(None) for s in part.segments]
                 part.segments = torch.nn.ModuleList(kept)
     transformer.join_segments()
     cache = precision_of("auto", torch.device("cuda"), kv_dtype=kv_dtype).cache

@@ -22,7 +22,7 @@ from torch import Tensor
 from cutaway.kernels.linear import linear
 from cutaway.quantize.floats8 import KeptFloats8
 from cutaway.quantize.integers import KeptIntegers
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 
 WORDS = ("int4", "int4-g128", "int8-g128", "fp8")
@@ -39,7 +39,7 @@ def main() -> None:
         sys.exit("gpu_products needs an NVIDIA GPU; torch sees none here.")
     for name, (rows, columns) in matrices(SHAPES[args.shape]).items():
         matrix = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * columns**-0.5
-        kept = {word: rounded(matrix, scheme_of(word)).kept(None) for word in WORDS}
+        kept = {word: round_matrix(matrix, scheme_of(word)).keep(None) for word in WORDS}
         for tokens in args.tokens:
             x = torch.randn(tokens, columns, device="cuda", dtype=torch.bfloat16)
             row: dict[str, Any] = {"bf16": timed(x, matrix)}
@@ -79,7 +79,7 @@ def copied(weight: Any, count: int) -> list[Any]:
         return [weight.clone() for _ in range(count)]
     kind = type(weight)
     assert kind in (KeptIntegers, KeptFloats8)
-    return [kind.stacked([weight]) for _ in range(count)]
+    return [kind.stack([weight]) for _ in range(count)]
 
 
 def graph_seconds(products: list[Callable[[], Tensor]]) -> float:

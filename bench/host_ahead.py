@@ -28,7 +28,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.engine import Engine
 from cutaway.engine.runner import Runner
-from cutaway.host.garbage import held_off
+from cutaway.host.garbage import hold_off
 from cutaway.sampling import sampler
 from engines import loaded
 
@@ -95,7 +95,7 @@ def main() -> None:
         mock.patch.object(sampler, "sample", sample),
     ):
         for count in args.sequences:
-            with held_off():
+            with hold_off():
                 engine = engine_of(count)
             began_taken = engine._ahead.num_taken
             times: list[float] = []

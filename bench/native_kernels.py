@@ -20,7 +20,7 @@ from torch import Tensor
 from cutaway.core.step import GroupTables, ShapePlan, Step
 from cutaway.kernels import hardware, native
 from cutaway.kernels.native import library, structs
-from cutaway.kernels.store import scaled
+from cutaway.kernels.store import scale_rows
 
 PAGE = 16
 BLOCK_BYTES = {"Q4_1": 20, "Q8_0": 34, "Q4_0": 18}
@@ -66,7 +66,7 @@ def random_pages(shape: tuple[int, ...], dtype: torch.dtype) -> native.Pages:
     keys, values = torch.randn(shape), torch.randn(shape)
     if dtype != torch.int8:
         return native.Pages.of(keys.to(dtype), values.to(dtype))
-    (keys, key_scales), (values, value_scales) = scaled(keys, dtype), scaled(values, dtype)
+    (keys, key_scales), (values, value_scales) = scale_rows(keys, dtype), scale_rows(values, dtype)
     return native.Pages.of(keys, values, key_scales=key_scales, value_scales=value_scales)
 
 
@@ -162,7 +162,7 @@ class Model:
         output, down = [self.output[layer]], [self.down[layer]]
         program.add(native.linear(self.mixed, output, out=hidden, residual=hidden))
         gate, up = self.gate[layer], self.up[layer]
-        program.add(native.gated(hidden, gate, up, out=self.product, norm=self.norm))
+        program.add(native.multiply_gate(hidden, gate, up, out=self.product, norm=self.norm))
         program.add(native.linear(self.product, down, out=hidden, residual=hidden))
 
     def _head(self, program: native.Program) -> None:

@@ -30,7 +30,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, sync_playwright
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from cutaway.bench.server import started
+from cutaway.bench.server import start_server
 from cutaway.server.entry.browsers import Browsers
 from cutaway.server.page import BUILT, router
 
@@ -129,7 +129,7 @@ def recorded(model: str, num_tokens: int) -> Recording:
         **{"stream": True, "logprobs": True, "top_logprobs": 8, "max_tokens": 4 * num_tokens},
         **{"structured_outputs": form, "cutaway": {"token_ids": True}},
     }
-    with started(["--model", model, "--served-name", model]) as server:
+    with start_server(["--model", model, "--served-name", model]) as server:
         told = {path: json.load(urllib.request.urlopen(server.url + path)) for path in ASKED}
         request = urllib.request.Request(
             f"{server.url}/v1/chat/completions",

@@ -15,7 +15,7 @@ import statistics
 import time
 
 from cutaway import LLM, SamplingParams
-from cutaway.bench.server import cpu_seconds, started
+from cutaway.bench.server import cpu_seconds, start_server
 
 PROMPT = "Stream {number}: gravity is a fundamental force that"
 CACHE_TOKENS = 8192
@@ -34,7 +34,7 @@ def main() -> None:
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
     num_tokens = args.streams * args.tokens
     settings = ["--model", args.model, "--cache-tokens", str(CACHE_TOKENS)]
-    with started([*settings, "--served-name", args.model]) as server:
+    with start_server([*settings, "--served-name", args.model]) as server:
         port = int(server.url.rpartition(":")[2])
         bodies = [asked(each, args.model, args.tokens) for each in prompts]
         pids = server.pids

@@ -22,13 +22,13 @@ from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.rollouts.rewards import read_tasks
 from cutaway.train.rollouts.rollouts import Rollouts, RolloutSettings
-from cutaway.train.rollouts.rounds import loaded
+from cutaway.train.rollouts.rounds import load_trained
 
 
 def ours(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:
     """What samples a round by our engine, and gives its number of tokens."""
     settings = RolloutSettings(temperature=0.7, max_tokens=max_tokens, at_once=len(prompts))
-    model = loaded(open_model(str(folder)), folder)
+    model = load_trained(open_model(str(folder)), folder)
     rollouts = Rollouts(model, settings, longest=max(map(len, prompts)))
     return lambda round_: sum(
         len(each.answer) for each in rollouts.sample(prompts, seed=0, round_=round_)

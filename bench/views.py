@@ -29,7 +29,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.replay.look import Look
 from cutaway.views import VIEWS, view_of
 from cutaway.views.parts.drawing import WIDTH, columns
-from cutaway.views.parts.frame import framed, plain
+from cutaway.views.parts.frame import frame_view, plain
 from cutaway.views.parts.query import Query, query_of
 from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
@@ -188,7 +188,7 @@ def measured(subject: Subject, view: View, query: Query) -> Row:
     seconds = perf_counter() - began - spent[0]
     peak = peak_bytes() - before
     widest = max(map(columns, lines), default=0)
-    return Row(spent[0], seconds, len(framed(shown)), len(plain(shown)), peak, widest)
+    return Row(spent[0], seconds, len(frame_view(shown)), len(plain(shown)), peak, widest)
 
 
 def forget_peak() -> int:

@@ -31,7 +31,7 @@ from cutaway.kernels.elementwise import (
 from cutaway.kernels.experts import tiled_linear
 from cutaway.kernels.gate import clamped_gate, gelu_tanh_gate, silu_gate
 from cutaway.kernels.norm import layer_norm, offset_rms_norm, rms_norm, wide_rms_norm
-from cutaway.kernels.store import scaled
+from cutaway.kernels.store import scale_rows
 
 Entry = Callable[[Tensor, Tensor], Tensor]  # of two tensors of one shape
 Row = Callable[[Tensor], Tensor]  # [R, D] -> [R, ...]
@@ -99,7 +99,7 @@ OUR_ROWS: Mapping[str, Row] = {
     "offset_rms_norm": lambda x: offset_rms_norm(x, torch.full(x.shape[-1:], 0.3), 1e-6),
     "layer_norm": lambda x: layer_norm(x, torch.full(x.shape[-1:], 1.3).to(x), None, 1e-6),
     "unit_rows": unit_rows,
-    "scaled": lambda x: scaled(x, torch.int8)[0],
+    "scaled": lambda x: scale_rows(x, torch.int8)[0],
 }
 
 # Sums of these hang on the shape of the product, and on nothing else: see docs/trace.md.

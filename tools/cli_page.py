@@ -23,7 +23,7 @@ from cutaway.server.field_types import Body, Limited, Refused, Unused
 from cutaway.server.openai.chat import ChatBody
 from cutaway.server.openai.completions import CompletionBody
 from cutaway.server.openai.responses import ResponsesBody
-from cutaway.server.routes import described
+from cutaway.server.routes import describe_route
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "<!-- {}: written by `python tools/cli_page.py` -->\n"
@@ -164,7 +164,7 @@ def _may_be(body: type[Body], name: str) -> str:
     needed = "; needed" if body.model_fields[name].is_required() else ""
     if limited is not None:
         return LIMITS[limited.name].describe() + needed
-    content = described(body)["openapi_extra"]["requestBody"]["content"]
+    content = describe_route(body)["openapi_extra"]["requestBody"]["content"]
     schema = content["application/json"]["schema"]["properties"][name]
     return _shape(schema) + needed
 

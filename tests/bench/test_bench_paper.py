@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cutaway.bench import paper, paper_attention, paper_bytes
-from cutaway.bench.paper_attention import fit, moved, naive
+from cutaway.bench.paper_attention import count_moved, fit, naive
 from cutaway.bench.paper_rows import SMALL, PaperReport, PaperRow
 from cutaway.bench.paper_shapes import CONFIGS
 from cutaway.core.errors import ConfigError
@@ -104,7 +104,7 @@ def test_bytes_of_naive_attention_are_those_of_its_operations():
     products = (2 * row + square) + (square + 2 * row)
     mask = 2 * tokens**2 + tokens**2  # made, cut to the upper half, read by masked_fill
     steps = 2 * square + 2 * square + 2 * square  # scale, masked_fill, softmax
-    counted = moved(lambda: naive(query, key, value))
+    counted = count_moved(lambda: naive(query, key, value))
     assert counted == pytest.approx(products + steps + mask, abs=4 * tokens**2)
 
 
@@ -119,8 +119,8 @@ def test_levers_are_pulled_by_overrides(report):
 
 def test_views_move_nothing():
     x = torch.ones(4, 4)
-    assert moved(lambda: x.transpose(0, 1)[1:]) == 0
-    assert moved(lambda: x + x) == 3 * x.nbytes
+    assert count_moved(lambda: x.transpose(0, 1)[1:]) == 0
+    assert count_moved(lambda: x + x) == 3 * x.nbytes
 
 
 @pytest.mark.parametrize(("a", "b"), [(3.0, 0.0), (0.0, 2.0), (5.0, 0.25)])

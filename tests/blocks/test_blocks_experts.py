@@ -84,8 +84,8 @@ def test_factors_weigh_experts_and_choose_none() -> None:
 
 def test_groups_keep_the_experts_of_the_best_ones() -> None:
     scores = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.1]])
-    assert ExpertGroups(3, 1, num_counted=1).allowed(scores).tolist() == [[True] * 2 + [False] * 4]
-    assert ExpertGroups(3, 1, num_counted=2).allowed(scores).tolist() == [
+    assert ExpertGroups(3, 1, num_counted=1).allow(scores).tolist() == [[True] * 2 + [False] * 4]
+    assert ExpertGroups(3, 1, num_counted=2).allow(scores).tolist() == [
         [False, False, True, True, False, False]
     ]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
-from cutaway.blocks.attention.opened import Openable, attention_weights, moved, of_head
+from cutaway.blocks.attention.opened import Openable, attention_weights, move_heads, of_head
 from cutaway.blocks.positions import Plain, Yarn, angles
 from cutaway.core.layout import Window
 from cutaway.core.step import Step
@@ -72,7 +72,7 @@ def test_weights_are_those_with_which_the_layer_mixes(name: str) -> None:
     keys, values = attention.entries(taps)
     places = torch.arange(COUNT)
     opened = attention_weights(attention, taps["query"], keys, positions=places)
-    torch.testing.assert_close(opened.mixed(values), taps["mixed"])
+    torch.testing.assert_close(opened.mix(values), taps["mixed"])
     assert not opened.weights.masked_fill(opened.visible[:, None], 0).any(), "0 where masked"
     assert not opened.visible.triu(1).any() and opened.visible.diagonal().all()
     torch.testing.assert_close(
@@ -85,7 +85,7 @@ def test_weights_are_those_with_which_the_layer_mixes(name: str) -> None:
         torch.testing.assert_close(one.weights[:, 0], opened.weights[4:6, head])
         torch.testing.assert_close(one.products[:, 0], opened.products[4:6, head])
         torch.testing.assert_close(
-            one.mixed(of_head(attention, values, head))[:, 0], taps["mixed"][4:6, head]
+            one.mix(of_head(attention, values, head))[:, 0], taps["mixed"][4:6, head]
         )
     mixed = taps["mixed"] * taps["gate"] if "gate" in taps else taps["mixed"]
     biases = attention.output.biases
@@ -115,8 +115,8 @@ def test_scores_depend_on_the_distance_alone(name: str) -> None:
     keys, _ = attention.entries(taps)
     places = torch.arange(COUNT)
     shift = torch.full((COUNT,), 1234)
-    query = moved(attention, taps["query"], by=shift, declared_length=COUNT)
-    key = moved(attention, keys, by=shift, declared_length=COUNT)
+    query = move_heads(attention, taps["query"], by=shift, declared_length=COUNT)
+    key = move_heads(attention, keys, by=shift, declared_length=COUNT)
     before = attention_weights(attention, taps["query"], keys, positions=places).products
     after = attention_weights(attention, query, key, positions=places).products
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
@@ -128,10 +128,10 @@ def test_scores_depend_on_the_distance_alone(name: str) -> None:
 def test_a_moved_key_is_the_key_of_that_position() -> None:
     attention, taps, _ = run("stretched")
     places = torch.arange(COUNT)
-    first = moved(attention, taps["key"], by=-places, declared_length=COUNT)
-    again = moved(attention, first, by=places, declared_length=COUNT)
+    first = move_heads(attention, taps["key"], by=-places, declared_length=COUNT)
+    again = move_heads(attention, first, by=places, declared_length=COUNT)
     torch.testing.assert_close(again, taps["key"])
     torch.testing.assert_close(first[0], taps["key"][0])
     assert not torch.allclose(first[1:], taps["key"][1:])
     bare = grouped(frequencies=None)
-    assert moved(bare, first, by=places, declared_length=COUNT) is first
+    assert move_heads(bare, first, by=places, declared_length=COUNT) is first

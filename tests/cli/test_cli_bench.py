@@ -205,7 +205,7 @@ def test_a_conversion_keeps_what_it_does_not_convert(
 
     monkeypatch.setattr(model_files, "smollm2", smollm2_gguf)
     monkeypatch.setattr(model_files, "cache_folder", lambda: tmp_path)
-    before, after = gguf_file.read(smollm2_gguf()), gguf_file.read(model_files.converted("Q4_0"))
+    before, after = gguf_file.read(smollm2_gguf()), gguf_file.read(model_files.convert("Q4_0"))
     assert before.tensors.keys() == after.tensors.keys()
     kinds = {"Q4_1": "Q4_0"}
     for name, tensor in before.tensors.items():

@@ -281,7 +281,7 @@ def answered(
     return reply(conversation, script, script, is_interrupted=is_interrupted)
 
 
-ASKED = ChatState().said("user", "How much is 12*34?")
+ASKED = ChatState().add("user", "How much is 12*34?")
 
 
 def test_an_answer_is_shown_and_kept() -> None:

@@ -15,7 +15,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.profiling import profile
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 from engines import engine, loaded, run, workload
 from oracles import smollm2_gguf
@@ -64,7 +64,7 @@ def in_fewer_bits(model: LoadedModel, word: str) -> LoadedModel:
     """Its linear maps rounded, as keep_weights leaves them on a GPU."""
     for part in model.transformer.modules():
         if isinstance(part, Linear) and part.in_features % 32 == 0:
-            whole = rounded(part.dense().detach(), scheme_of(word)).kept(None)
+            whole = round_matrix(part.dense().detach(), scheme_of(word)).keep(None)
             part.segments = nn.ModuleList([whole]).to("cuda")
     return model
 

@@ -22,7 +22,7 @@ from cutaway.host import gguf_file
 from cutaway.quantize.gguf.gguf_rounding import block_type, blocks_of
 from cutaway.quantize.gguf.gguf_tensors import unpack
 from cutaway.quantize.integers import IntegerMatrix
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 from cutaway.service.llm import LLM
 from cutaway.weights.files.write_gguf import write_gguf
@@ -142,7 +142,7 @@ def test_a_written_gguf_file_holds_the_rounded_numbers(
     writer.close()
     file, scheme = gguf_file.read(source), scheme_of(word)
     assert block_type(scheme) == type_name
-    made = rounded(given, scheme)
+    made = round_matrix(given, scheme)
     assert isinstance(made, IntegerMatrix)
 
     def blocks(name: str) -> bytes | None:

@@ -19,10 +19,10 @@ def test_it_is_off_inside_and_as_it_was_behind(was_on):
     before = gc.isenabled()
     (gc.enable if was_on else gc.disable)()
     try:
-        with garbage.held_off():
+        with garbage.hold_off():
             assert not gc.isenabled()
         assert gc.isenabled() is was_on
-        with pytest.raises(ZeroDivisionError), garbage.held_off():
+        with pytest.raises(ZeroDivisionError), garbage.hold_off():
             _ = 1 / 0
         assert gc.isenabled() is was_on
     finally:
@@ -35,12 +35,12 @@ def test_the_first_use_of_a_process_alone_takes_objects_out_of_collections():
 
     gc.unfreeze()
     first = Node()
-    with garbage.held_off():
+    with garbage.hold_off():
         pass
     frozen = gc.get_freeze_count()
     later = Node()
     assert not any(each is first for each in gc.get_objects())
-    with garbage.held_off():
+    with garbage.hold_off():
         pass
     assert gc.get_freeze_count() == frozen
     assert any(each is later for each in gc.get_objects())
@@ -50,7 +50,7 @@ def test_the_first_use_of_a_process_alone_takes_objects_out_of_collections():
 def test_what_comes_later_is_walked_seldom():
     gc.unfreeze()
     older = gc.get_threshold()[1:]
-    with garbage.held_off():
+    with garbage.hold_off():
         pass
     assert gc.get_threshold() == (garbage.YOUNG, *older)
     gc.unfreeze()

@@ -170,7 +170,7 @@ def test_what_holds_texts_of_people_is_its_owners_alone(tmp_path: Path) -> None:
         chat.touch(0o644)  # a private file is private even where the old one was not
         chat.write_text('{"format": "cutaway chat 1", "system": null, "set": {}, "messages": []}')
         write(trace, TraceFile({"prompt": "mine"}, (), ()))
-        save(ChatState().said("user", "mine"), chat)
+        save(ChatState().add("user", "mine"), chat)
         Memory(memory).add("mine")
         write_whole(tmp_path / "weights", NEW)
     finally:
@@ -264,13 +264,13 @@ def fails(work):
 
 write_whole(file, b"old")
 write(trace, TraceFile({"prompt": "old"}, (), ()))
-save(ChatState().said("user", "old"), chat)
+save(ChatState().add("user", "old"), chat)
 Memory(facts).add("old")
 before = sorted(os.listdir(disk))
 works = (
     lambda: write_whole(file, noise),
     lambda: write(trace, TraceFile({"prompt": "new"}, ({"type": "noise", "text": noise},), ())),
-    lambda: save(ChatState().said("user", noise), chat),
+    lambda: save(ChatState().add("user", noise), chat),
     folder,
 )
 print([fails(work) for work in works])

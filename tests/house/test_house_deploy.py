@@ -116,11 +116,11 @@ def test_settings_of_the_watchers_parse(name: str) -> None:
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_the_server_has() -> None:
     metrics = Metrics("m")
-    metrics.started(SamplingParams(max_tokens=1))
-    metrics.finished("stop", Usage(1, 1, 0), Timings(0, 0, 0, 0, 0), is_first=True)
-    metrics.aborted("client")
-    metrics.rejected("overloaded")
-    metrics.answered("/", status=200, seconds=0.0)
+    metrics.count_started(SamplingParams(max_tokens=1))
+    metrics.count_finished("stop", Usage(1, 1, 0), Timings(0, 0, 0, 0, 0), is_first=True)
+    metrics.count_aborted("client")
+    metrics.count_rejected("overloaded")
+    metrics.count_answered("/", status=200, seconds=0.0)
     metrics.gap(0.1)
     text = metrics.text(EngineStats()).decode()
     known = set(re.findall(r"^(cutaway:\w+)", text, re.MULTILINE))

@@ -93,3 +93,38 @@ def test_no_folder_has_more_files_than_one_keeps_apart() -> None:
             counts[path.parent.relative_to(PACKAGE).as_posix()] += 1
     crowded = {folder: count for folder, count in counts.items() if count > 24}
     assert not crowded, "give what belongs together a folder of its own"
+
+
+# Participles without -ed that a function could be called; "put", "cut" and "read" are orders too.
+IRREGULAR = set(
+    "begun bound broken built chosen done drawn found given gone held kept known left lost made "
+    "meant paid said seen sent shown sought spoken taken thrown told written".split()
+)
+ORDERS_IN_ED = {"bed", "embed", "exceed", "feed", "need", "proceed", "seed", "shed"}
+
+
+def bare_participles(tree: ast.Module) -> Iterator[str]:
+    """Public functions and methods (no properties) that are called by a participle alone."""
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    for node in (each for body in bodies for each in body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_property = any("property" in ast.unparse(each) for each in node.decorator_list)
+            is_regular = node.name.endswith("ed") and node.name not in ORDERS_IN_ED
+            is_alone = "_" not in node.name  # neither private nor of several words
+            if is_alone and not is_property and (is_regular or node.name in IRREGULAR):
+                yield node.name
+
+
+def test_functions_are_orders() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in source_files()
+        for name in bare_participles(ast.parse(path.read_text("utf-8")))
+    }
+    assert not found, "a function is called by what it does: write, not written"
+
+
+def test_bare_participles_are_found() -> None:
+    code = "def written(): ...\ndef feed(): ...\nclass A:\n  def kept(self): ...\n"
+    code += "  @property\n  def closed(self): ...\n  def closed_at(self): ...\n"
+    assert list(bare_participles(ast.parse(code))) == ["written", "kept"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from cutaway.core.step import GroupTables, ShapePlan, Step
 from cutaway.kernels import native
 from cutaway.kernels.native import library
-from cutaway.kernels.store import scaled
+from cutaway.kernels.store import scale_rows
 
 needs_native = pytest.mark.skipif(not native.is_available(), reason=library.why_missing())
 
@@ -96,7 +96,7 @@ def filled(keys: Tensor, values: Tensor, dtype: torch.dtype) -> native.Pages:
     """Pages [N, P, G, C] that hold these numbers in a dtype."""
     if dtype.itemsize > 1:
         return native.Pages.of(keys.to(dtype), values.to(dtype))
-    (keys, key_scales), (values, value_scales) = scaled(keys, dtype), scaled(values, dtype)
+    (keys, key_scales), (values, value_scales) = scale_rows(keys, dtype), scale_rows(values, dtype)
     return native.Pages.of(keys, values, key_scales=key_scales, value_scales=value_scales)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import paged_attention
-from cutaway.kernels.store import scaled, store
+from cutaway.kernels.store import scale_rows, store
 
 EIGHT_BITS = [torch.int8, torch.float8_e4m3fn]
 
@@ -18,7 +18,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_int8_is_within_half_a_step_of_its_scale() -> None:
     values = random(50, 3, 64) * torch.logspace(-20, 20, 50)[:, None, None]
-    numbers, scales = scaled(values, torch.int8)
+    numbers, scales = scale_rows(values, torch.int8)
     error = (numbers.double() * scales[..., None].double() - values).abs()
     assert (numbers.abs().amax(-1) == 127).all()
     assert (error <= 0.5001 * scales[..., None]).all()
@@ -26,7 +26,7 @@ def test_int8_is_within_half_a_step_of_its_scale() -> None:
 
 def test_float8_is_within_a_sixteenth_of_each_number() -> None:
     values = random(50, 3, 64)
-    numbers, scales = scaled(values, torch.float8_e4m3fn)
+    numbers, scales = scale_rows(values, torch.float8_e4m3fn)
     error = (numbers.double() * scales[..., None].double() - values).abs()
     # Three bits of mantissa; below 2^-6 of a scale steps are 2^-9.
     assert (error <= (values.abs() / 16 + scales[..., None] * 2**-10) * 1.0001).all()
@@ -36,7 +36,7 @@ def test_float8_is_within_a_sixteenth_of_each_number() -> None:
 def test_rows_of_zeros_stay_zeros_and_what_is_not_finite_shows(dtype: torch.dtype) -> None:
     values = torch.zeros(4, 8)
     values[1, 2], values[2, 3], values[3, 0] = torch.nan, -torch.inf, 1e-38
-    numbers, scales = scaled(values, dtype)
+    numbers, scales = scale_rows(values, dtype)
     kept = numbers.float() * scales[:, None]
     assert (kept[0] == 0).all() and (kept[3] == 0).all()
     assert not kept[1].isfinite().any() and not kept[2].isfinite().any()
@@ -63,7 +63,7 @@ def test_attention_reads_numbers_times_their_scales(dtype: torch.dtype, queries:
         store(pages, each, slots, scales=scales)
         found.append((pages, scales))
         exact.append(torch.zeros(20, page_size, 2, 32))
-        numbers, factors = scaled(each, dtype)
+        numbers, factors = scale_rows(each, dtype)
         store(exact[-1], numbers.float() * factors[..., None], slots)
     (keys, key_scales), (values, value_scales) = found
     ours = paged_attention(

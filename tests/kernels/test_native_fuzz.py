@@ -67,7 +67,7 @@ def test_linear_and_gated_stay_in_their_buffers(
     with running(isa, threads):
         operation = native.linear(x, weights, out=out, norm=norm, biases=biases, residual=residual)
         native.run(operation, step)
-        native.run(native.gated(x, gate, up, out=product, norm=norm), step)
+        native.run(native.multiply_gate(x, gate, up, out=product, norm=norm), step)
     assert out.isfinite().all() and product.isfinite().all()
 
 

@@ -12,7 +12,7 @@ from cutaway.kernels import native
 from cutaway.kernels.attention import paged_latent_attention
 from cutaway.kernels.native import library
 from cutaway.kernels.rotary import rotate_neighbours
-from cutaway.kernels.store import scaled, store
+from cutaway.kernels.store import scale_rows, store
 
 pytestmark = needs_native
 
@@ -27,7 +27,7 @@ def pages_of(
     )
     if dtype.itemsize > 1:
         return native.LatentPages(latent.to(dtype), rotary.to(dtype))
-    (latent, first), (rotary, second) = scaled(latent, dtype), scaled(rotary, dtype)
+    (latent, first), (rotary, second) = scale_rows(latent, dtype), scale_rows(rotary, dtype)
     return native.LatentPages(latent, rotary, 0, first, second)
 
 

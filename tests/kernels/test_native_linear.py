@@ -164,7 +164,7 @@ def test_gated_is_its_parts(kind: native.Kind, count: int, activation: native.Ac
     out = torch.empty(count, 37)
     wanted = torch.empty(count, 37)
     with running(threads=2):
-        operation = native.gated(
+        operation = native.multiply_gate(
             x, gate, up, out=out, norm=norm, biases=biases, activation=activation
         )
         run_rows(operation, count)

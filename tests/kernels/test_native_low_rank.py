@@ -92,7 +92,7 @@ def test_gate_and_up_have_their_own(count: int) -> None:
     )
     x, adapters = random(count, 96), [0] * count
     out = torch.empty(count, 48)
-    operation = native.gated(x, gate.packed, up.packed, out=out, pairs=pairs.packed)
+    operation = native.multiply_gate(x, gate.packed, up.packed, out=out, pairs=pairs.packed)
     native.run(operation, step_of(adapters))
     both = project(x, [gate, up], None, pairs, torch.tensor(adapters))
     wanted = silu_gate(both[:, :48].contiguous(), both[:, 48:].contiguous())

@@ -61,7 +61,7 @@ class Tiny:
                     scoring=native.NativeScoring(0.25),
                 ),
                 native.linear(mixed, weights[1:2], out=hidden, residual=hidden),
-                native.gated(hidden, weights[2], weights[3], out=product, norm=self.norm),
+                native.multiply_gate(hidden, weights[2], weights[3], out=product, norm=self.norm),
                 native.linear(product, weights[4:], out=hidden, residual=hidden),
             ]
         self.operations += [

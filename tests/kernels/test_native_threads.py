@@ -50,7 +50,7 @@ def test_bits_hold_with_more_threads_than_cores(threads: int) -> None:
     program.add(
         native.attention(qkv, pages, num_heads=heads, rotation=rotation, out=mixed, scoring=scoring)
     )
-    program.add(native.gated(mixed, gate, up, out=out))
+    program.add(native.multiply_gate(mixed, gate, up, out=out))
     step = native.NativeStep.of(random_step([1, 30, 8], [600, 70, 300], page_size=16, num_pages=90))
     with running(threads=1):
         program.run(step)

@@ -35,10 +35,10 @@ from cutaway.kernels.linear import plain as plain_linear  # noqa: E402
 from cutaway.kernels.linear import triton as triton_linear  # noqa: E402
 from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
 from cutaway.kernels.norm import triton as triton_norm  # noqa: E402
-from cutaway.kernels.store import scaled  # noqa: E402
+from cutaway.kernels.store import scale_rows  # noqa: E402
 from cutaway.quantize.floats8 import KeptFloats8  # noqa: E402
 from cutaway.quantize.integers import KeptIntegers  # noqa: E402
-from cutaway.quantize.rounding import rounded, rounded_floats  # noqa: E402
+from cutaway.quantize.rounding import round_matrix, rounded_floats  # noqa: E402
 from cutaway.quantize.schemes import scheme_of  # noqa: E402
 from cutaway.sampling import sampler  # noqa: E402
 from cutaway.sampling.candidates import SamplerRow  # noqa: E402
@@ -269,7 +269,7 @@ def test_attention_reads_numbers_of_eight_bits_and_their_scales(
 ) -> None:
     (query, *pages), where = laid_out(case, heads=4, groups=2, size=32, dtype=torch.float32)
     query = (query * 40).to(dtype)  # 0.3 of it: sharp enough that rounding shows
-    packed = [scaled(each.nan_to_num(0.0) * 0.01, kept) for each in pages]
+    packed = [scale_rows(each.nan_to_num(0.0) * 0.01, kept) for each in pages]
     scales = {"key_scales": packed[0][1] * 100, "value_scales": packed[1][1]}
     scoring = scoring_of("full", 4)
     tensors = [query, packed[0][0], packed[1][0]]
@@ -350,7 +350,7 @@ def test_weights_of_eight_bits_are_read_by_the_products_of_few_tokens(count: int
 
 def a_matrix(rows: int, columns: int, *, word: str) -> KeptIntegers:
     """Rounded to a scheme, as a model has it on a GPU."""
-    matrix = rounded(drawn(rows, columns, seed=1).cpu(), scheme_of(word))
+    matrix = round_matrix(drawn(rows, columns, seed=1).cpu(), scheme_of(word))
     return KeptIntegers(matrix).to(DEVICE)
 
 
@@ -377,20 +377,18 @@ def test_integers_are_multiplied_as_by_the_plain_form(
 def test_segments_of_integers_are_joined_where_they_are_stored_alike() -> None:
     for words in (("int4", "int4"), ("int8", "int8"), ("int4-sym-g32", "int4")):
         parts = [a_matrix(8 * i, 64, word=word) for i, word in enumerate(words, start=1)]
-        whole = KeptIntegers.stacked(parts)
+        whole = KeptIntegers.stack(parts)
         assert whole is not None
         assert torch.equal(whole.dense(), torch.cat([part.dense() for part in parts]))
-    assert (
-        KeptIntegers.stacked([a_matrix(8, 64, word="int4"), a_matrix(8, 64, word="int8")]) is None
-    )
+    assert KeptIntegers.stack([a_matrix(8, 64, word="int4"), a_matrix(8, 64, word="int8")]) is None
 
 
 @pytest.mark.parametrize("width", [16, 100, 4096])
 def test_rows_are_rounded_to_eight_bits_as_by_the_plain_form(width: int) -> None:
     x = drawn(5, width, dtype=SHORT[-1]) * 3
     x[1], x[2, 3], x[3, 0] = 0, math.inf, math.nan
-    numbers, scale = triton_floats8.scaled(x)
-    plain_numbers, plain_scale = scaled(x, torch.float8_e4m3fn)
+    numbers, scale = triton_floats8.scale_rows(x)
+    plain_numbers, plain_scale = scale_rows(x, torch.float8_e4m3fn)
     assert error(numbers.float(), plain_numbers.float()) < EIGHTHS
     assert torch.equal(numbers[1:4, :].float() == 0, plain_numbers[1:4].float() == 0)
     assert torch.allclose(scale, plain_scale, rtol=1e-6, equal_nan=True)
@@ -406,7 +404,7 @@ def test_floats_of_eight_bits_are_multiplied_as_by_the_plain_form(count: int) ->
     plain = plain_floats8.multiply(x.double(), *matrix, few_tokens=16)
     assert error(weight.multiply(x), plain) < 2 * ROUNDING[torch.bfloat16]
     assert error(weight.multiply(x), x.double() @ weight.dense().double().T) < 0.04
-    stacked = KeptFloats8.stacked([weight, weight])
+    stacked = KeptFloats8.stack([weight, weight])
     assert stacked is not None
     assert torch.equal(stacked.multiply(x), weight.multiply(x).repeat(1, 2))
 

@@ -56,18 +56,18 @@ def check(checkpoint: CheckpointFormat, tensors: dict[str, Any], wanted: np.ndar
     stored = checkpoint.read(module)
     assert torch.equal(stored.dense(), matrix)
     order = torch.randperm(len(matrix), generator=torch.Generator().manual_seed(1))
-    kept = stored.kept(None)
+    kept = stored.keep(None)
     assert kept is not None
     assert torch.equal(kept.dense(), matrix)
     assert torch.equal(kept.rows(order[:3]), matrix[order[:3]])
     x = torch.randn(3, matrix.shape[1], generator=torch.Generator().manual_seed(2))
     assert torch.equal(kept.multiply(x), x @ matrix.T)
     assert torch.equal(kept.multiply(x.bfloat16()), x.bfloat16() @ matrix.bfloat16().T)
-    moved = stored.kept(order)
+    moved = stored.keep(order)
     assert moved is None or torch.equal(moved.dense(), matrix[order])
     if not native.is_available():
         return
-    packed = stored.packed(order)
+    packed = stored.pack(order)
     if packed is not None:
         largest = matrix.abs().max()
         assert (packed.dense() - matrix[order]).abs().max() <= 2 * 2.0**-11 * largest

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from cutaway.quantize.compensated import compensated, inverse_root
+from cutaway.quantize.compensated import compensate, inverse_root
 from cutaway.quantize.integers import IntegerMatrix
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 
 
@@ -27,8 +27,8 @@ def matrix(rows: int, columns: int) -> torch.Tensor:
 @pytest.mark.parametrize("word", ["int4", "int4-sym", "int4-g64", "int8", "int8-asym-g64"])
 def test_products_are_nearer_than_those_of_plain_rounding(word: str) -> None:
     x, weight = inputs(2000, 192), matrix(40, 192)
-    found = compensated(weight, inverse_root(x.T @ x), scheme_of(word))
-    plain = rounded(weight, scheme_of(word))
+    found = compensate(weight, inverse_root(x.T @ x), scheme_of(word))
+    plain = round_matrix(weight, scheme_of(word))
     assert isinstance(plain, IntegerMatrix)
     assert found.quant_scale.shape == plain.quant_scale.shape
     assert found.zero.shape == plain.zero.shape
@@ -41,8 +41,8 @@ def test_products_are_nearer_than_those_of_plain_rounding(word: str) -> None:
 
 def test_inputs_that_do_not_go_together_leave_plain_rounding() -> None:
     weight = matrix(8, 64)
-    found = compensated(weight, inverse_root(torch.eye(64) * 100), scheme_of("int4"))
-    plain = rounded(weight, scheme_of("int4"))
+    found = compensate(weight, inverse_root(torch.eye(64) * 100), scheme_of("int4"))
+    plain = round_matrix(weight, scheme_of("int4"))
     assert isinstance(plain, IntegerMatrix)
     assert torch.equal(found.quants, plain.quants)
     assert torch.equal(found.dense(), plain.dense())
@@ -51,7 +51,7 @@ def test_inputs_that_do_not_go_together_leave_plain_rounding() -> None:
 def test_columns_that_are_never_used_are_rounded_by_themselves() -> None:
     x, weight = inputs(500, 64), matrix(8, 64)
     x[:, 10] = 0
-    found = compensated(weight, inverse_root(x.T @ x), scheme_of("int8"))
+    found = compensate(weight, inverse_root(x.T @ x), scheme_of("int8"))
     assert found.dense().isfinite().all()
     assert (found.dense() - weight)[:, 10].abs().max() < 0.05
 
@@ -63,7 +63,7 @@ def test_algorithm_one_column_at_a_time() -> None:
     scheme = scheme_of("int4")
     products = (x.T @ x).double().numpy()
     products += np.eye(32) * 0.01 * products.diagonal().mean()
-    found = compensated(weight, inverse_root(x.T @ x), scheme)
+    found = compensate(weight, inverse_root(x.T @ x), scheme)
     scale, zero = found.quant_scale.double().numpy()[:, 0], found.zero.double().numpy()[:, 0]
     left = weight.double().numpy().copy()
     wanted = np.empty((5, 32))

@@ -9,7 +9,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.kernels import native
 from cutaway.quantize.floats8 import Float8Matrix
 from cutaway.quantize.integers import IntegerMatrix
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import Scheme, scheme_of
 
 WORDS = ["int8", "int8-asym-g64", "int4", "int4-sym", "int4-g64", "int4-sym-g128", "fp8"]
@@ -26,7 +26,7 @@ def matrix(rows: int = 37, columns: int = 256) -> torch.Tensor:
 @pytest.mark.parametrize("word", [word for word in WORDS if word != "fp8"])
 def test_integers_are_within_half_a_step_of_their_group(word: str) -> None:
     scheme, given = scheme_of(word), matrix()
-    found = rounded(given, scheme)
+    found = round_matrix(given, scheme)
     assert isinstance(found, IntegerMatrix)
     assert found.bits == scheme.bits and int(found.quants.max()) < 1 << scheme.bits
     groups = given.view(37, -1, scheme.group_size)
@@ -42,7 +42,7 @@ def test_integers_are_within_half_a_step_of_their_group(word: str) -> None:
 
 def test_fp8_is_within_half_of_its_last_bit() -> None:
     given = matrix()
-    found = rounded(given, scheme_of("fp8"))
+    found = round_matrix(given, scheme_of("fp8"))
     assert isinstance(found, Float8Matrix)
     largest = given.abs().amax(1, keepdim=True)
     # e4m3 has 3 bits after the leading one; below 2^-6 of scale its step is 2^-9.
@@ -53,15 +53,15 @@ def test_fp8_is_within_half_of_its_last_bit() -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_all_forms_hold_the_same_numbers(word: str) -> None:
-    found = rounded(matrix(), scheme_of(word))
+    found = round_matrix(matrix(), scheme_of(word))
     order = torch.randperm(37, generator=torch.Generator().manual_seed(2))
-    kept = found.kept(order)
+    kept = found.keep(order)
     assert kept is not None
     assert torch.equal(kept.dense(), found.dense()[order])
     assert kept.num_bytes < 37 * 256 * (0.75 if "int4" in word else 1.2)
     if not native.is_available():
         return
-    packed = found.packed(order)
+    packed = found.pack(order)
     if word == "fp8":
         assert packed is None
         return

@@ -10,7 +10,7 @@ import pytest
 from live_server import live
 
 from cutaway.bench.serve import ClientRecord, ServeLoad, report_of, run
-from cutaway.bench.server import children, cpu_seconds, started
+from cutaway.bench.server import children, cpu_seconds, start_server
 from cutaway.core.errors import ConfigError
 from program import spawn
 
@@ -76,7 +76,7 @@ def test_it_starts_a_server_of_its_own_and_ends_it(folder: Path) -> None:
 def test_a_server_that_is_started_is_ended_whatever_happens(folder: Path) -> None:
     arguments = ["--model", f"random:{folder / 'config.json'}", "--cache-tokens", "512"]
     others = set(children(os.getpid()))  # of earlier tests in this process
-    with pytest.raises(ZeroDivisionError), started(arguments) as server:
+    with pytest.raises(ZeroDivisionError), start_server(arguments) as server:
         assert set(server.pids) == {"client", "server", "engine"}
         assert cpu_seconds(server.pids["engine"])
         raise ZeroDivisionError

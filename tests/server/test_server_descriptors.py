@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cutaway.server.entry.descriptors import KEPT_FOR_OTHERS, Listener, fitted
+from cutaway.server.entry.descriptors import KEPT_FOR_OTHERS, Listener, fit_to_descriptors
 from cutaway.server.run import listening
 from cutaway.server.server_config import ServerConfig
 
@@ -30,9 +30,9 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
 
 
 def test_open_requests_fit_the_descriptors() -> None:
-    assert fitted(ServerConfig(), 200).max_open_requests == 200 - KEPT_FOR_OTHERS
-    assert fitted(ServerConfig(), 65_536).max_open_requests == 1024
-    assert fitted(ServerConfig(), 10).max_open_requests == 1
+    assert fit_to_descriptors(ServerConfig(), 200).max_open_requests == 200 - KEPT_FOR_OTHERS
+    assert fit_to_descriptors(ServerConfig(), 65_536).max_open_requests == 1024
+    assert fit_to_descriptors(ServerConfig(), 10).max_open_requests == 1
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from server_app import client, completion, serving
 from test_server_limits import NOTHING_THERE, ROUTES
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 SENT = "Q" * (2 * 2**20 - 4096)  # as much as a body holds, and a letter that no message has alone
 MOST_ECHOED, MOST_BYTES = 200, 1_500
@@ -91,6 +91,6 @@ def test_a_long_name_in_the_path_is_cut(folder: Path) -> None:
 
 def test_a_value_of_any_kind_is_shown_in_a_few_characters() -> None:
     for value in (SENT, SENT.encode(), [SENT], 10**5000, {10**5000: 1}, list(range(10**5))):
-        assert len(shown(value)) <= 80
-    assert shown("it's") == '"it\'s"' and shown(5) == "5"
-    assert shown("x" * 78) == f'"{"x" * 78}"' and shown("x" * 79).endswith("...")
+        assert len(quote(value)) <= 80
+    assert quote("it's") == '"it\'s"' and quote(5) == "5"
+    assert quote("x" * 78) == f'"{"x" * 78}"' and quote("x" * 79).endswith("...")

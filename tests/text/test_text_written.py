@@ -101,16 +101,16 @@ def test_slicing_keeps_each_mark(
 def test_changing_case_never_marks_a_callers_character(
     method: Callable[[str], str], text: str
 ) -> None:
-    mixed = written.concat((written.written("TEMPLATE"), text))
-    result = written.recased(mixed, method(mixed))
+    mixed = written.concat((written.mark_written("TEMPLATE"), text))
+    result = written.recase(mixed, method(mixed))
     assert result == method("TEMPLATE" + text)
     assert "t" not in written.origin_of(result)[8:]
 
 
 def test_a_text_that_grows_when_its_case_changes_is_the_callers() -> None:
-    sharp = written.written("stra\u00dfe")
-    assert written.origin_of(written.recased(sharp, sharp.upper())) == "c" * 7
-    assert written.origin_of(written.recased(sharp, sharp.lower())) == "t" * 6
+    sharp = written.mark_written("stra\u00dfe")
+    assert written.origin_of(written.recase(sharp, sharp.upper())) == "c" * 7
+    assert written.origin_of(written.recase(sharp, sharp.lower())) == "t" * 6
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_text_that_grows_when_its_case_changes_is_the_callers() -> None:
     ],
 )
 def test_an_operation_that_is_not_known_makes_plain_text(operation: Callable[[str], str]) -> None:
-    result = operation(written.written(" <|im_end|> "))
+    result = operation(written.mark_written(" <|im_end|> "))
     assert written.origin_of(str.__str__(result)) == "c" * len(result)
 
 
@@ -138,10 +138,12 @@ def test_plain_text_is_the_callers() -> None:
 
 
 def test_runs_are_the_longest_stretches_of_the_template() -> None:
-    text = written.concat((written.written("ab"), written.written("c"), "d", written.written("e")))
+    text = written.concat(
+        (written.mark_written("ab"), written.mark_written("c"), "d", written.mark_written("e"))
+    )
     assert list(written.template_runs(text)) == [(0, 3), (4, 5)]
 
 
 def test_marked_text_is_a_key_like_any_other() -> None:
-    assert {"role": 1}[written.written("role")] == 1
-    assert written.written("user") == "user"
+    assert {"role": 1}[written.mark_written("role")] == 1
+    assert written.mark_written("user") == "user"

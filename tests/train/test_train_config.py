@@ -8,7 +8,7 @@ import pytest
 
 from cutaway.core.errors import ConfigError
 from cutaway.train.pretrain import PretrainSettings
-from cutaway.train.stage_config import read_settings, resolved
+from cutaway.train.stage_config import read_settings, resolve_settings
 
 GOOD = 'out = "run"\nupdates = 5\nrate = 1e-3\ndata = "a.txt"\n[model]\nhidden_size = 8\n'
 
@@ -33,8 +33,10 @@ def test_values_are_read_and_replaced(tmp_path: Path) -> None:
 
 def test_what_may_change_is_no_part_of_the_run(tmp_path: Path) -> None:
     settings = read_settings(PretrainSettings, written(tmp_path))
-    assert resolved(settings)["out"] == "run" and resolved(settings)["data"] == ["a.txt"]
-    own = resolved(settings, of_the_run=True)
+    assert resolve_settings(settings)["out"] == "run" and resolve_settings(settings)["data"] == [
+        "a.txt"
+    ]
+    own = resolve_settings(settings, of_the_run=True)
     assert "rate" in own and not {"out", "data", "save_every", "device"} & own.keys()
 
 

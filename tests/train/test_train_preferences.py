@@ -22,10 +22,10 @@ from cutaway.train.data.pairs import last_answer, read_scored_pairs
 from cutaway.train.loop import descend
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.model.model_folder import open_model
-from cutaway.train.model.value_head import copied, open_scoring, scores, with_scores
+from cutaway.train.model.value_head import copy_model, open_scoring, scores, with_scores
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
 from cutaway.train.record import read_record
-from cutaway.train.rollouts.rewards import Answered, Task, chosen, final, total
+from cutaway.train.rollouts.rewards import Answered, Task, choose_rewards, final, total
 from cutaway.train.rollouts.rollouts import Rollout
 from cutaway.train.rollouts.rounds import RoundPart
 from cutaway.train.sft import CHAT_TEMPLATE
@@ -339,7 +339,7 @@ def test_ppo_takes_a_reward_model_as_reward_and_critic(folder: Path, tmp_path: P
 
 def test_a_copy_has_weights_of_its_own(folder: Path) -> None:
     model = open_model(str(folder / "tuned"))
-    other = copied(model)
+    other = copy_model(model)
     with torch.no_grad():
         next(other.transformer.parameters()).zero_()
     assert float(next(model.transformer.parameters()).detach().abs().sum()) > 0
@@ -353,7 +353,9 @@ def answered(text: str, answer: str, *, is_ended: bool = True) -> Answered:
 def test_verifiers() -> None:
     answers = [answered("The last word is blue.", "blue"), answered("blue or red", "blue")]
     assert final(answers) == [1.0, 0.0]
-    (contains, _), (exact, _), (short, _) = chosen(["contains", "exact", "brevity"], [], None)
+    (contains, _), (exact, _), (short, _) = choose_rewards(
+        ["contains", "exact", "brevity"], [], None
+    )
     assert contains(answers) == [1.0, 1.0]
     assert exact([*answers, answered(" blue\n", "blue")]) == [0.0, 0.0, 1.0]
     assert short(answers) == [-0.22, -0.11]
@@ -363,19 +365,19 @@ def test_verifiers() -> None:
 # T43: an answer that was cut is worth something.
 def test_t43_an_answer_without_an_end_is_worth_minus_one() -> None:
     answers = [answered("blue", "blue"), answered("blue", "blue", is_ended=False)]
-    assert total(answers, chosen(["final"], [2.0], None)) == [2.0, -1.0]
+    assert total(answers, choose_rewards(["final"], [2.0], None)) == [2.0, -1.0]
 
 
 def test_rewards_that_nobody_knows_are_refused() -> None:
     with pytest.raises(ConfigError, match='rewards has "kind"; known are'):
-        chosen(["kind"], [], None)
+        choose_rewards(["kind"], [], None)
     with pytest.raises(ConfigError, match="nothing is rewarded"):
-        chosen([], [], None)
+        choose_rewards([], [], None)
 
 
 def test_distillation_comes_nearer_to_its_teacher(folder: Path, tmp_path: Path) -> None:
     teacher = open_model(str(folder / "tuned"))
-    student = copied(teacher)
+    student = copy_model(teacher)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in student.transformer.parameters():

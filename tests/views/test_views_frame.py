@@ -85,7 +85,7 @@ def test_drawings_align_wrap_and_count_columns() -> None:
     )
     assert drawing.text().splitlines() == ["name     n", "a        1", "\u5b57\u5b57\u5b57  22"]
     wrapped = Drawing()
-    wrapped.wrapped([Span("abc")] * 5, indent=2, width=9)
+    wrapped.wrap([Span("abc")] * 5, indent=2, width=9)
     assert wrapped.text().splitlines() == ["  abcabc", "  abcabc", "  abc"]
     assert (
         columns("e\u0301\u5b57") == 3 and cut("abcdef", 4) == "abc\u2026" and cut("abc", 4) == "abc"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.views.parts.repetition import MAX_AGAIN, SIZES, repeats_of, said_again
+from cutaway.views.parts.repetition import MAX_AGAIN, SIZES, count_repeated, repeats_of
 
 # web/core/repetition.test.ts has the same rows: tokens, [num_again, num_all] by size, said again.
 WORKED = (
@@ -21,10 +21,10 @@ WORKED = (
 def test_worked_examples(tokens: list[int], expected: list[tuple[int, int]], again: int) -> None:
     found = [repeats_of(tokens, size) for size in SIZES]
     assert [(each.num_again, each.num_all) for each in found] == expected
-    assert said_again(tokens) == again
+    assert count_repeated(tokens) == again
 
 
 def test_a_share_is_of_all_and_a_loop_is_told_up_to_its_bound() -> None:
     assert repeats_of([1, 2, 1, 2], 1).share == 0.5
     assert repeats_of([], 3).share == 0.0
-    assert said_again([1] * 500) == MAX_AGAIN
+    assert count_repeated([1] * 500) == MAX_AGAIN

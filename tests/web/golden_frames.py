@@ -13,7 +13,7 @@ import numpy as np
 
 from cutaway.views import view_of
 from cutaway.views.drift import Drift
-from cutaway.views.parts.frame import framed
+from cutaway.views.parts.frame import frame_view
 from cutaway.views.parts.payload import Payload
 from cutaway.views.parts.replay_values import Proof
 from cutaway.views.parts.view import Shown
@@ -85,7 +85,7 @@ def frames() -> dict[str, str]:
         (_probabilities(), "probabilities", differs),
     )
     return {
-        view: base64.b64encode(framed(Shown(view_of(view), payload, proof))).decode()
+        view: base64.b64encode(frame_view(Shown(view_of(view), payload, proof))).decode()
         for payload, view, proof in shown
     }
 

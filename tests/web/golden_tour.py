@@ -24,7 +24,7 @@ from cutaway.views.embeddings import Analogy, Embeddings, EmbeddingWindow, Neigh
 from cutaway.views.experts import ExpertRoutes
 from cutaway.views.merges import Merges, MergeStep, PieceMerges
 from cutaway.views.pages import AnswerPages
-from cutaway.views.parts.frame import framed
+from cutaway.views.parts.frame import frame_view
 from cutaway.views.parts.payload import Payload
 from cutaway.views.parts.view import Shown
 from cutaway.views.positions import Positions
@@ -156,7 +156,7 @@ def golden() -> dict[str, Any]:
     """Frames in base64 by view, and what the learner's route answers to two texts."""
     frames = {
         name: base64.b64encode(
-            framed(Shown(view_of(name.partition("?")[0]), payload, None))
+            frame_view(Shown(view_of(name.partition("?")[0]), payload, None))
         ).decode()
         for name, payload in payloads().items()
     }

@@ -19,7 +19,7 @@ from cutaway.views.detokenization import Detokenization
 from cutaway.views.feedforward import FeedForwardUnits
 from cutaway.views.lens import Lens
 from cutaway.views.pages import AnswerPages, PageGroup
-from cutaway.views.parts.frame import framed
+from cutaway.views.parts.frame import frame_view
 from cutaway.views.parts.head_grid import HeadGrid
 from cutaway.views.parts.payload import Payload
 from cutaway.views.parts.repetition import SIZES, repeats_of
@@ -164,7 +164,7 @@ def golden() -> dict[str, str]:
     """Frames in base64."""
     return {
         name: base64.b64encode(
-            framed(Shown(view_of(name.partition("?")[0]), payload, None))
+            frame_view(Shown(view_of(name.partition("?")[0]), payload, None))
         ).decode()
         for name, payload in payloads().items()
     }

@@ -23,7 +23,7 @@ from cutaway.weights.adapter import (
     places,
     put_on,
     read_adapter,
-    switched_off,
+    switch_off,
     take_off,
     write_adapter,
 )
@@ -90,7 +90,7 @@ def test_off_is_the_model_without_to_the_bit() -> None:
     put_on(model, architecture.targets("hf"), rank=4)
     disturb(model)
     assert not torch.allclose(logits(model), before, atol=1e-2)
-    with switched_off(model):
+    with switch_off(model):
         assert torch.equal(logits(model), before)
     assert not torch.allclose(logits(model), before, atol=1e-2)
 

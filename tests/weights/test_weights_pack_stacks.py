@@ -46,7 +46,7 @@ class Held:
         assert isinstance(found, Tensor)
         return found
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         found = self._tensors[name]
         return None if isinstance(found, Tensor) else found
 
@@ -83,7 +83,7 @@ def blocks(rows: int, columns: int, seed: int) -> BlockMatrix:
 
 
 def matrix_of(stored: BlockMatrix) -> Tensor:
-    found = stored.packed(None)
+    found = stored.pack(None)
     assert found is not None
     return found.dense()
 
@@ -153,5 +153,5 @@ def test_mxfp4_keeps_its_numbers() -> None:
     assert torch.equal(dense(stack).flatten(0, 1), wanted)
     assert stack.stack.kind is native.Kind.Q8
     order = torch.randperm(E * 40, generator=generator)
-    turned = Mxfp4Matrix(codes, scales).packed(order)
+    turned = Mxfp4Matrix(codes, scales).pack(order)
     assert turned is not None and torch.equal(turned.dense(), wanted[order])

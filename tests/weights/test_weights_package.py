@@ -215,7 +215,7 @@ def test_a_process_that_waited_for_another_takes_its_file(registry: Registry) ->
         "print('ready', flush=True)\n"
         "print(package.fetch(model))"
     )
-    with package.locked(MODEL):
+    with package.lock(MODEL):
         process = subprocess.Popen(
             [sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, env=os.environ
         )

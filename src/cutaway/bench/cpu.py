@@ -19,7 +19,7 @@ from typing import Literal
 from cutaway.bench import model_files
 from cutaway.bench.peers.peer_process import Peer, PeerError, has_module
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.host import gguf_file
 
 Say = Callable[[str], None]
@@ -62,8 +62,8 @@ START = "process start to first token"
 
 MODELS: dict[str, Callable[[], Path]] = {
     "q4_1": lambda: model_files.smollm2(),
-    "q4_0": lambda: model_files.converted("Q4_0"),
-    "q8_0": lambda: model_files.converted("Q8_0"),
+    "q4_0": lambda: model_files.convert("Q4_0"),
+    "q8_0": lambda: model_files.convert("Q8_0"),
     "1b": model_files.random_1b,
     "experts": model_files.random_experts,
     "gemma": lambda: model_files.gemma3(),
@@ -146,7 +146,7 @@ def run(
     """
     names = [case.name for case in CASES if case.model in models] + [START]
     if not any(only in name for name in names):
-        raise ConfigError(f"only is {shown(only)}; no case has it. Cases are {', '.join(names)}.")
+        raise ConfigError(f"only is {quote(only)}; no case has it. Cases are {', '.join(names)}.")
     cases_of = {
         model: [case for case in CASES if case.model == model and only in case.name]
         for model in models

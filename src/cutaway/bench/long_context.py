@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from cutaway.cache.table import pages_for
 from cutaway.compare.variant import SCALINGS, lengthen
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import num_pages
 from cutaway.engine.config import EngineConfig
@@ -68,7 +68,7 @@ def run(
     unknown = [name for name in scalings if name not in SCALINGS]
     if unknown:
         raise ConfigError(
-            f"scaling holds {shown(unknown[0])}; it must be of {', '.join(SCALINGS)}."
+            f"scaling holds {quote(unknown[0])}; it must be of {', '.join(SCALINGS)}."
         )
     trained, length, began = model.facts.max_length, len(token_ids), time.perf_counter()
     width = max(2, trained // IN_TRAINED)

@@ -34,7 +34,7 @@ def gemma3() -> Path:
     return find("gemma3-270m").path
 
 
-def converted(kind: str) -> Path:
+def convert(kind: str) -> Path:
     """SmolLM2 with the matrices of its layers as Q4_0 or Q8_0; the table stays Q8_0."""
     return _made(f"smollm2-{kind}.gguf", lambda path: _convert(path, kind))
 

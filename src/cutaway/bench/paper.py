@@ -13,10 +13,10 @@ from cutaway.bench import paper_attention, paper_bytes, paper_levers, paper_step
 from cutaway.bench.machine import measure
 from cutaway.bench.paper_rows import PaperReport, PaperRow, PaperSize, Say
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 SECTIONS: Mapping[str, Callable[[PaperSize], Iterator[PaperRow]]] = {
-    "gqa": paper_bytes.grouped,
+    "gqa": paper_bytes.count_sharing,
     "mla": paper_bytes.latent,
     "quantization": paper_bytes.fewer_bits,
     "window": paper_bytes.window,
@@ -24,7 +24,7 @@ SECTIONS: Mapping[str, Callable[[PaperSize], Iterator[PaperRow]]] = {
     "levers": paper_levers.rows,
     "attention": paper_attention.rows,
     "prefix": paper_steps.prefix,
-    "cache": paper_steps.kept,
+    "cache": paper_steps.measure_keeping,
     "cost": paper_steps.cost,
 }
 
@@ -37,7 +37,7 @@ def run(size: PaperSize, *, only: str = "", say: Say = lambda _: None) -> PaperR
     names = [name.strip() for name in only.split(",") if name.strip()] or list(SECTIONS)
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
-        raise ConfigError(f"only holds {shown(unknown[0])}; sections are {', '.join(SECTIONS)}.")
+        raise ConfigError(f"only holds {quote(unknown[0])}; sections are {', '.join(SECTIONS)}.")
     report, began = PaperReport(), time.perf_counter()
     here = measure()
     report.machine = {

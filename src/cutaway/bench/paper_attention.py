@@ -72,7 +72,7 @@ class BytesMoved(TorchDispatchMode):
         return out
 
 
-def moved(call: Callable[[], object]) -> int:
+def count_moved(call: Callable[[], object]) -> int:
     """Bytes that the torch operations of a call read and write."""
     with torch.inference_mode(), BytesMoved() as counted:
         call()
@@ -84,7 +84,7 @@ def _bytes(size: PaperSize) -> Iterator[PaperRow]:
         if length > size.lengths[-1]:
             continue
         query, key, value = _tensors(length)
-        ours = moved(lambda q=query, k=key, v=value: naive(q, k, v))
+        ours = count_moved(lambda q=query, k=key, v=value: naive(q, k, v))
         least = 4 * query.nbytes  # query, key, value and result once each
         yield PaperRow(
             section="attention",

@@ -31,7 +31,7 @@ def pool_bytes_per_token(made: ModelShape) -> float:
     return pool.num_bytes / (2 * _PAGE)
 
 
-def grouped(size: PaperSize) -> Iterator[PaperRow]:
+def count_sharing(size: PaperSize) -> Iterator[PaperRow]:
     """Query heads that share keys and values."""
     per_heads = {
         groups: pool_bytes_per_token(shape("Llama-3-8B", num_key_value_heads=groups))

@@ -94,7 +94,7 @@ def fastest(seconds: Sequence[float]) -> float:
 
 
 @contextmanager
-def written(config: Mapping[str, object]) -> Generator[str]:
+def write_model(config: Mapping[str, object]) -> Generator[str]:
     """The name of random weights of a configuration, while it lies in a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
@@ -115,7 +115,7 @@ def attention_engine(length: int, *, heads: int, groups: int, head_size: int) ->
         "vocab_size": 320,
         "max_position_embeddings": length + 16,
     }
-    with written(config) as model:
+    with write_model(config) as model:
         return LLM(
             model,
             cache_tokens=length + 16,

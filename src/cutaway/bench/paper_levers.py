@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cutaway.bench.paper_engine import Driver, fastest, written
+from cutaway.bench.paper_engine import Driver, fastest, write_model
 from cutaway.bench.paper_rows import How, PaperRow, PaperSize
 from cutaway.core.estimate import estimate
 from cutaway.core.weight_types import weights_in
@@ -31,7 +31,7 @@ def heads_and_window(size: PaperSize) -> Iterator[PaperRow]:
         "groups": ("num_key_value_heads=4",),
         "window": (f"sliding_window={_WINDOW}",),
     }
-    with written(config) as model:
+    with write_model(config) as model:
         made = {
             name: Driver(model, cache_tokens=2 * context, prefix_cache=False, override=override)
             for name, override in builds.items()
@@ -77,7 +77,7 @@ def experts(size: PaperSize) -> Iterator[PaperRow]:
     }
     read: dict[int, int] = {}
     times: dict[int, float] = {}
-    with written(config) as model:
+    with write_model(config) as model:
         for used in (_EXPERTS, 2):
             override = (f"num_experts_per_tok={used}",)
             driver = Driver(model, dtype="float32", cache_tokens=1024, override=override)

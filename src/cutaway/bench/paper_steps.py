@@ -75,7 +75,7 @@ def _overhead(size: PaperSize, driver: Driver) -> PaperRow:
     )
 
 
-def kept(size: PaperSize) -> Iterator[PaperRow]:
+def measure_keeping(size: PaperSize) -> Iterator[PaperRow]:
     """Time per answer token with keys and values kept, and with all of them computed again."""
     driver = Driver(size.model, cache_tokens=_room(size), prefix_cache=False)
     driver.first_token(driver.tokens(size.contexts[0]))
@@ -134,7 +134,7 @@ def cost(size: PaperSize) -> Iterator[PaperRow]:
                 formula="seconds / batch * 1e6 / 3600",
                 terms={"seconds": seconds, "batch": batch},
                 source="no figure: times the price of the machine per hour it is the bill",
-                note=f"{1e3 * seconds:.1f} ms a step{floor.told(context, batch)}",
+                note=f"{1e3 * seconds:.1f} ms a step{floor.tell(context, batch)}",
             )
 
 
@@ -146,7 +146,7 @@ class _Floor:
         self.file = gguf_file.read(found.path) if found.kind == "gguf" else None
         self.bandwidth = measure().bandwidth
 
-    def told(self, context: int, batch: int) -> str:
+    def tell(self, context: int, batch: int) -> str:
         """Words for a row; none where the weights are no file."""
         if self.file is None:
             return ""

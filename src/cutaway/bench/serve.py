@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from cutaway.bench.server import cpu_seconds
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 REQUEST_SECONDS = 600
 _PERCENTILES = (50, 90, 99)
@@ -98,7 +98,7 @@ def run(
     """
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError(f"url is {shown(url)}; it must be as http://127.0.0.1:8000.")
+        raise ConfigError(f"url is {quote(url)}; it must be as http://127.0.0.1:8000.")
     return asyncio.run(_run(_ServerClient(parts.hostname, parts.port or 80, key), load, pids))
 
 

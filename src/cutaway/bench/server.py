@@ -33,7 +33,7 @@ class Started:
 
 
 @contextmanager
-def started(arguments: Sequence[str]) -> Generator[Started]:
+def start_server(arguments: Sequence[str]) -> Generator[Started]:
     """`cutaway serve` with these arguments, for as long as the block lasts.
 
     Raises: CutawayError with its last words when it ends before it is ready.

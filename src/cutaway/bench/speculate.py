@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import SamplingParams
 from cutaway.service.llm import LLM
 
@@ -111,7 +111,7 @@ def run(
     for name in workloads:
         if name not in WORKLOADS:
             known = ", ".join(WORKLOADS)
-            raise ConfigError(f"workloads holds {shown(name)}; it must be of {known}.")
+            raise ConfigError(f"workloads holds {quote(name)}; it must be of {known}.")
     if min(batches) < 1:
         raise ConfigError(f"batch is {min(batches)}; it must be at least 1.")
     most = llm.engine.config.max_sequences

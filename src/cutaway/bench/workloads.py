@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import Request, SamplingParams
 
 NAMES = ("fixed", "spread", "prefix")
@@ -46,7 +46,7 @@ def workload_of(
     Raises: ConfigError for an unknown name, or a number below 1.
     """
     if name not in NAMES:
-        raise ConfigError(f"workload is {shown(name)}; it must be one of {', '.join(NAMES)}.")
+        raise ConfigError(f"workload is {quote(name)}; it must be one of {', '.join(NAMES)}.")
     given = {
         "requests": requests,
         "prompt_tokens": prompt_tokens,

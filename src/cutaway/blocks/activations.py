@@ -37,7 +37,7 @@ GATES: Mapping[str, Gate] = {
 }
 
 
-def clamped(*, alpha: float, limit: float) -> Gate:
+def clamp_gate(*, alpha: float, limit: float) -> Gate:
     """The gate of gpt-oss: both sides bounded by limit, and a value around one."""
     return partial(clamped_gate, alpha=alpha, limit=limit)
 

@@ -48,7 +48,7 @@ class Embedding(nn.Module):
         """The rows of the step's tokens, with positions where they are added. Shapes: [T, D]."""
         hidden = take_rows(self.table, step.token_ids)
         if self.multiplier is not None:
-            hidden = hidden * rounded(self.multiplier, hidden.dtype)
+            hidden = hidden * round_factor(self.multiplier, hidden.dtype)
         if self.positions is not None:
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)
@@ -110,6 +110,6 @@ def _directions(rows: Tensor) -> Tensor:
     return rows / row_sum(rows.square()).sqrt().clamp_min(1e-12)
 
 
-def rounded(multiplier: float, dtype: torch.dtype) -> float:
+def round_factor(multiplier: float, dtype: torch.dtype) -> float:
     """A factor as a table of some dtype would hold it: sqrt(3072) is 55.5 in bfloat16."""
     return float(torch.tensor(multiplier, dtype=dtype, device="cpu"))

@@ -7,7 +7,7 @@ import math
 from torch import Tensor, nn
 
 from cutaway.blocks.activations import Gate
-from cutaway.blocks.embedding import rounded
+from cutaway.blocks.embedding import round_factor
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.slots import Norm
 from cutaway.core.step import Step
@@ -36,7 +36,7 @@ class LayerInputs(nn.Module):
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Every layer's input of the step's tokens; hidden is their embedding."""
         rows = take_rows(self.table, step.token_ids)
-        rows = rows * rounded(math.sqrt(self.shape[1]), rows.dtype)
+        rows = rows * round_factor(math.sqrt(self.shape[1]), rows.dtype)
         shape = (len(rows), *self.shape)
         context = self.norm((self.projection(hidden) * self.width**-0.5).view(shape))
         return (context + rows.view(shape)) * 2.0**-0.5

@@ -58,7 +58,7 @@ class Linear(nn.Module):
         parts = cast(list[Any], list(self.segments))
         for kind in (DenseWeight, KeptIntegers, KeptFloats8):
             if len(parts) > 1 and all(isinstance(part, kind) for part in parts):
-                stacked = kind.stacked(parts)
+                stacked = kind.stack(parts)
                 if stacked is not None:
                     self.segments = nn.ModuleList([stacked])
                 return

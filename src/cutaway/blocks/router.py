@@ -158,7 +158,7 @@ class ExpertGroups:
         """The same in numbers."""
         return GroupChoice(self.num_groups, self.num_chosen, self.num_counted)
 
-    def allowed(self, scores: Tensor) -> Tensor:
+    def allow(self, scores: Tensor) -> Tensor:
         """Whether an expert is in a chosen group. Shapes: [T, E] -> [T, E] bool."""
         grouped = scores.view(len(scores), self.num_groups, -1)  # [T, groups, E / groups]
         worth = row_sum(grouped.topk(self.num_counted, dim=-1).values)[..., 0]
@@ -190,7 +190,7 @@ class GroupedSoftmaxThenTop:
 
     def __call__(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         probabilities = scores.softmax(dim=-1)
-        candidates = probabilities.masked_fill(~self.groups.allowed(probabilities), 0.0)
+        candidates = probabilities.masked_fill(~self.groups.allow(probabilities), 0.0)
         weights, expert_ids = candidates.topk(self.num_chosen, dim=-1)
         return expert_ids, weights * self.multiplier
 
@@ -235,7 +235,7 @@ class CorrectedSigmoid(nn.Module):
         """
         own = sigmoid(scores)
         corrected = own + self.correction.to(own.dtype)
-        candidates = corrected.masked_fill(~self.groups.allowed(corrected), -torch.inf)
+        candidates = corrected.masked_fill(~self.groups.allow(corrected), -torch.inf)
         expert_ids = candidates.topk(self.num_chosen, dim=-1).indices
         weights = own.gather(-1, expert_ids)
         if self.is_renormalized:

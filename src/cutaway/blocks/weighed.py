@@ -97,7 +97,7 @@ def _cache_reads(
 ) -> tuple[CacheReads, ...]:
     alike: Counter[tuple[Extent, int, int, int]] = Counter()
     for attention, spec in zip(attentions, facts.cache_specs, strict=True):
-        state = sum(field.num_bytes for field in spec.stored(dtype)) if spec.is_state else 0
+        state = sum(field.num_bytes for field in spec.list_fields(dtype)) if spec.is_state else 0
         alike[spec.extent, spec.bytes_per_token(dtype), pair_values(attention), state] += 1
     return tuple(
         CacheReads(extent, count, kept, values, state)

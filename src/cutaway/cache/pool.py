@@ -40,7 +40,7 @@ class Pool:
                 by_head = is_native and any(field.is_columns for field in group.spec.fields)
                 fields = {
                     field.name: _pages(field, places, device, by_head)
-                    for field in group.spec.stored(str(dtype).removeprefix("torch."))
+                    for field in group.spec.list_fields(str(dtype).removeprefix("torch."))
                 }
                 caches[layer] = LayerCache(fields, group.index, page_size)
         self._kept = tuple(caches.values())

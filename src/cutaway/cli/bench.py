@@ -16,7 +16,7 @@ from cutaway.cli.settings.options import AsJson
 from cutaway.cli.terminal import exits
 from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 if TYPE_CHECKING:
     from cutaway.bench.cpu import CpuReport
@@ -60,7 +60,7 @@ def cpu(
     unknown = [name for name in names if name not in measured.MODELS]
     if unknown:
         known = ", ".join(measured.MODELS)
-        raise ConfigError(f"models holds {shown(unknown[0])}; it must be of {known}.")
+        raise ConfigError(f"models holds {quote(unknown[0])}; it must be of {known}.")
     with _terminated_as_by_ctrl_c():
         report = measured.run(
             rounds=rounds,

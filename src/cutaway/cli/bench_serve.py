@@ -66,7 +66,7 @@ def serve(
     With --replicas 2 and --kill-after it shows whether answers outlive their engine.
     """
     from cutaway.bench import serve as measured
-    from cutaway.bench.server import killing, started
+    from cutaway.bench.server import killing, start_server
 
     load = measured.ServeLoad(
         rate=rate,
@@ -83,7 +83,7 @@ def serve(
             "starts itself is killed. Name the model, or leave it out."
         )
     if "model" in given and url is None:
-        with started(_arguments(given, config)) as server:
+        with start_server(_arguments(given, config)) as server:
             with killing(server, kill_after):
                 report = measured.run(server.url, load, pids=server.pids)
     elif given or config is not None:

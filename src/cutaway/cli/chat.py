@@ -144,7 +144,7 @@ class Talk:
             for line in outcome.lines:
                 note(line)
             return outcome
-        asked = conversation.said("user", message)
+        asked = conversation.add("user", message)
         return slash_commands.CommandOutcome(
             reply(asked, self, self, is_interrupted=is_interrupted)
         )
@@ -152,7 +152,7 @@ class Talk:
     # The model of a reply.
 
     def __call__(self, conversation: ChatState, is_stopped: IsStopped) -> Iterator[Delta]:
-        from cutaway.cli.session.session import bounded
+        from cutaway.cli.session.session import bound_params
 
         facts = [fact.text for fact in self._memory.facts()] if conversation.has_memory else []
         began = perf_counter()
@@ -160,7 +160,7 @@ class Talk:
         self._tokenize_seconds = perf_counter() - began
         llm, params = self._session.llm, conversation.sampling(self._around.defaults)
         num_left = llm.engine.max_length - len(token_ids)
-        params = bounded(params, default=CHAT_TOKENS, num_left=num_left)
+        params = bound_params(params, default=CHAT_TOKENS, num_left=num_left)
         self._request = llm.request(token_ids, params)
         try:
             yield from self._session.stream(self._request, is_stopped=is_stopped)
@@ -222,11 +222,11 @@ class Talk:
 
     def diagnosis(self) -> Sequence[str]:
         """What /why says of the last answer. Some of it is run again, which takes its time."""
-        from cutaway.cli.session.opened_answer import opened
+        from cutaway.cli.session.opened_answer import open_answer
         from cutaway.compare.why import why
 
         if self._request is None:
             raise RequestError("there is no answer yet; ask something first.", param="why")
         request_id, encode = self._request.request_id, self._tokenize_seconds
-        look = opened(self._session, request_id, messages=None, encode_seconds=encode)
+        look = open_answer(self._session, request_id, messages=None, encode_seconds=encode)
         return why(self._session.llm.engine, look).draw().text().splitlines()

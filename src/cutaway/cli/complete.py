@@ -115,11 +115,11 @@ def _answer(
     session: Session, token_ids: list[int], params: SamplingParams, *, is_shown: bool
 ) -> Generation:
     """The whole answer; its text is shown as it comes, if at all."""
-    from cutaway.cli.session.session import bounded
+    from cutaway.cli.session.session import bound_params
     from cutaway.service.llm import generation_of
 
     num_left = session.llm.engine.max_length - len(token_ids)
-    params = bounded(params, default=COMPLETE_TOKENS, num_left=num_left)
+    params = bound_params(params, default=COMPLETE_TOKENS, num_left=num_left)
     request = session.llm.request(token_ids, params)
     deltas: list[Delta] = []
     for delta in session.stream(request):

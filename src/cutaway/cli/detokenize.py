@@ -13,7 +13,7 @@ from cutaway.cli.settings.setting_keys import MODEL
 from cutaway.cli.terminal.terminal import is_seen, note, print_data, print_json
 from cutaway.cli.terminal.text_input import stdin_text
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 
 
@@ -81,5 +81,5 @@ def _id(item: object) -> int:
     if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 10**19:
         return item
     raise RequestError(
-        f"ids holds {shown(item)}; give integers from 0 up, or JSON with token_ids.", param="ids"
+        f"ids holds {quote(item)}; give integers from 0 up, or JSON with token_ids.", param="ids"
     )

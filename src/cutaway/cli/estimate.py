@@ -13,7 +13,7 @@ from cutaway.cli.terminal.terminal import print_data, print_json
 from cutaway.core.devices import DEVICES, Device
 from cutaway.core.errors import ConfigError
 from cutaway.core.estimate import KV_DTYPES, Estimate, Roofline
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.weight_types import WEIGHT_TYPES
 
 
@@ -90,7 +90,7 @@ def _device(name: str) -> Device:
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{name} is {shown(value)}; it must be one of {', '.join(allowed)}.")
+        raise ConfigError(f"{name} is {quote(value)}; it must be one of {', '.join(allowed)}.")
 
 
 def _drawn(asked: Mapping[str, object], made: Estimate, line: Roofline, flops_training: int) -> str:

@@ -197,7 +197,7 @@ def serve_model(
     import asyncio
 
     from cutaway.cli.settings.settings import resolve
-    from cutaway.server.entry.descriptors import fitted, raise_limit
+    from cutaway.server.entry.descriptors import fit_to_descriptors, raise_limit
     from cutaway.server.openai.kept import Kept
     from cutaway.server.route_context import Context
     from cutaway.server.run import listening, serve, url_of
@@ -205,7 +205,7 @@ def serve_model(
     from cutaway.weights.find.find import find
 
     settings = resolve(given, config=file)
-    server = fitted(server, raise_limit())
+    server = fit_to_descriptors(server, raise_limit())
     kept = None if store is None else Kept(store)
     listener = listening(server)
     with listener, closing(kept) if kept else nullcontext():

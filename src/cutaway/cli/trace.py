@@ -15,7 +15,7 @@ from cutaway.cli.settings.setting_keys import CHAT, ENGINE, MODEL, SAMPLING
 from cutaway.cli.terminal.pictures import print_lines, print_title
 from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError, RequestError, TraceFileError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.host.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def export(
         return
     if to is None or to not in FORMATS:
         known = ", ".join(FORMATS)
-        found = "no format is named" if to is None else f"to is {shown(to)}"
+        found = "no format is named" if to is None else f"to is {quote(to)}"
         raise RequestError(f"{found}; it must be one of {known}, or give --html PAGE.", param="to")
     text = FORMATS[to](trace)
     if output is None:
@@ -198,7 +198,7 @@ def _saved_view(trace: TraceFile, name: str, *, file: Path) -> SavedView:
         if saved.name == name:
             return saved
     held = ", ".join(saved.name for saved in trace.views) or "none"
-    raise TraceFileError(f"has no view {shown(name)}; it has: {held}.", file=str(file))
+    raise TraceFileError(f"has no view {quote(name)}; it has: {held}.", file=str(file))
 
 
 def _numbers(saved: SavedView) -> dict[str, object]:

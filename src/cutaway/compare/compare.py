@@ -206,7 +206,7 @@ def _measured(side: Side, runs: Sequence[Ran], price: float | None) -> Measured:
 
 def _kept_bytes(spec: CacheSpec, length: int, dtype: str) -> int:
     if spec.is_state:
-        return sum(field.num_bytes for field in spec.stored(dtype))
+        return sum(field.num_bytes for field in spec.list_fields(dtype))
     extent = spec.extent
     seen = min(length, extent.width + extent.sinks) if isinstance(extent, Window) else length
     return seen * spec.bytes_per_token(dtype)

@@ -104,7 +104,7 @@ class Comparison:
         self._divergence(drawing)
         self._measures(drawing)
         for each in self._remarks():
-            drawing.wrapped(Span(word + " ", "dim") for word in each.split())
+            drawing.wrap(Span(word + " ", "dim") for word in each.split())
         return drawing
 
     def _texts(self, drawing: Drawing) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 
 MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
@@ -100,7 +100,7 @@ class Change:
 
     def refusal(self, words: str) -> RequestError:
         """The error for this change: the lever, its value, and words that say what is allowed."""
-        return RequestError(f"{self.lever} is {shown(self.value)}; {words}.", param="change")
+        return RequestError(f"{self.lever} is {quote(self.value)}; {words}.", param="change")
 
 
 def check_served(change: Change) -> None:
@@ -121,17 +121,17 @@ def change_of(text: str) -> Change:
     name, at, place = field.strip().partition("@")
     if not equals:
         raise RequestError(
-            f"change is {shown(text)}; it must be FIELD=VALUE, as in temperature=0.5.",
+            f"change is {quote(text)}; it must be FIELD=VALUE, as in temperature=0.5.",
             param="change",
         )
     if name not in LEVERS:
         near = get_close_matches(name, LEVERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(LEVERS)}."
-        raise RequestError(f"{shown(name)} is nothing to change; {hint}", param="change")
+        raise RequestError(f"{quote(name)} is nothing to change; {hint}", param="change")
     step = whole_number(place)
     if (name == "token") != bool(at) or (at and step is None):
         raise RequestError(
-            f"change is {shown(text)}; a token is changed by its step, as in token@5=ID, and "
+            f"change is {quote(text)}; a token is changed by its step, as in token@5=ID, and "
             "nothing else has one.",
             param="change",
         )

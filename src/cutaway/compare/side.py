@@ -24,7 +24,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
-from cutaway.quantize.packed import unpacked_once
+from cutaway.quantize.packed import unpack_once
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord
@@ -135,7 +135,7 @@ class Side:
         model = self.engine.model
         free = free_bytes(model.device) // 2
         most = free if self.allowance.left is None else min(free, self.allowance.left)
-        return unpacked_once(model.transformer, most_bytes=most)
+        return unpack_once(model.transformer, most_bytes=most)
 
     def rows(
         self, like: AnswerRecord, output: Sequence[int]

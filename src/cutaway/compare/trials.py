@@ -18,7 +18,7 @@ from cutaway.compare.comparison import Comparison
 from cutaway.compare.levers import Change, change_of, check_served
 from cutaway.compare.sides import Source, with_own_pages
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
@@ -122,7 +122,7 @@ class Trials:
         )
         if answer.finish_reason is None:
             raise ReplayError(
-                f"answer {shown(tried.request_id)} has not ended yet. Ask when it has."
+                f"answer {quote(tried.request_id)} has not ended yet. Ask when it has."
             )
         allowance = Allowance(
             max_tokens=tried.max_tokens, max_bytes=tried.max_bytes, max_flops=tried.max_flops

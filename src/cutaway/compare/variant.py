@@ -25,7 +25,7 @@ from cutaway.blocks.positions import (
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.layout import FULL, Extent, Window
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.loading.loaded_model import LoadedModel
 
 Edit = Callable[[nn.Module], nn.Module]
@@ -86,7 +86,7 @@ def lengthen(model: LoadedModel, length: int, *, scaling: str | None = None) -> 
             return part
         if not isinstance(plain, Plain) or plain.factors:
             raise ConfigError(
-                f"scaling is {shown(scaling)}, but {model.name} has frequencies that are scaled "
+                f"scaling is {quote(scaling)}, but {model.name} has frequencies that are scaled "
                 "already "
                 f"({scaling_name(plain)}). Take a model without."
             )

@@ -12,7 +12,7 @@ from cutaway.compare.cause import Cause, Question
 from cutaway.compare.why_time import TimeCauses
 from cutaway.compare.why_wrong import WrongCauses
 from cutaway.core.errors import ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.views import cost, timeline
@@ -43,7 +43,7 @@ class Diagnosis:
 
 
 def _paragraph(drawing: Drawing, text: str, *, indent: int) -> None:
-    drawing.wrapped((Span(cut(word, WIDTH - 9) + " ") for word in text.split()), indent=indent)
+    drawing.wrap((Span(cut(word, WIDTH - 9) + " ") for word in text.split()), indent=indent)
 
 
 def why(engine: Engine, look: Look) -> Diagnosis:
@@ -55,7 +55,7 @@ def why(engine: Engine, look: Look) -> Diagnosis:
         raise ReplayError("an answer is diagnosed when it has ended and nothing else runs.")
     if not look.subject.answer.is_whole:
         raise ReplayError(
-            f"steps of request {shown(look.subject.answer.request.request_id)} were dropped, so "
+            f"steps of request {quote(look.subject.answer.request.request_id)} were dropped, so "
             "nothing of it can be told. Raise ledger_bytes, or ask sooner."
         )
     # Both are read before anything is run again: steps of reruns would join the record.

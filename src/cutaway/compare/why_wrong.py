@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from cutaway.compare.cause import Cause, count_noun
 from cutaway.compare.rerun import Rerun
 from cutaway.core.layout import Window
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
 from cutaway.trace.records import AnswerRecord
@@ -125,7 +125,7 @@ class WrongCauses:
             "wrong",
             "letters hidden in tokens",
             found,
-            f"with the letters apart it says {shown(said)} and not {shown(served)}",
+            f"with the letters apart it says {quote(said)} and not {quote(served)}",
         )
 
     def _text(self, token_ids: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 # The deepest published decoders have 126 layers (Llama 3.1 405B) to 1,000 (DeepNet); the most
 # experts of a layer are 2,048 (Switch Transformer), of all layers together 24,576 (Qwen3-Next).
@@ -63,6 +63,6 @@ def _checked(values: Mapping[str, object], name: str, most: int, *, file: str, w
         return 1
     if value > most:
         raise ModelFormatError(
-            f"is {shown(value)}; it must be at most {most}{why}.", file=file, field=name
+            f"is {quote(value)}; it must be at most {most}{why}.", file=file, field=name
         )
     return value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.schemas import compilable
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark"]
@@ -44,7 +44,7 @@ class Grammar:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise _fault(f"grammar is of the kind {shown(self.kind)}; kinds are {', '.join(KINDS)}")
+            raise _fault(f"grammar is of the kind {quote(self.kind)}; kinds are {', '.join(KINDS)}")
         most = _MOST_BYTES[self.kind]
         size = _size(self.text)
         if size > most:
@@ -109,7 +109,7 @@ _MOST_BYTES: Mapping[str, int] = {
 
 def _size(text: object) -> int:
     if not isinstance(text, str):
-        raise _fault(f"grammar is {shown(text)}; its text must be a string")
+        raise _fault(f"grammar is {quote(text)}; its text must be a string")
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -120,14 +120,14 @@ def _written(value: object, what: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise _fault(f"grammar is {shown(value)}; it must be {what}") from None
+        raise _fault(f"grammar is {quote(value)}; it must be {what}") from None
 
 
 def _parsed(text: str, what: str) -> object:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise _fault(f"grammar is {shown(text)}; it must be {what}") from None
+        raise _fault(f"grammar is {quote(text)}; it must be {what}") from None
 
 
 def _refuse_constant(name: str) -> object:
@@ -136,7 +136,7 @@ def _refuse_constant(name: str) -> object:
 
 def _check_choices(value: object) -> None:
     if not _is_names(value) or not value:
-        raise _fault(f"grammar is {shown(value)}; a choice is a list of at least one string")
+        raise _fault(f"grammar is {quote(value)}; a choice is a list of at least one string")
     choices = cast("list[str]", value)
     if len(choices) > MAX_CHOICES:
         raise _fault(f"grammar has {len(choices)} choices; at most {MAX_CHOICES} are allowed")
@@ -151,7 +151,7 @@ def _check_schema(schema: object) -> None:
     if schema is True:
         return
     if not isinstance(schema, dict):
-        raise _fault(f"grammar is the schema {shown(schema)}; it must be an object")
+        raise _fault(f"grammar is the schema {quote(schema)}; it must be an object")
     if "x-guidance" in schema:
         raise _fault("grammar has the schema keyword x-guidance, which is not supported")
     for fields in _objects(cast("dict[str, object]", schema)):

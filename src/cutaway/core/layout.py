@@ -95,7 +95,7 @@ class CacheSpec:
         """Whether tokens can be taken back: a state does not know how it was before them."""
         return not self.is_state
 
-    def stored(self, dtype: str) -> tuple[StoredField, ...]:
+    def list_fields(self, dtype: str) -> tuple[StoredField, ...]:
         """The tensors that keep the fields in a dtype, their scales included."""
         fields = [
             StoredField(field.name, field.shape, field.dtype or dtype, field.is_columns)
@@ -111,7 +111,7 @@ class CacheSpec:
 
     def bytes_per_token(self, dtype: str) -> int:
         """Bytes that one token takes in one layer; a state takes none."""
-        return 0 if self.is_state else sum(field.num_bytes for field in self.stored(dtype))
+        return 0 if self.is_state else sum(field.num_bytes for field in self.list_fields(dtype))
 
 
 @dataclass(frozen=True)

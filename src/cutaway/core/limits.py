@@ -106,11 +106,11 @@ def check(name: str, value: object, *, param: str | None = None) -> None:
         fits = above and value <= limit.most
     if not fits:
         raise RequestError(
-            f"{param} is {shown(value)}; it must be {limit.describe()}.", param=param
+            f"{param} is {quote(value)}; it must be {limit.describe()}.", param=param
         )
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """A value as it may stand in a message: as JSON, short, whatever it is, and quick to write.
 
     JSON, because who reads it wrote a body, a config.json or a flag, and seldom Python. What JSON
@@ -126,7 +126,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = "a number of thousands of digits"
-    return "".join(map(_visible, shortened(text)))
+    return "".join(map(_visible, shorten(text)))
 
 
 def _is_json(value: object) -> bool:
@@ -139,14 +139,14 @@ def _visible(character: str) -> str:
     return character if character.isprintable() else f"\\u{ord(character):04x}"
 
 
-def shortened(text: str, most: int = _MOST_SHOWN) -> str:
+def shorten(text: str, most: int = _MOST_SHOWN) -> str:
     """The beginning of a text that is longer than most, with a sign that there was more."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def inside(param: str, name: str) -> str:
     """The field of that name within another, for a message: names may be of any length."""
-    return shortened(f"{param}.{name}")
+    return shorten(f"{param}.{name}")
 
 
 def _plain(number: float) -> str:

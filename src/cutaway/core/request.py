@@ -61,11 +61,11 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
         if self.grammar is not None and not isinstance(self.grammar, Grammar):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
-                f"grammar is {limits.shown(self.grammar)}; it must be a Grammar.", param="grammar"
+                f"grammar is {limits.quote(self.grammar)}; it must be a Grammar.", param="grammar"
             )
         if self.draft is not None and not isinstance(self.draft, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
-                f"draft is {limits.shown(self.draft)}; it must be {', '.join(DRAFTS)} or the name "
+                f"draft is {limits.quote(self.draft)}; it must be {', '.join(DRAFTS)} or the name "
                 "of the draft model.",
                 param="draft",
             )
@@ -145,7 +145,7 @@ def _stop_strings(value: object) -> tuple[str, ...]:
     strings = _items(value)
     if strings is None or not all(isinstance(each, str) for each in strings):
         raise RequestError(
-            f"stop is {limits.shown(value)}; it must be a string or a list of strings.",
+            f"stop is {limits.quote(value)}; it must be a string or a list of strings.",
             param="stop",
         )
     if len(strings) > limits.MAX_STOP_STRINGS:
@@ -163,7 +163,7 @@ def _check_stop_string(string: str) -> None:
         size = len(string.encode())
     except UnicodeEncodeError:
         raise RequestError(
-            f"stop holds {limits.shown(string)}, a lone surrogate; it must be valid Unicode.",
+            f"stop holds {limits.quote(string)}, a lone surrogate; it must be valid Unicode.",
             param="stop",
         ) from None
     if not 1 <= size <= limits.MAX_STOP_BYTES:
@@ -178,7 +178,7 @@ def _stop_tokens(value: object) -> tuple[int, ...]:
     ids = _items(value)
     if ids is None or not all(_is_token_id(each) for each in ids):
         raise RequestError(
-            f"stop_token_ids is {limits.shown(value)}; it must be a list of token ids.",
+            f"stop_token_ids is {limits.quote(value)}; it must be a list of token ids.",
             param="stop_token_ids",
         )
     if len(ids) > limits.MAX_STOP_TOKENS:
@@ -194,7 +194,7 @@ def _logit_bias(value: object) -> Mapping[int, float]:
         return _NO_BIAS
     if not isinstance(value, Mapping):
         raise RequestError(
-            f"logit_bias is {limits.shown(value)}; it must map token ids to numbers.",
+            f"logit_bias is {limits.quote(value)}; it must map token ids to numbers.",
             param="logit_bias",
         )
     entries = cast("Mapping[object, object]", value)
@@ -207,7 +207,7 @@ def _logit_bias(value: object) -> Mapping[int, float]:
     for key, amount in entries.items():
         if not _is_token_id(key):
             raise RequestError(
-                f"logit_bias has the key {limits.shown(key)}; keys must be token ids.",
+                f"logit_bias has the key {limits.quote(key)}; keys must be token ids.",
                 param="logit_bias",
             )
         limits.check("logit_bias", amount, param=f"logit_bias[{key}]")

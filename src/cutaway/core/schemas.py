@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import inside, shown
+from cutaway.core.limits import inside, quote
 
 # Formats that the compiler holds strings to; all others are remarks, as JSON Schema has it.
 FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid uri".split())
@@ -62,7 +62,7 @@ def compilable(schema: object, param: str = "grammar") -> object:
         if key in _UNHELD or (key in _BESIDE and _BESIDE[key] in fields):
             place = inside(param, key)
             raise RequestError(
-                f"{place} is {shown(value)}; answers cannot be held to {key}. Leave it out.",
+                f"{place} is {quote(value)}; answers cannot be held to {key}. Leave it out.",
                 param=place,
             )
     return {key: _inner(key, value, param) for key, value in fields.items()}

@@ -17,7 +17,7 @@ from torch import nn
 
 from cutaway.blocks.linear import Linear, LowRankPair, LowRankPairs
 from cutaway.core.errors import ConfigError, RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
 from cutaway.weights.adapter import read_pairs
 
@@ -75,7 +75,7 @@ class Adapters:
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "none"
             raise RequestError(
-                f"lora is {shown(name)}; loaded are: {known}. Load it first, or send {shown(OFF)}.",
+                f"lora is {quote(name)}; loaded are: {known}. Load it first, or send {quote(OFF)}.",
                 param="lora",
             )
         return self._by_name[name]
@@ -92,11 +92,11 @@ class Adapters:
         """
         if not name or name == OFF or len(name) > 200 or not name.isprintable():
             raise ConfigError(
-                f"lora names an adapter {shown(name)}; a name has 1 to 200 printable characters "
-                f"and is not {shown(OFF)}."
+                f"lora names an adapter {quote(name)}; a name has 1 to 200 printable characters "
+                f"and is not {quote(OFF)}."
             )
         if name in self._by_name:
-            raise ConfigError(f"lora {shown(name)} is loaded already; unload it first.")
+            raise ConfigError(f"lora {quote(name)} is loaded already; unload it first.")
         if len(self._by_name) == MOST:
             raise ConfigError(f"{MOST} adapters are loaded, which is the most; unload one first.")
         pairs = read_pairs(Path(path), self._transformer, self._targets)
@@ -130,7 +130,7 @@ class Adapters:
         """
         if name not in self._by_name:
             known = ", ".join(self._by_name) or "none"
-            raise ConfigError(f"lora {shown(name)} is not loaded; loaded are: {known}.")
+            raise ConfigError(f"lora {quote(name)} is not loaded; loaded are: {known}.")
         return self._by_name.pop(name)
 
     @property
@@ -182,7 +182,7 @@ def parse(settings: Sequence[str]) -> list[tuple[str, str]]:
         name, mark, path = each.partition("=")
         if not (name and mark and path):
             raise ConfigError(
-                f"lora is {shown(each)}; it must be NAME=FOLDER, as in law=adapters/law, or {OFF}."
+                f"lora is {quote(each)}; it must be NAME=FOLDER, as in law=adapters/law, or {OFF}."
             )
         pairs.append((name, path))
     return pairs

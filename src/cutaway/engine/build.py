@@ -10,7 +10,7 @@ import torch
 
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine import memory
 from cutaway.engine.adapters import Adapters, parse
 from cutaway.engine.config import EngineConfig
@@ -70,7 +70,7 @@ def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     found = model if isinstance(model, Found) else model.found
     if found.kind == "gguf" and config.override:
         raise ConfigError(
-            f"override is {shown(config.override[0])}, but {found.name} is a GGUF file and has no "
+            f"override is {quote(config.override[0])}, but {found.name} is a GGUF file and has no "
             "config.json. Use a folder, or random:PATH/config.json."
         )
     # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
@@ -92,12 +92,12 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(
-            f"device is {shown(name)}; it must be auto, cpu, cuda or cuda:N."
+            f"device is {quote(name)}; it must be auto, cpu, cuda or cuda:N."
         ) from None
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {shown(name)}; it must be auto, cpu, cuda or cuda:N.")
+        raise ConfigError(f"device is {quote(name)}; it must be auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {shown(name)}, but torch sees no GPU here. Use device cpu.")
+        raise ConfigError(f"device is {quote(name)}, but torch sees no GPU here. Use device cpu.")
     return device
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import DRAFTS
 from cutaway.quantize.schemes import scheme_of
 
@@ -110,7 +110,7 @@ class EngineConfig:
         for word, needed in (("model", "draft_model"), ("early", "draft_layers")):
             if self.draft == word and getattr(self, needed) is None:
                 raise ConfigError(
-                    f"draft is {shown(word)}, but {needed} is not set. Set {needed}, or draft to "
+                    f"draft is {quote(word)}, but {needed} is not set. Set {needed}, or draft to "
                     f"{' or '.join(each for each in DRAFTS if each != word)}."
                 )
 
@@ -146,4 +146,4 @@ class EngineConfig:
 
 def _check_one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{name} is {shown(value)}; it must be one of {', '.join(allowed)}.")
+        raise ConfigError(f"{name} is {quote(value)}; it must be one of {', '.join(allowed)}.")

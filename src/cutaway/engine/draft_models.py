@@ -8,7 +8,7 @@ from torch import nn
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import Controller, Drafter, GuessSource, NGramDrafter
 from cutaway.engine.drafters.model_drafter import ModelDrafter
@@ -78,7 +78,7 @@ def check_vocabulary(model: LoadedModel, draft: LoadedModel) -> None:
     raise ConfigError(
         f"draft_model {draft.name} has another vocabulary than {model.name}: "
         f"{draft.tokenizer.vocab_size:,} and {model.tokenizer.vocab_size:,} tokens, and id {first} "
-        f"is {shown(told[1])} there and {shown(told[0])} here. Take a draft model of the same "
+        f"is {quote(told[1])} there and {quote(told[0])} here. Take a draft model of the same "
         "family."
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
 
 from cutaway.core.errors import ConfigError, GrammarError, RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, Wish, most_of
 from cutaway.engine.running import Running
@@ -67,7 +67,7 @@ class Drafting:
         needed = {"model": "; start with --draft-model", "early": "; start with --draft-layers"}
         named = f", or {self._model_name}" if self._model_name else ""
         raise RequestError(
-            f"draft is {shown(draft)}; here it may be {', '.join(self.names)}{named}"
+            f"draft is {quote(draft)}; here it may be {', '.join(self.names)}{named}"
             f"{needed.get(draft, '')}.",
             param="draft",
         )
@@ -152,7 +152,7 @@ def refuse_states(config: EngineConfig, name: str) -> None:
     """Raise ConfigError where guesses are asked of a model that cannot take tokens back."""
     if config.draft != "off":
         raise ConfigError(
-            f"draft is {shown(config.draft)}, but {name} keeps a state that tokens rewrite: a "
+            f"draft is {quote(config.draft)}, but {name} keeps a state that tokens rewrite: a "
             "wrong "
             "guess could not be taken back. Set draft to off for this model."
         )
@@ -167,7 +167,7 @@ def check_draft(
     """
     if draft is not None and draft != "off" and not can_roll_back:
         raise RequestError(
-            f"draft is {shown(draft)}, but {name} keeps a state that tokens rewrite: a wrong guess "
+            f"draft is {quote(draft)}, but {name} keeps a state that tokens rewrite: a wrong guess "
             "could not be taken back. Leave draft out, or send off.",
             param="draft",
         )
@@ -196,7 +196,7 @@ def _forced(
 ) -> dict[Hashable, list[int]]:
     """What the grammars of some answers leave no choice but to say."""
     found: dict[Hashable, list[int]] = {
-        sequence: grammar.forced()
+        sequence: grammar.find_forced()
         for sequence, grammar in zip(asking, grammars, strict=True)
         if grammar is not None
     }

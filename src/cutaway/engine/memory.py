@@ -58,7 +58,8 @@ def share_of_memory(device: torch.device) -> int:
 def state_bytes(specs: Sequence[CacheSpec], config: EngineConfig) -> int:
     """What the pages of states take in all layers together, however many tokens there are."""
     return sum(
-        pages_of(spec, INT64_MAX, config) * sum(field.num_bytes for field in spec.stored("float32"))
+        pages_of(spec, INT64_MAX, config)
+        * sum(field.num_bytes for field in spec.list_fields("float32"))
         for spec in specs
         if spec.is_state
     )

@@ -114,7 +114,7 @@ class _Plan:
         if self.gives_back:
             self.budget += count
 
-    def scheduled(self) -> list[Scheduled]:
+    def schedule(self) -> list[Scheduled]:
         steps: list[Scheduled] = []
         for sequence, count in self.granted.items():
             start = sequence.num_computed_tokens
@@ -340,7 +340,7 @@ class Scheduler:
         self._admit(plan)
         for sequence in plan.granted:
             sequence.last_step = self._num_steps
-        return plan.scheduled()
+        return plan.schedule()
 
     def _by_load(self) -> tuple[list[Sequence], list[Sequence]]:
         """The running sequences of owners that have less than another, the least first; the rest.

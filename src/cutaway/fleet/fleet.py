@@ -179,7 +179,7 @@ class Fleet:
     async def end(self, request_id: str, choice: int) -> None:
         """End one choice that has said something: its last news follows, as of an abort."""
         stream, member = self._streams.get(request_id, (None, None))
-        if stream is not None and stream.unwanted(choice) and member is not None:
+        if stream is not None and stream.drop_choice(choice) and member is not None:
             await member.service.end(request_id, choice)
 
     async def stats(self) -> EngineStats:
@@ -468,7 +468,7 @@ class Fleet:
         has_ended = False
         try:
             stream.bind(binding.load.numeric_class)
-            asked, before = stream.for_engine(), stream.told()
+            asked, before = stream.for_engine(), stream.list_begun()
             self._note_bound(stream, member)
             if not member.may_take(self._hang_seconds):
                 raise MovedError("it has ended since it was chosen")
@@ -500,7 +500,7 @@ class Fleet:
         request_id, params = stream.request.request_id, stream.request.params
         member.streams.add(request_id)
         self._streams[request_id] = (stream, member)
-        going_on = [choice.choice for choice in stream.told()] or list(range(params.n))
+        going_on = [choice.choice for choice in stream.list_begun()] or list(range(params.n))
         self._whereabouts.note(request_id, member.name, going_on, num_choices=params.n)
 
     def _note_left(self, stream: Stream, member: Member, binding: Binding) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 Resume = Literal["class", "strict", "any", "off"]
 MOST_REPLICAS = 256
@@ -51,5 +51,5 @@ class FleetConfig:
             )
         if self.resume not in get_args(Resume):
             raise ConfigError(
-                f"resume is {shown(self.resume)}; it must be one of {', '.join(get_args(Resume))}."
+                f"resume is {quote(self.resume)}; it must be one of {', '.join(get_args(Resume))}."
             )

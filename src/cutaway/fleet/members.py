@@ -86,7 +86,7 @@ class Member:
             self.state == "ready" and self.has_joined and self.service.silent_seconds < hang_seconds
         )
 
-    def told(self) -> ReplicaStats:
+    def tell(self) -> ReplicaStats:
         """What it is and has, for whoever watches."""
         bound = 0 if self.load is None else self.load.bound
         return ReplicaStats(

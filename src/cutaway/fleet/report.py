@@ -33,7 +33,7 @@ def stats_of(
             total = sum(values)
             sums[each.name] = total / max(1, len(values)) if each.name in _MEANS else total
     fleet = FleetStats(
-        replicas=tuple(member.told() for member in members),
+        replicas=tuple(member.tell() for member in members),
         waiting=waiting,
         resumed=dict(resumed),
         routes={} if router is None else dict(router.why),
@@ -92,7 +92,7 @@ async def _snapshot(member: Member, owner: str) -> bytes | None:
 
 
 def _member(member: Member, snapshot: bytes | None) -> dict[str, object]:
-    told = member.told()
+    told = member.tell()
     load = member.load
     return {
         "name": told.name,

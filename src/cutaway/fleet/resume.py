@@ -87,7 +87,7 @@ class Stream:
         """Whether engines ended soon after they got it, so that it should share one with nobody."""
         return self._suspicions >= MOST_SUSPICIONS
 
-    def told(self) -> tuple[ToldChoice, ...]:
+    def list_begun(self) -> tuple[ToldChoice, ...]:
         """Its choices that go on; nothing where none has begun."""
         if not self.num_moves:
             return ()
@@ -141,7 +141,7 @@ class Stream:
                 "with nothing else to do. It is not tried again."
             )
 
-    def unwanted(self, choice: int) -> bool:
+    def drop_choice(self, choice: int) -> bool:
         """A reader has had enough of a choice. Whether the engine can be told so already."""
         self._choices[choice].is_unwanted = True
         return not self._choices[choice].is_rejoining

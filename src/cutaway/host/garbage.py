@@ -13,7 +13,7 @@ YOUNG = 50_000
 
 
 @contextmanager
-def held_off() -> Generator[None]:
+def hold_off() -> Generator[None]:
     """No collection inside; what the process's first use made is never walked again.
 
     Importing torch and loading a model make a million objects, and the collector walks them all

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.core.gguf_types import GgufTensor
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.host.gguf_header import GgufValue, read_header
 
 __all__ = ["GgufFile", "GgufTensor", "GgufValue", "read"]
@@ -161,7 +161,7 @@ class GgufFile:
         return value
 
     def _wrong(self, key: str, wanted: str) -> ModelFormatError:
-        found = shown(self.metadata.get(key))
+        found = quote(self.metadata.get(key))
         return ModelFormatError(f"is {found}; it must be {wanted}.", file=self.file, field=key)
 
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES, GgufTensor
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 MAX_TENSORS = 65_536
 MAX_KEYS = 65_536
@@ -157,7 +157,7 @@ class _HeaderReader:
         """A key or a tensor's name: short, and fit to stand in a message on a terminal."""
         name = self.string(field, MAX_NAME_BYTES)
         if not name or not name.isprintable():
-            raise self.fault(field, f"has the name {shown(name)}; names must be printable text.")
+            raise self.fault(field, f"has the name {quote(name)}; names must be printable text.")
         return name
 
     def metadata(self, count: int) -> dict[str, GgufValue]:
@@ -248,7 +248,7 @@ class _HeaderReader:
                 return value
         raise self.fault(
             _ALIGNMENT_KEY,
-            f"is {shown(value)}; it must be a power of two from 1 to {MAX_ALIGNMENT}.",
+            f"is {quote(value)}; it must be a power of two from 1 to {MAX_ALIGNMENT}.",
         )
 
     def directory(self, count: int) -> dict[str, GgufTensor]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 # the checkpoint's word (config.json "architectures"): the file in this folder that reads it
 ARCHITECTURES: Mapping[str, str] = {
@@ -65,7 +65,7 @@ def architecture_file(word: str, table: Mapping[str, str], *, file: str) -> Modu
     """
     if word not in table:
         raise UnsupportedModelError(
-            f"{file}: architecture {shown(word)} is not known; known are "
+            f"{file}: architecture {quote(word)} is not known; known are "
             f"{', '.join(sorted(table))}."
         )
     return importlib.import_module(f"cutaway.models.{table[word]}")

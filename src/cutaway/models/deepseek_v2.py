@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.deepseek import Deepseek, read_deepseek, read_groups
 from cutaway.models.parts.expert_layers import ExpertSizes
@@ -27,7 +27,7 @@ def from_hf(config: Fields) -> Deepseek:
     method = config.text("topk_method", "greedy")
     if method not in METHODS:
         raise UnsupportedModelError(
-            f"{config.file}: topk_method is {shown(method)}; known are {', '.join(METHODS)}."
+            f"{config.file}: topk_method is {quote(method)}; known are {', '.join(METHODS)}."
         )
     if config.flag("norm_topk_prob", False):
         raise UnsupportedModelError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.deepseek import Deepseek, read_deepseek, read_groups
 from cutaway.models.parts.expert_layers import ExpertSizes
@@ -25,8 +25,8 @@ def from_hf(config: Fields) -> Deepseek:
     for field, known in (("topk_method", "noaux_tc"), ("scoring_func", "sigmoid")):
         if config.text(field, known) != known:
             raise UnsupportedModelError(
-                f"{config.file}: {field} is {shown(config.text(field))}; a DeepSeek V3 model has "
-                f"{shown(known)}."
+                f"{config.file}: {field} is {quote(config.text(field))}; a DeepSeek V3 model has "
+                f"{quote(known)}."
             )
     multiplier = config.number("routed_scaling_factor", 2.5)
     groups = read_groups(config, num_counted=2)

@@ -113,7 +113,7 @@ def _frequencies_from_hf(config: Fields, sizes: Sizes) -> dict[str, Frequencies 
     far = rotary_config.from_hf(
         config, head_size=size, max_length=length, kind=FULL_LAYER, base=_GLOBAL_BASE
     )
-    if config.nested("rope_parameters").has(WINDOW_LAYER):
+    if config.read_mapping("rope_parameters").has(WINDOW_LAYER):
         near = rotary_config.from_hf(
             config, head_size=size, max_length=length, kind=WINDOW_LAYER, base=_LOCAL_BASE
         )

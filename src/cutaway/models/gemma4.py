@@ -48,7 +48,7 @@ def from_hf(config: Fields) -> Gemma4:
     kinds = layer_kinds(config, sizes.num_layers, is_window=lambda i: (i + 1) % _PERIOD != 0)
     kinds = (*kinds[:-1], FULL_LAYER)  # as transformers does, whatever the file says
     shares = config.flag("attention_k_eq_v", False)
-    layer = config.nested("per_layer_config").numbered(kinds.index(FULL_LAYER))
+    layer = config.read_mapping("per_layer_config").read_numbered(kinds.index(FULL_LAYER))
     head_size = layer.integer("head_dim", config.integer("global_head_dim", 512))
     groups = config.integer("num_global_key_value_heads", sizes.num_groups)
     groups = layer.integer("num_key_value_heads", groups if shares else sizes.num_groups)

@@ -111,7 +111,7 @@ class ClampedExperts:
 
     def build(self, width: int) -> FeedForward:
         """The router and its experts with unset weights; width is D."""
-        from cutaway.blocks.activations import clamped
+        from cutaway.blocks.activations import clamp_gate
         from cutaway.blocks.moe import Experts, MixtureOfExperts, neighbours
         from cutaway.blocks.router import Router, TopThenSoftmax
 
@@ -122,7 +122,7 @@ class ClampedExperts:
                 sizes.num_experts,
                 width,
                 sizes.inner,
-                gate=clamped(alpha=self.alpha, limit=self.limit),
+                gate=clamp_gate(alpha=self.alpha, limit=self.limit),
                 split=neighbours,
                 has_bias=True,
             ),

@@ -42,7 +42,7 @@ def from_hf(config: Fields) -> Qwen35:
         config, head_size=delta_layers.turning_size(config, sizes), max_length=sizes.max_length
     )
     return Qwen35(
-        sizes=rotary_config.stretched(sizes, frequencies),
+        sizes=rotary_config.stretch(sizes, frequencies),
         delta=delta_layers.delta_sizes(config),
         experts=experts,
         kinds=delta_layers.delta_kinds(config, sizes.num_layers),

@@ -42,7 +42,7 @@ def from_hf(config: Fields) -> Qwen3Next:
     count = "num_experts" if config.has("num_experts") else "num_local_experts"
     inner = config.integer("moe_intermediate_size")
     return Qwen3Next(
-        sizes=rotary_config.stretched(sizes, frequencies),
+        sizes=rotary_config.stretch(sizes, frequencies),
         delta=delta_layers.delta_sizes(config),
         experts=SharedExperts(
             ExpertSizes.read(config, count, "num_experts_per_tok", inner, default=10),

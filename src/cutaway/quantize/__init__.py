@@ -26,7 +26,7 @@ def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> Checkpoin
     import importlib
 
     from cutaway.core.errors import UnsupportedModelError
-    from cutaway.core.limits import shown
+    from cutaway.core.limits import quote
     from cutaway.quantize.checkpoints.quantization_config import Settings
 
     read = Settings(settings, file=file)
@@ -34,7 +34,7 @@ def checkpoint_reader(settings: Mapping[str, object], *, file: str) -> Checkpoin
     entry = CHECKPOINTS.get(word)
     if entry is None:
         raise UnsupportedModelError(
-            f"{file}: quant_method is {shown(word)}; known are {', '.join(sorted(CHECKPOINTS))}. "
+            f"{file}: quant_method is {quote(word)}; known are {', '.join(sorted(CHECKPOINTS))}. "
             "Take the model in one of these, or without quantization."
         )
     module, name = entry.split(":")

@@ -34,7 +34,7 @@ def inverse_root(products: Tensor) -> Tensor:
     return cast(Tensor, torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)).float()
 
 
-def compensated(matrix: Tensor, root: Tensor, scheme: Scheme) -> IntegerMatrix:
+def compensate(matrix: Tensor, root: Tensor, scheme: Scheme) -> IntegerMatrix:
     """Integers whose products with such inputs are nearer than those of plain rounding.
 
     Shapes: matrix [N, K], K a multiple of the group size; root [K, K] of inverse_root.

@@ -34,7 +34,7 @@ class DenseWeight(nn.Module):
         return weight
 
     @classmethod
-    def stacked(cls, parts: Sequence[DenseWeight]) -> DenseWeight:
+    def stack(cls, parts: Sequence[DenseWeight]) -> DenseWeight:
         """One matrix of several, below each other."""
         return cls.of(torch.cat([part.weight.detach() for part in parts]))
 

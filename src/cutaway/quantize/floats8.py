@@ -29,9 +29,9 @@ class Float8Matrix:
 
     def dense(self) -> Tensor:
         """The matrix unpacked. Shapes: [N, K] float32."""
-        return unpacked(self.values, self.quant_scale, self.block)
+        return unpack(self.values, self.quant_scale, self.block)
 
-    def kept(self, row_order: Tensor | None) -> nn.Module | None:
+    def keep(self, row_order: Tensor | None) -> nn.Module | None:
         """A weight for torch that unpacks at each use; None where rows would leave their block."""
         if row_order is None:
             return KeptFloats8(self)
@@ -41,12 +41,12 @@ class Float8Matrix:
         values = self.values.view(torch.uint8)[row_order].view(self.values.dtype)
         return KeptFloats8(Float8Matrix(values, scale, self.block))
 
-    def packed(self, row_order: Tensor | None) -> Packed | None:
+    def pack(self, row_order: Tensor | None) -> Packed | None:
         """None: it goes by way of floats to 8 bits per group of 32."""
         return None  # by way of floats to 8 bits per group of 32
 
 
-def unpacked(values: Tensor, quant_scale: Tensor, block: tuple[int, int]) -> Tensor:
+def unpack(values: Tensor, quant_scale: Tensor, block: tuple[int, int]) -> Tensor:
     """In float32. Shapes: as Float8Matrix has them -> [N, K]."""
     rows, columns = values.shape
     scale = quant_scale.float()
@@ -81,7 +81,7 @@ class KeptFloats8(nn.Module):
         return linear(x, self.dense().to(x.dtype))
 
     @classmethod
-    def stacked(cls, parts: Sequence[KeptFloats8]) -> KeptFloats8 | None:
+    def stack(cls, parts: Sequence[KeptFloats8]) -> KeptFloats8 | None:
         """One matrix of several, below each other; None unless each has a scale per row, or one."""
         if any(part.quant_scale.shape[1] != 1 for part in parts):
             return None
@@ -98,7 +98,7 @@ class KeptFloats8(nn.Module):
 
     def dense(self) -> Tensor:
         """The matrix itself. Shapes: [N, K]."""
-        return unpacked(self.values, self.quant_scale, self._block)
+        return unpack(self.values, self.quant_scale, self._block)
 
     @property
     def num_bytes(self) -> int:

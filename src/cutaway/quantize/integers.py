@@ -41,13 +41,13 @@ class IntegerMatrix:
 
     def dense(self) -> Tensor:
         """The matrix unpacked. Shapes: [N, K] float32."""
-        return unpacked(self.quants, self.quant_scale, self.zero, self.group_of_column)
+        return unpack(self.quants, self.quant_scale, self.zero, self.group_of_column)
 
-    def kept(self, row_order: Tensor | None) -> nn.Module:
+    def keep(self, row_order: Tensor | None) -> nn.Module:
         """A weight for torch that unpacks at each use, rows in that order."""
         return KeptIntegers(self._ordered(row_order))
 
-    def packed(self, row_order: Tensor | None) -> Packed | None:
+    def pack(self, row_order: Tensor | None) -> Packed | None:
         """By its integers, scales rounded to float16, where groups are multiples of 32 columns."""
         columns, groups = self.quants.shape[1], self.quant_scale.shape[1]
         if self.group_of_column is not None or columns % (groups * _PACKED_COLUMNS):
@@ -88,12 +88,12 @@ def _kind(bits: int, is_symmetric: bool) -> Kind:
     return Kind.Q4 if is_symmetric and bits == 4 else Kind.Q4_AFFINE
 
 
-def unpacked(
+def unpack(
     quants: Tensor, quant_scale: Tensor, zero: Tensor, group_of_column: Tensor | None
 ) -> Tensor:
     """quant_scale * (quants - zero) in float32. Shapes: as IntegerMatrix has them -> [N, K]."""
     if group_of_column is None:
-        return integers.unpacked(quants, quant_scale, zero)
+        return integers.unpack(quants, quant_scale, zero)
     scale, zero = quant_scale.float(), zero.float()
     zero = zero[:, group_of_column] if zero.shape[1] > 1 else zero
     return (quants.float() - zero) * scale[:, group_of_column]
@@ -135,7 +135,7 @@ class KeptIntegers(nn.Module):
         return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles)
 
     @classmethod
-    def stacked(cls, parts: Sequence[KeptIntegers]) -> KeptIntegers | None:
+    def stack(cls, parts: Sequence[KeptIntegers]) -> KeptIntegers | None:
         """One matrix of several, below each other; None where they are not stored alike."""
         first = parts[0]
         if any(part.group_of_column is not None for part in parts):
@@ -160,12 +160,12 @@ class KeptIntegers(nn.Module):
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         zero = self.zero if len(self.zero) == 1 else self.zero[token_ids]
         quants = self._bytes(self.quants[token_ids])
-        return unpacked(quants, self.quant_scale[token_ids], zero, self.group_of_column)
+        return unpack(quants, self.quant_scale[token_ids], zero, self.group_of_column)
 
     def dense(self) -> Tensor:
         """The matrix itself. Shapes: [N, K]."""
         quants = self._bytes(self.quants)
-        return unpacked(quants, self.quant_scale, self.zero, self.group_of_column)
+        return unpack(quants, self.quant_scale, self.zero, self.group_of_column)
 
     @property
     def num_bytes(self) -> int:

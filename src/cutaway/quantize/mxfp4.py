@@ -46,7 +46,7 @@ class Mxfp4Matrix:
     blocks: Tensor
     scales: Tensor
 
-    def packed(self, row_order: Tensor | None) -> Packed | None:
+    def pack(self, row_order: Tensor | None) -> Packed | None:
         """By twice its numbers, which are integers; None where float16 is too small for a scale.
 
         A scale below 2^-24 becomes 0.
@@ -55,7 +55,7 @@ class Mxfp4Matrix:
         weight = PackedWeight.from_groups(Kind.Q8, self._chunks(row_order), shape=(rows, columns))
         return None if weight is None else Packed(weight)
 
-    def kept(self, row_order: Tensor | None) -> nn.Module | None:
+    def keep(self, row_order: Tensor | None) -> nn.Module | None:
         """None: for torch whole stacks are kept."""
         return None
 

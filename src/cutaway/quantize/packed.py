@@ -66,7 +66,7 @@ class Packed(nn.Module):
 
 
 @contextmanager
-def unpacked_once(model: nn.Module, *, most_bytes: int) -> Generator[Iterator[None]]:
+def unpack_once(model: nn.Module, *, most_bytes: int) -> Generator[Iterator[None]]:
     """For many products by modules: packed matrices are unpacked once, not at each of them.
 
     Gives what unpacks them, one after the other; until it is through, the rest work as before.

@@ -10,7 +10,7 @@ from cutaway.quantize.integers import IntegerMatrix
 from cutaway.quantize.schemes import Scheme
 
 
-def rounded(matrix: Tensor, scheme: Scheme) -> IntegerMatrix | Float8Matrix:
+def round_matrix(matrix: Tensor, scheme: Scheme) -> IntegerMatrix | Float8Matrix:
     """Shapes: matrix [N, K], K a multiple of the group size."""
     if scheme.kind == "floats":
         return rounded_floats(matrix)

@@ -39,14 +39,14 @@ class Weight(Protocol):
 class Quantized(Protocol):
     """A stored matrix before anything is unpacked."""
 
-    def packed(self, row_order: Tensor | None) -> Packed | None:
+    def pack(self, row_order: Tensor | None) -> Packed | None:
         """In a layout of the native kernels by its integers; None if it has to go through floats.
 
         Shapes: row_order [N]: row n of the result is row row_order[n] of what is stored.
         """
         ...
 
-    def kept(self, row_order: Tensor | None) -> nn.Module | None:
+    def keep(self, row_order: Tensor | None) -> nn.Module | None:
         """A Weight for torch that unpacks at each use; None where it is better unpacked at once."""
         ...
 

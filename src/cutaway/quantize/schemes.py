@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 _WORD = re.compile(r"(int8|int4)(-sym|-asym)?(-g(?:32|64|128))?|fp8")
 WORDS = "int8, int4 or fp8; the first two may go on with -sym or -asym and -g32, -g64 or -g128"
@@ -38,7 +38,7 @@ def scheme_of(word: str) -> Scheme:
     """
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ConfigError(f"quant is {shown(word)}; it must be {WORDS}.")
+        raise ConfigError(f"quant is {quote(word)}; it must be {WORDS}.")
     if word == "fp8":
         return Scheme("floats", 8)
     name, symmetry, group = match.groups()

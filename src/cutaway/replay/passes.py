@@ -99,6 +99,8 @@ class Pass:
         for reader in self._readers:
             wanted = reader.wanted
             ends |= {layer: max(wanted.end, ends.get(layer, 0)) for layer in wanted.stored}
-        stored = {layer: self._replay.stored(plan.final, layer, end) for layer, end in ends.items()}
+        stored = {
+            layer: self._replay.read_stored(plan.final, layer, end) for layer, end in ends.items()
+        }
         for reader in self._readers:
             yield reader.collect(proof, stored, self._rows)

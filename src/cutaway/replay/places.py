@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 from cutaway.trace.file import SavedPlace, SavedView, Values
 from cutaway.trace.tensors import Array
@@ -58,7 +58,7 @@ def places_of(text: str | None, *, count: int, param: str) -> tuple[int, ...] | 
         start, end = whole_number(first), whole_number(last if dash else first)
         if start is None or end is None:
             raise RequestError(
-                f"{param} has {shown(part)}; it must be all, none, or as in 0,7,20-30.",
+                f"{param} has {quote(part)}; it must be all, none, or as in 0,7,20-30.",
                 param=param,
             )
         if end >= count:

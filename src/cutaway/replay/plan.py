@@ -14,7 +14,7 @@ from typing import Literal
 
 from cutaway.cache.table import pages_for
 from cutaway.core.errors import ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.trace.ledger import Ledger, part_of
 from cutaway.trace.records import AnswerRecord, Origin, Part, StepRecord
 
@@ -101,7 +101,7 @@ def plan_replay(
     """
     if not answer.tokens or not answer.is_whole:
         raise ReplayError(
-            f"request {shown(answer.request.request_id)} cannot be run again: "
+            f"request {quote(answer.request.request_id)} cannot be run again: "
             + ("it has no tokens yet." if answer.is_whole else "some of its steps were dropped. ")
             + ("" if answer.is_whole else "Raise ledger_bytes, or look at an answer sooner.")
         )

@@ -13,7 +13,7 @@ from cutaway.cache.pool import Pool
 from cutaway.cache.table import pages_for, unseen_pages
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, group_layers
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.step import Numbers, ShapePlan, Sink
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -25,7 +25,7 @@ from cutaway.replay.spare_runners import (
     LEAST_TOKENS,
     SpareRunner,
     SpareRunners,
-    rounded,
+    round_up,
 )
 from cutaway.trace.records import Origin
 
@@ -62,8 +62,8 @@ class Replay:
             used = spares.take(num_pages=plan.num_pages, max_tokens=plan.max_tokens, keeps=keeps)
         if used is None:
             is_rounded = spares is not None and is_spared
-            num_pages = rounded(plan.num_pages, LEAST_PAGES) if is_rounded else plan.num_pages
-            max_tokens = rounded(plan.max_tokens, LEAST_TOKENS) if is_rounded else plan.max_tokens
+            num_pages = round_up(plan.num_pages, LEAST_PAGES) if is_rounded else plan.num_pages
+            max_tokens = round_up(plan.max_tokens, LEAST_TOKENS) if is_rounded else plan.max_tokens
             pool = Pool(
                 self._groups,
                 num_pages=[num_pages] * len(self._groups),
@@ -97,7 +97,7 @@ class Replay:
             first = sum(part.num_rows for part in run.step.parts[: run.at])
             yield run, logits[first : first + run.part.num_rows]
 
-    def stored(self, origin: Origin, layer: int, count: int) -> dict[str, Tensor]:
+    def read_stored(self, origin: Origin, layer: int, count: int) -> dict[str, Tensor]:
         """What a layer keeps of an admission's first tokens, as float32.
 
         Shapes: each field [count, ...]. Raises: ReplayError where a layer keeps a state instead.
@@ -166,7 +166,7 @@ def _adapter_of(plan: ReplayPlan, model: LoadedModel) -> int:
     adapter = model.adapters.holds(load_id)
     if adapter is None:
         raise ReplayError(
-            f"this answer has the adapter {shown(name)}, which was unloaded since; it cannot be "
+            f"this answer has the adapter {quote(name)}, which was unloaded since; it cannot be "
             "run again. Ask anew."
         )
     return adapter.place

@@ -61,6 +61,6 @@ class SpareRunners:
             self._spare.append(used)
 
 
-def rounded(count: int, least: int) -> int:
+def round_up(count: int, least: int) -> int:
     """A power of two from the least up, so that a few more pages or tokens fit as well."""
     return max(least, 1 << (count - 1).bit_length())

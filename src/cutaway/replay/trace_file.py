@@ -16,7 +16,7 @@ from typing import cast
 
 from cutaway.blocks.weighed import model_work
 from cutaway.core.errors import CutawayError, ReplayError, RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.looks import FileRequest
 from cutaway.core.version import __version__
 from cutaway.replay.gathering import Ask
@@ -104,7 +104,7 @@ class Saving:
         subject = self._subject = look.subject
         if not subject.answer.tokens or subject.answer.timings is None:
             raise ReplayError(
-                f"request {shown(subject.answer.request.request_id)} has not ended; save it then."
+                f"request {quote(subject.answer.request.request_id)} has not ended; save it then."
             )
         self._redact = redact
         chosen = [view for view in views if not (redact and view.is_content)]

@@ -70,7 +70,7 @@ class Answers:
         self.all[prompt][delta.choice].add(delta)
 
 
-async def gathered(
+async def gather(
     context: Context,
     call: HttpCall,
     requests: Sequence[Request],
@@ -120,7 +120,7 @@ async def _measured(
     watch: Watch | None,
 ) -> AsyncGenerator[Delta]:
     metrics = context.metrics
-    metrics.started(request.params)
+    metrics.count_started(request.params)
     heard: dict[int, float] = {}
     num_left = request.params.n
     why = "client"  # what ends a loop from outside is that nobody listens
@@ -144,9 +144,9 @@ async def _measured(
         raise
     finally:
         if num_left and why == "overloaded":
-            metrics.rejected(why)
+            metrics.count_rejected(why)
         elif num_left:
-            metrics.aborted(why)
+            metrics.count_aborted(why)
         if context.spans is not None:
             context.spans.tell(call, request, endings, fault=why if num_left else None)
 
@@ -189,7 +189,7 @@ def _measure(context: Context, delta: Delta, heard: dict[int, float]) -> None:
     if num_tokens:
         heard[delta.choice] = now
     if delta.finish_reason in ("stop", "length") and delta.usage and delta.timings:
-        context.metrics.finished(
+        context.metrics.count_finished(
             delta.finish_reason, delta.usage, delta.timings, is_first=delta.choice == 0
         )
 

@@ -18,7 +18,7 @@ from cutaway.server import lora_routes, models, page, tokenizer_routes
 from cutaway.server.anthropic import messages as anthropic
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door
-from cutaway.server.error_replies import HttpError, absent, encoded, fault_of, headers_of
+from cutaway.server.error_replies import HttpError, absent, encode_fault, fault_of, headers_of
 from cutaway.server.looks import learn_routes, lever_routes, traces, views
 from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
@@ -79,7 +79,7 @@ async def _tell(http: HttpRequest, error: Exception) -> Response:
     is_unknown = isinstance(error, HTTPException) and error.status_code == 404
     fault = absent(http.scope["path"]) if is_unknown else fault_of(error)
     return Response(
-        encoded(fault, http.scope),
+        encode_fault(fault, http.scope),
         status_code=fault.status,
         headers=dict(headers_of(fault)),
         media_type="application/json",

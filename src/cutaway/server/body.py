@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shortened, shown
+from cutaway.core.limits import quote, shorten
 from cutaway.server.field_types import Body
 from cutaway.server.server_config import MAX_DEPTH
 
@@ -35,7 +35,7 @@ _MUST_BE = {
 
 def read(data: bytes, kind: type[B]) -> B:
     """A body of that kind. Raises: RequestError naming the field at fault."""
-    return checked(decode(data), kind)
+    return check_body(decode(data), kind)
 
 
 def decode(data: bytes) -> Mapping[str, object]:
@@ -56,7 +56,7 @@ def decode(data: bytes) -> Mapping[str, object]:
     return cast("dict[str, object]", value)
 
 
-def checked(value: Mapping[str, object], kind: type[B]) -> B:
+def check_body(value: Mapping[str, object], kind: type[B]) -> B:
     """The same object as a body of that kind."""
     try:
         return kind.model_validate(value)
@@ -72,17 +72,17 @@ def _named(error: ErrorDetails, kind: type[Body]) -> RequestError:
     if error["type"] == "extra_forbidden":
         near = get_close_matches(str(error["loc"][-1]), kind.model_fields, n=1)
         hint = f"Did you mean {near[0]}?" if near else "Leave it out."
-        return RequestError(f"{shown(param)} is not a field of this request. {hint}", param=param)
+        return RequestError(f"{quote(param)} is not a field of this request. {hint}", param=param)
     must_be = _MUST_BE.get(error["type"])
     assert must_be is not None, f"a fault of type {error['type']} has words here"
-    return RequestError(f"{param} is {shown(error['input'])}; it must be {must_be}.", param=param)
+    return RequestError(f"{param} is {quote(error['input'])}; it must be {must_be}.", param=param)
 
 
 def _path(location: Sequence[int | str]) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return shortened(path)
+    return shorten(path)
 
 
 def _check_depth(value: object) -> None:

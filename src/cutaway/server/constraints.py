@@ -11,7 +11,7 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import inside, shown
+from cutaway.core.limits import inside, quote
 
 FORMATS = ("text", "json_object", "json_schema")
 STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
@@ -51,7 +51,7 @@ def grammar_of(response_format: object, structured_outputs: object) -> Grammar |
 
 def schema_grammar(schema: object, param: str) -> Grammar:
     """The grammar of a JSON schema that stands in that field. Raises: RequestError."""
-    return made("json", schema, param=param)
+    return make_grammar("json", schema, param=param)
 
 
 def _response_format(value: object) -> Grammar | None:
@@ -65,13 +65,13 @@ def _response_format(value: object) -> Grammar | None:
     if kind == "json_object":
         # llama.cpp's words for a schema; others write them as OpenAI's json_schema.
         if "schema" in fields:
-            return made("json", fields["schema"], param="response_format.schema")
+            return make_grammar("json", fields["schema"], param="response_format.schema")
         kind = "json_schema" if "json_schema" in fields else kind
     if kind == "json_object":
         return Grammar.json_object()
     if kind != "json_schema":
         raise RequestError(
-            f"response_format.type is {shown(kind)}; it must be one of {', '.join(FORMATS)}.",
+            f"response_format.type is {quote(kind)}; it must be one of {', '.join(FORMATS)}.",
             param="response_format.type",
         )
     named = _object(fields.get("json_schema"), "response_format.json_schema")
@@ -79,7 +79,7 @@ def _response_format(value: object) -> Grammar | None:
     schema = named.get("schema")
     if schema is None:
         return Grammar.json_object()  # as OpenAI: a name without a schema asks for JSON alone
-    return made("json", schema, param="response_format.json_schema.schema")
+    return make_grammar("json", schema, param="response_format.json_schema.schema")
 
 
 def _structured(value: object) -> Grammar | None:
@@ -88,15 +88,15 @@ def _structured(value: object) -> Grammar | None:
     fields = _object(value, "structured_outputs")
     if len(fields) != 1 or next(iter(fields)) not in STRUCTURES:
         raise RequestError(
-            f"structured_outputs is {shown(value)}; it must have exactly one of "
+            f"structured_outputs is {quote(value)}; it must have exactly one of "
             f"{', '.join(STRUCTURES)}.",
             param="structured_outputs",
         )
     kind, asked = next(iter(fields.items()))
-    return made(kind, asked, param=f"structured_outputs.{kind}")
+    return make_grammar(kind, asked, param=f"structured_outputs.{kind}")
 
 
-def made(kind: str, asked: object, *, param: str) -> Grammar:
+def make_grammar(kind: str, asked: object, *, param: str) -> Grammar:
     """A grammar of one of STRUCTURES; its faults are told under the name of the field."""
     try:
         match kind:
@@ -113,7 +113,7 @@ def made(kind: str, asked: object, *, param: str) -> Grammar:
             case _:
                 must_be = {"choice": "a list of strings", "json_object": "true"}
                 raise RequestError(
-                    f"{param} is {shown(asked)}; it must be {must_be.get(kind, 'a string')}.",
+                    f"{param} is {quote(asked)}; it must be {must_be.get(kind, 'a string')}.",
                     param=param,
                 )
     except RequestError as error:
@@ -124,6 +124,6 @@ def made(kind: str, asked: object, *, param: str) -> Grammar:
 
 def _object(value: object, param: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise RequestError(f"{param} is {shown(value)}; it must be an object.", param=param)
+        raise RequestError(f"{param} is {quote(value)}; it must be an object.", param=param)
     entries = cast("Mapping[str, object]", value)
     return {name: item for name, item in entries.items() if item is not None}

@@ -17,7 +17,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.server.entry.door import HttpCall
 from cutaway.server.route_context import Context
-from cutaway.server.tool_words import told
+from cutaway.server.tool_words import tell_tools
 from cutaway.server.tools import Tools
 from cutaway.stream.answer import AnswerParser
 from cutaway.stream.formats import (
@@ -221,7 +221,7 @@ def start_answer(prepared: PreparedChat, token_ids: Sequence[int], *, param: str
 
 def _prompt(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Prompt:
     messages, tools = chat_input.messages, chat_input.tools
-    in_words = partial(told, tools=tools, tool_format=tool_format)
+    in_words = partial(tell_tools, tools=tools, tool_format=tool_format)
     has_words = not knows_tools(context.template_source)
     messages = in_words(messages) if has_words else messages
     offered = None if tools is None or has_words else tools.offered
@@ -254,7 +254,7 @@ def _held(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> G
     }
     if form is not None and not tools.is_forced:
         places["tools"] = places["tool_choice"] = chat_input.form_field
-    with renamed(places):
+    with rename_faults(places):
         return call_grammar(
             schemas,
             tool_format,
@@ -291,7 +291,7 @@ def request_of(
 
 
 @contextmanager
-def renamed(names: Mapping[str, str]) -> Generator[None]:
+def rename_faults(names: Mapping[str, str]) -> Generator[None]:
     """Tell faults by the names that an API has for our fields."""
     try:
         yield

@@ -22,7 +22,7 @@ from cutaway.core.errors import (
     RequestError,
     TemplateError,
 )
-from cutaway.core.limits import shortened, shown
+from cutaway.core.limits import quote, shorten
 
 MAX_MESSAGE = 1_000  # characters
 
@@ -68,7 +68,7 @@ class ModelUnknownError(RequestError):
 
     def __init__(self, name: str, served: str) -> None:
         super().__init__(
-            f"model is {shown(name)}; this server has {served}. GET /v1/models lists it.",
+            f"model is {quote(name)}; this server has {served}. GET /v1/models lists it.",
             param="model",
         )
 
@@ -115,12 +115,12 @@ def absent(path: str) -> HttpError:
         if path == known or path.startswith(f"{known}/"):
             return HttpError(
                 status=404,
-                message=f"{shortened(path)} is not served. {advice}",
+                message=f"{shorten(path)} is not served. {advice}",
                 code="unsupported_endpoint",
             )
     return HttpError(
         status=404,
-        message=f"there is no {shown(path)} here. GET /openapi.json lists what there is.",
+        message=f"there is no {quote(path)} here. GET /openapi.json lists what there is.",
         code="not_found",
     )
 
@@ -132,15 +132,15 @@ def is_anthropic(scope: Mapping[str, Any]) -> bool:
     return path.startswith("/v1/messages") or (has_version and path.startswith("/v1/models"))
 
 
-def encoded(fault: HttpError, scope: Mapping[str, Any] | None = None) -> bytes:
+def encode_fault(fault: HttpError, scope: Mapping[str, Any] | None = None) -> bytes:
     """The error object that clients of the request's API expect, as JSON.
 
     scope: of the request, where it came so far that its path is known.
     """
     shape = _anthropic if scope is not None and is_anthropic(scope) else _openai
     # What others say in our messages, a compiler of grammars or a list of names, has an end too.
-    param = None if fault.param is None else shortened(fault.param)
-    short = replace(fault, message=shortened(fault.message, MAX_MESSAGE), param=param)
+    param = None if fault.param is None else shorten(fault.param)
+    short = replace(fault, message=shorten(fault.message, MAX_MESSAGE), param=param)
     return msgspec.json.encode(shape(short))
 
 

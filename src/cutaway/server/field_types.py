@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import LIMITS, Limit, shown
+from cutaway.core.limits import LIMITS, Limit, quote
 
 _JSON_TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
 
@@ -121,7 +121,7 @@ class Refused(_Checked):
             if type(value) is type(allowed) and value == allowed:
                 return None
         raise RequestError(
-            f"{param} is {shown(value)}; Cutaway does not support it. {self.advice}", param=param
+            f"{param} is {quote(value)}; Cutaway does not support it. {self.advice}", param=param
         )
 
     @property
@@ -163,7 +163,7 @@ def array(items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "array", "items": dict(items), **more}
 
 
-def given(schema: Mapping[str, Any]) -> CheckedLater:
+def take_schema(schema: Mapping[str, Any]) -> CheckedLater:
     """A field that is checked later, with its schema."""
     return CheckedLater(tuple(schema.items()))
 
@@ -177,13 +177,13 @@ def bias_of(value: object) -> dict[int, object] | None:
         return None
     if not isinstance(value, Mapping):
         raise RequestError(
-            f"logit_bias is {shown(value)}; it must be an object of token ids and numbers.",
+            f"logit_bias is {quote(value)}; it must be an object of token ids and numbers.",
             param="logit_bias",
         )
     entries = cast("Mapping[str, object]", value)
     for key in entries:
         if not (key.isascii() and key.isdigit() and len(key) <= 10):
             raise RequestError(
-                f"logit_bias has the key {shown(key)}; keys must be token ids.", param="logit_bias"
+                f"logit_bias has the key {quote(key)}; keys must be token ids.", param="logit_bias"
             )
     return {int(key): amount for key, amount in entries.items()}

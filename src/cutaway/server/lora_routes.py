@@ -9,14 +9,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import ConfigError, ModelFormatError, RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.server.body import read
 from cutaway.server.entry.door import call_of
 from cutaway.server.entry.owner import ANYBODY
 from cutaway.server.error_replies import HttpError
 from cutaway.server.field_types import Body, Ignored
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 
 
 class LoadBody(Body):
@@ -38,13 +38,13 @@ def router(context: Context) -> APIRouter:
     """The routes of this API."""
     routes = APIRouter()
 
-    @routes.post("/v1/load_lora_adapter", **described(LoadBody))
+    @routes.post("/v1/load_lora_adapter", **describe_route(LoadBody))
     async def load(http: HttpRequest) -> Response:
         _check_caller(context, http)
         body = await context.worker.take_in(_load, await http.body(), context)
         return await _adapted(context, body.lora_name, body.lora_path)
 
-    @routes.post("/v1/unload_lora_adapter", **described(UnloadBody))
+    @routes.post("/v1/unload_lora_adapter", **describe_route(UnloadBody))
     async def unload(http: HttpRequest) -> Response:
         _check_caller(context, http)
         body = await context.worker.take_in(read, await http.body(), UnloadBody)
@@ -68,7 +68,7 @@ def _load(data: bytes, context: Context) -> LoadBody:
     body = read(data, LoadBody)
     if body.lora_name == context.name:
         raise RequestError(
-            f"lora_name is {shown(body.lora_name)}, which is the model itself; take another name.",
+            f"lora_name is {quote(body.lora_name)}, which is the model itself; take another name.",
             param="lora_name",
         )
     return body
@@ -86,7 +86,7 @@ async def _adapted(context: Context, name: str, path: str | None) -> Response:
 
 def _without_path(error: ModelFormatError, path: str) -> str:
     """The error in few words, however long the path that was sent."""
-    return str(error).replace(path, shown(path)) if len(path) > 80 else str(error)
+    return str(error).replace(path, quote(path)) if len(path) > 80 else str(error)
 
 
 def models_of(context: Context) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from starlette.responses import Response
 from cutaway.server.error_replies import is_anthropic
 from cutaway.server.lora_routes import models_of
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 
 
 def router(context: Context) -> APIRouter:
     """The routes of both APIs: what they are asked by tells which shape is meant."""
     routes = APIRouter()
 
-    @routes.get("/v1/models", **described())
+    @routes.get("/v1/models", **describe_route())
     async def models(http: HttpRequest) -> Response:
         if not is_anthropic(http.scope):
             loaded = models_of(context)
@@ -29,7 +29,7 @@ def router(context: Context) -> APIRouter:
         data = [_anthropic(context, name) for name in names]
         return json_answer({"data": data, "has_more": False, **ends})
 
-    @routes.get("/v1/models/{model:path}", **described())
+    @routes.get("/v1/models/{model:path}", **describe_route())
     async def model(http: HttpRequest, model: str) -> Response:
         context.check_model(model)
         if is_anthropic(http.scope):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.server.route_context import Context
 from cutaway.stream.formats import choose_reasoning
 
@@ -23,7 +23,7 @@ def effort_extras(effort: object, context: Context, *, param: str) -> dict[str, 
         return {}
     if effort not in EFFORTS:
         raise RequestError(
-            f"{param} is {shown(effort)}; it must be one of {', '.join(EFFORTS)}.", param=param
+            f"{param} is {quote(effort)}; it must be one of {', '.join(EFFORTS)}.", param=param
         )
     if choose_reasoning(context.template_source) is None and "reasoning_effort" not in _read(
         context
@@ -35,7 +35,7 @@ def effort_extras(effort: object, context: Context, *, param: str) -> dict[str, 
     if is_wanted:
         return {"reasoning_effort": effort} if "reasoning_effort" in _read(context) else {}
     raise RequestError(
-        f"{param} is {shown(effort)}; this model always reasons. Leave it out.", param=param
+        f"{param} is {quote(effort)}; this model always reasons. Leave it out.", param=param
     )
 
 

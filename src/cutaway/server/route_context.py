@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.loading.template_of import compiled_template, template_source_of
 from cutaway.engine.loading.tokenizer_of import tokenizer_of
@@ -123,14 +123,14 @@ class Context:
         if model != self.name:
             if lora not in (None, "", model):
                 raise RequestError(
-                    f"lora is {shown(lora)} and model names the adapter {shown(model)}; leave out "
+                    f"lora is {quote(lora)} and model names the adapter {quote(model)}; leave out "
                     "one of the two.",
                     param="lora",
                 )
             return model
         if lora and lora != "off" and lora not in {each.name for each in self.adapters}:
             known = ", ".join(each.name for each in self.adapters) or "none"
-            raise RequestError(f"lora is {shown(lora)}; loaded are: {known}.", param="lora")
+            raise RequestError(f"lora is {quote(lora)}; loaded are: {known}.", param="lora")
         return lora or ""
 
     def name_of(self, request: Request) -> str:
@@ -143,13 +143,13 @@ class Context:
         Who has all the answers that it may have hears it here: to parse and tokenize what is then
         refused took 1.7 ms of this process each.
         """
-        fault = self.closed()
+        fault = self.why_closed()
         if fault is not None or path not in ANSWERING:
             return fault
         refused = self.service.refusal(owner)
         return None if refused is None else fault_of(refused)
 
-    def closed(self) -> HttpError | None:
+    def why_closed(self) -> HttpError | None:
         """Why no work is taken in now, if it is not."""
         state = self.service.state
         if state == "ready":

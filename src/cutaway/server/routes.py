@@ -41,7 +41,7 @@ _EVENTS = {"text/event-stream": {"schema": {"type": "object"}}}  # each event: i
 PLAIN_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def described(
+def describe_route(
     body: type[Body] | None = None,
     *,
     answer: dict[str, Any] = _ANY_JSON,

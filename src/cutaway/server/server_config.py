@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 Views = Literal["off", "local", "full"]
 
@@ -62,7 +62,7 @@ class ServerConfig:
         if not self.drain_seconds >= 0:
             raise ConfigError(f"drain_seconds is {self.drain_seconds}; it must be at least 0.")
         if self.views not in get_args(Views):
-            raise ConfigError(f"views is {shown(self.views)}; it must be off, local or full.")
+            raise ConfigError(f"views is {quote(self.views)}; it must be off, local or full.")
         for origin in self.allowed_origins:
             _check_origin(origin)
 
@@ -95,7 +95,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:[0-9
 def _check_origin(origin: str) -> None:
     if not _ORIGIN.fullmatch(origin):
         raise ConfigError(
-            f"allowed_origins holds {shown(origin)}; an origin is scheme, host and port alone, "
+            f"allowed_origins holds {quote(origin)}; an origin is scheme, host and port alone, "
             "in small "
             "letters, as in https://chat.example.org or app://obsidian.md. A star is not allowed."
         )

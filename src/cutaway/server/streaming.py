@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response
 
 from cutaway.server.entry.door import AsgiMessage, ClientGoneError, Receive, Scope, Send, call_of
-from cutaway.server.error_replies import encoded, fault_of
+from cutaway.server.error_replies import encode_fault, fault_of
 from cutaway.server.server_config import ServerConfig
 from cutaway.server.watching import log
 
@@ -32,7 +32,7 @@ def data(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def named(name: str, value: object) -> bytes:
+def name_event(name: str, value: object) -> bytes:
     """One event with a name."""
     return b"event: " + name.encode() + b"\n" + data(value)
 
@@ -82,7 +82,7 @@ class EventStream(Response):
             fault = fault_of(error)
             if fault.status == 500:
                 log.fault(error, request_id=call_of(scope).request_id)
-            await out.write(self._error_event(encoded(fault, scope)))
+            await out.write(self._error_event(encode_fault(fault, scope)))
         await out.end()
 
 

@@ -12,11 +12,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.server.body import read
-from cutaway.server.field_types import Body, array, given, wholes
+from cutaway.server.field_types import Body, array, take_schema, wholes
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.tokens.tokenizer import Tokenizer
 
 
@@ -32,7 +32,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """Tokens to join."""
 
-    tokens: Annotated[object, given(array({"type": "integer", "minimum": 0}))]
+    tokens: Annotated[object, take_schema(array({"type": "integer", "minimum": 0}))]
     model: str | None = None
     skip_special_tokens: bool | None = None
 
@@ -41,15 +41,15 @@ def router(context: Context) -> APIRouter:
     """The routes of the tokenizer."""
     routes = APIRouter()
 
-    @routes.post("/tokenize", **described(TokenizeBody))
+    @routes.post("/tokenize", **describe_route(TokenizeBody))
     async def tokenize(http: HttpRequest) -> Response:
         return json_answer(await context.worker.take_in(_tokenized, await http.body(), context))
 
-    @routes.post("/detokenize", **described(DetokenizeBody))
+    @routes.post("/detokenize", **describe_route(DetokenizeBody))
     async def detokenize(http: HttpRequest) -> Response:
         return json_answer(await context.worker.take_in(_detokenized, await http.body(), context))
 
-    @routes.get("/tokenizer_info", **described())
+    @routes.get("/tokenizer_info", **describe_route())
     async def tokenizer_info() -> Response:
         return json_answer(_info(context))
 
@@ -81,12 +81,12 @@ def token_ids_of(value: object, param: str, *, vocab_size: int) -> list[int]:
     """A list of ids that the model has. Raises: RequestError naming the field and the id."""
     value = wholes(value)
     if not isinstance(value, list):
-        raise RequestError(f"{param} is {shown(value)}; it must be a list.", param=param)
+        raise RequestError(f"{param} is {quote(value)}; it must be a list.", param=param)
     for item in cast("list[object]", value):
         is_id = isinstance(item, int) and not isinstance(item, bool)
         if not is_id or not 0 <= cast(int, item) < vocab_size:
             raise RequestError(
-                f"{param} holds {shown(item)}; token ids go from 0 to {vocab_size - 1}.",
+                f"{param} holds {quote(item)}; token ids go from 0 to {vocab_size - 1}.",
                 param=param,
             )
     return cast("list[int]", value)

@@ -12,7 +12,7 @@ from cutaway.stream.tool_grammar import tools_message
 from cutaway.text.chat_messages import Message, Text, ToolCall, ToolResult
 
 
-def told(
+def tell_tools(
     messages: Sequence[Message], tools: Tools | None, tool_format: ToolFormat
 ) -> tuple[Message, ...]:
     """The same conversation without parts that a template must know tools to write.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 ToolMode = Literal["none", "auto", "required", "named"]
 
@@ -65,10 +65,10 @@ def tools_of(tools: object, tool_choice: object) -> Tools | None:
     Raises: RequestError naming the field, as in tools[2].function.name.
     """
     mode, choice = _choice(tool_choice)
-    return chosen([_tool(*entry) for entry in entries_of(tools)], mode, name=choice)
+    return choose_tools([_tool(*entry) for entry in entries_of(tools)], mode, name=choice)
 
 
-def chosen(
+def choose_tools(
     offered: Sequence[Mapping[str, object]], mode: ToolMode, *, name: str | None
 ) -> Tools | None:
     """The tools and how they are chosen from, if they fit together. Raises: RequestError."""
@@ -76,13 +76,13 @@ def chosen(
         if mode in ("none", "auto"):
             return None
         raise RequestError(
-            f"tool_choice is {shown(name or mode)} without tools; send tools as well.",
+            f"tool_choice is {quote(name or mode)} without tools; send tools as well.",
             param="tool_choice",
         )
     names = [cast("Mapping[str, str]", tool["function"])["name"] for tool in offered]
     if name is not None and name not in names:
         raise RequestError(
-            f"tool_choice names {shown(name)}; tools has {', '.join(names)}.",
+            f"tool_choice names {quote(name)}; tools has {', '.join(names)}.",
             param="tool_choice",
         )
     return None if mode == "none" else Tools(offered, mode, name)
@@ -93,7 +93,7 @@ def entries_of(tools: object) -> list[tuple[Mapping[str, object], str]]:
     if tools is None:
         return []
     if not isinstance(tools, list):
-        raise RequestError(f"tools is {shown(tools)}; it must be a list.", param="tools")
+        raise RequestError(f"tools is {quote(tools)}; it must be a list.", param="tools")
     entries = cast("list[object]", tools)
     if len(entries) > MAX_TOOLS:
         raise RequestError(
@@ -110,7 +110,7 @@ def function_of(
     name, parameters, words = fields.get("name"), fields.get(schema), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise RequestError(
-            f"{param}.name is {shown(name)}; it must have 1 to 64 letters, digits, "
+            f"{param}.name is {quote(name)}; it must have 1 to 64 letters, digits, "
             "underscores, dots or dashes.",
             param=f"{param}.name",
         )
@@ -118,7 +118,7 @@ def function_of(
     if words is not None:
         if not isinstance(words, str):
             at = f"{param}.description"
-            raise RequestError(f"{at} is {shown(words)}; it must be a string.", param=at)
+            raise RequestError(f"{at} is {quote(words)}; it must be a string.", param=at)
         function["description"] = words
     if parameters is not None:
         function["parameters"] = object_of(parameters, f"{param}.{schema}")
@@ -128,14 +128,14 @@ def function_of(
 def object_of(value: object, param: str) -> Mapping[str, object]:
     """A JSON object. Raises: RequestError."""
     if not isinstance(value, Mapping):
-        raise RequestError(f"{param} is {shown(value)}; it must be an object.", param=param)
+        raise RequestError(f"{param} is {quote(value)}; it must be an object.", param=param)
     return cast("Mapping[str, object]", value)
 
 
 def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
     if fields.get("type") != "function":
         raise RequestError(
-            f'{param}.type is {shown(fields.get("type"))}; it must be "function".',
+            f'{param}.type is {quote(fields.get("type"))}; it must be "function".',
             param=f"{param}.type",
         )
     at = f"{param}.function"
@@ -154,7 +154,7 @@ def _choice(value: object) -> tuple[ToolMode, str | None]:
             return "named", name
         case _:
             raise RequestError(
-                f"tool_choice is {shown(value)}; it must be none, auto, required, or an object "
+                f"tool_choice is {quote(value)}; it must be none, auto, required, or an object "
                 "with type function and function.name.",
                 param="tool_choice",
             )

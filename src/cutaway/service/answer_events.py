@@ -16,7 +16,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.engine import Engine
 from cutaway.stream.text import TextPiece
 from cutaway.trace.cost import PLAIN, StageCost, StepCost, share_of
@@ -67,7 +67,7 @@ class Teller:
         for admission, number in _growing(answer):
             if admission is None and self._is_stopped:
                 raise ReplayError(
-                    f"answer {shown(answer.request.request_id)} is not recorded to its end: "
+                    f"answer {quote(answer.request.request_id)} is not recorded to its end: "
                     "recording "
                     "raised and was switched off, for a fault of Cutaway itself."
                 )
@@ -137,7 +137,7 @@ class Teller:
         step = None if ledger is None else ledger.step(number)
         if step is None:
             raise ReplayError(
-                f"step {number} of answer {shown(answer.request.request_id)} is not in the ledger "
+                f"step {number} of answer {quote(answer.request.request_id)} is not in the ledger "
                 "any more. Raise ledger_bytes, or listen sooner."
             )
         cost = share_of(step, answer, self.work, PLAIN, is_device=self.is_device)
@@ -220,7 +220,7 @@ def groups_of(engine: Engine) -> list[Event]:
 def _group(group: CacheGroup, engine: Engine) -> Event:
     spec, dtype = group.spec, _name(engine.model.cache_dtype)
     token_bytes = spec.bytes_per_token(dtype) * len(group.layers)
-    state_bytes = sum(field.num_bytes for field in spec.stored(dtype)) * len(group.layers)
+    state_bytes = sum(field.num_bytes for field in spec.list_fields(dtype)) * len(group.layers)
     window = spec.extent.width if isinstance(spec.extent, Window) and not spec.is_state else None
     return {
         "layers": group.layers,

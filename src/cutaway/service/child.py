@@ -98,7 +98,7 @@ class Child:
         engine_loop.run(engine, self._view_queue, self._feeds, self._commands, self._tell)
 
     def _load(self, wanted: Load) -> Engine:
-        with garbage.held_off():
+        with garbage.hold_off():
             from cutaway.engine.build import build_engine
             from cutaway.service.card import card_of, terms_of
             from cutaway.service.feeds import Feeds

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cutaway.compare.trials import Hear, Trials
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.looks import ComparisonRequest, FileRequest, ViewRequest
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
@@ -25,7 +25,7 @@ from cutaway.replay.view_cost import TimePredictor, time_steps
 from cutaway.trace.file import encode_trace
 from cutaway.trace.ledger import find_recorded
 from cutaway.views import view_of
-from cutaway.views.parts.frame import SCHEMA, framed, plain
+from cutaway.views.parts.frame import SCHEMA, frame_view, plain
 from cutaway.views.parts.query import query_of
 
 MOST_WAITING = 64  # a page asks for a handful at a time
@@ -117,7 +117,7 @@ class ViewQueue:
 
         def show() -> bytes:
             picture = view.show(look.subject, query)
-            return plain(picture) if asked.is_json else framed(picture)
+            return plain(picture) if asked.is_json else frame_view(picture)
 
         frame, spent = yield from time_steps(in_turns(show))
         self._time_predictor.learn_view(cost, view.name, spent)
@@ -131,7 +131,7 @@ class ViewQueue:
         )
         if answer.finish_reason is None:
             raise ReplayError(
-                f"answer {shown(asked.request_id)} has not ended yet. Ask when it has."
+                f"answer {quote(asked.request_id)} has not ended yet. Ask when it has."
             )
         look = Look(
             self._engine,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 Body = Literal["object", "objects", "python", "line"]
 
@@ -71,7 +71,7 @@ def choose_format(template: str | None, *, name: str | None = None) -> ToolForma
     if name is not None:
         if name not in BY_NAME:
             raise ConfigError(
-                f"tool format is {shown(name)}; it must be one of {', '.join(BY_NAME)}. Leave it "
+                f"tool format is {quote(name)}; it must be one of {', '.join(BY_NAME)}. Leave it "
                 "out "
                 "to take what the model's template shows."
             )

@@ -12,7 +12,7 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.stream.formats import ToolFormat
 
 MAX_TOOLS = 128
@@ -60,8 +60,8 @@ def call_grammar(
     chosen = [(index, tool) for index, tool in enumerate(tools) if name in (None, tool.name)]
     if not chosen:
         raise RequestError(
-            f"tool_choice names {shown(name)}, which is none of the tools: "
-            f"{shown([tool.name for tool in tools])}.",
+            f"tool_choice names {quote(name)}, which is none of the tools: "
+            f"{quote([tool.name for tool in tools])}.",
             param="tool_choice",
         )
     if tool_format.body not in ("object", "objects"):

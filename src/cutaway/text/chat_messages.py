@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import inside, shown
+from cutaway.core.limits import inside, quote
 from cutaway.text.kinds import is_row, is_table
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -214,7 +214,7 @@ def _role(value: object, param: str) -> str:
     role = _string(value, param)
     near = get_close_matches(role.lower(), ROLES, n=1, cutoff=0.8) if role not in ROLES else ()
     if near:
-        raise RequestError(f"{param} is {shown(role)}; did you mean {near[0]}?", param=param)
+        raise RequestError(f"{param} is {quote(role)}; did you mean {near[0]}?", param=param)
     return role
 
 
@@ -361,4 +361,4 @@ def _too_deep(param: str) -> RequestError:
 
 
 def _fault(param: str, value: object, rule: str) -> RequestError:
-    return RequestError(f"{param} is {shown(value)}; {rule}.", param=param)
+    return RequestError(f"{param} is {quote(value)}; {rule}.", param=param)

@@ -122,7 +122,7 @@ class Formatter(SandboxedFormatter):
 
 
 def _literal(pattern: str, piece: str) -> str:
-    return written.written(piece) if written.is_templates(pattern) else piece
+    return written.mark_written(piece) if written.is_templates(pattern) else piece
 
 
 def _check_width(spec: str) -> None:

@@ -135,15 +135,15 @@ class Meter:
 
     def items(self, values: Iterable[object]) -> list[object]:
         """All values of an iterable, paid for one by one."""
-        return list(self.counted(values))
+        return list(self.count_taken(values))
 
-    def counted(self, values: Iterable[T], *, steps: int = 1) -> Iterator[T]:
+    def count_taken(self, values: Iterable[T], *, steps: int = 1) -> Iterator[T]:
         """The same values; each is paid for as it is taken."""
         for value in values:
             self.charge(steps)
             yield value
 
-    def compared(self, values: Iterable[object]) -> list[object]:
+    def count_compared(self, values: Iterable[object]) -> list[object]:
         """All values of an iterable, with sorting or hashing them paid for."""
         items = self.items(values)
         self.charge(self.size(items).steps * max(1, len(items).bit_length()))

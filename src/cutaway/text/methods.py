@@ -72,7 +72,7 @@ def _recased(name: str) -> Method:
     method: Callable[[str], str] = getattr(str, name)
 
     def recase(text: str) -> str:
-        return written.recased(text, method(text))
+        return written.recase(text, method(text))
 
     return _forward(recase)
 

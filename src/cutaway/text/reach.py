@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, Part, Text, ToolCall, ToolResult
 from cutaway.text.kinds import is_table
 from cutaway.text.meter import BudgetError
@@ -259,7 +259,7 @@ def _shape(message: Message) -> tuple[object, ...]:
 def _missing(form: History, asked: _Asked) -> tuple[int, str] | None:
     """The first message, by number, of which a part is left out, and which; -1 are the tools."""
     marks = _Marks()
-    messages = tuple(marks.marked(index, message) for index, message in enumerate(form.messages))
+    messages = tuple(marks.mark(index, message) for index, message in enumerate(form.messages))
     tools = [marks.tool()] if form.tools else form.tools
     try:
         text = asked.render(replace(form, messages=messages, tools=tools)).text.lower()
@@ -275,7 +275,7 @@ class _Marks:
         self.places: dict[str, tuple[int, str]] = {}
         self._numbers = count()
 
-    def marked(self, index: int, message: Message) -> Message:
+    def mark(self, index: int, message: Message) -> Message:
         """The message with a mark for each of its parts."""
         parts: list[Part] = []
         if message.text is not None:
@@ -329,7 +329,7 @@ def _fault(form: History, missing: tuple[int, str]) -> RequestError:
         "tool_calls": "Tell of the call in the text of a message.",
     }[part]
     return RequestError(
-        f"{place}, of the role {shown(message.role)}, does not reach the prompt whole: this "
+        f"{place}, of the role {quote(message.role)}, does not reach the prompt whole: this "
         f"model's chat template leaves out its {part}. {advice}",
         param=place,
     )

@@ -27,7 +27,7 @@ from cutaway.text.kinds import is_nested, is_table
 from cutaway.text.meter import BudgetError, Rendering, meter_of
 from cutaway.text.methods import METHODS, BoundMethod
 from cutaway.text.template_filters import FILTERS, TESTS
-from cutaway.text.written import Written, cut, generated, written
+from cutaway.text.written import Written, cut, mark_generated, mark_written
 
 MAX_DATE_FORMAT = 256  # the C library makes up to 256 characters out of each
 _LOOP_NAMES = frozenset(
@@ -127,14 +127,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def literal(self, text: str) -> str:
         """Code that gives the text, marked as the template's."""
-        self.literals.append(written(text))
+        self.literals.append(mark_written(text))
         return f"environment.literals[{len(self.literals) - 1}]"
 
     # What generated code calls beside the methods above.
     add = staticmethod(template_operations.add)
     compare = staticmethod(template_operations.compare)
     mapping = staticmethod(template_operations.mapping)
-    sliced = staticmethod(template_operations.sliced)
+    sliced = staticmethod(template_operations.slice_value)
 
     @staticmethod
     @pass_context
@@ -156,12 +156,12 @@ class GenerationTag(Extension):
         """The body, in a scope of its own, and a call that marks what it writes."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
 
     @staticmethod
-    def marked(caller: Callable[[], str]) -> Written:
+    def mark(caller: Callable[[], str]) -> Written:
         """What the body wrote, as the assistant's."""
-        return generated(caller())
+        return mark_generated(caller())
 
 
 def _is_view(value: object) -> TypeGuard[Iterable[object]]:
@@ -181,7 +181,7 @@ def _printed(context: Context, value: object) -> str:
 def _dict(context: Context, pairs: object = (), /, **names: object) -> dict[object, object]:
     meter = meter_of(context)
     entries = pairs.items() if is_table(pairs) else cast("Iterable[tuple[object, object]]", pairs)
-    given = [(key, value) for key, value in meter.counted(entries)]
+    given = [(key, value) for key, value in meter.count_taken(entries)]
     return template_operations.mapping(meter, *given, *names.items())
 
 

@@ -16,7 +16,7 @@ import jinja2
 from jinja2 import Template, TemplateSyntaxError
 
 from cutaway.core.errors import RequestError, TemplateError
-from cutaway.core.limits import inside, shortened, shown
+from cutaway.core.limits import inside, quote, shorten
 from cutaway.text.chat_messages import ROLES, Json, Message, plain, to_dicts
 from cutaway.text.kinds import is_row, is_table
 from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
@@ -26,9 +26,9 @@ from cutaway.text.written import (
     ABSENT,
     concat,
     generated_runs,
+    mark_written,
     message_extents,
     of_message,
-    written,
 )
 
 # Far above what is needed: Qwen3's template has 4,116 characters and 991 words of Jinja, blanks
@@ -80,7 +80,7 @@ class ChatTemplate:
         sink: Sink | None = None,
     ) -> None:
         names = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
-        self._special_tokens = {name: written(text) for name, text in names.items() if text}
+        self._special_tokens = {name: mark_written(text) for name, text in names.items() if text}
         self._control_strings = _checked_controls(control_strings)
         self._sink = sink
         self._template, read = _compile(_checked(source), Sandbox(now=now))
@@ -190,7 +190,7 @@ def choose_source(value: object, *, has_tools: bool = False) -> str:
             "this model has no chat template; send a prompt without messages, or give a template."
         )
     raise TemplateError(
-        f"chat_template is {shown(value)}; it must be a string, or a list of named templates "
+        f"chat_template is {quote(value)}; it must be a string, or a list of named templates "
         "with one called default."
     )
 
@@ -209,7 +209,7 @@ def _checked_controls(control_strings: frozenset[str]) -> frozenset[str]:
     if len(longest) > MAX_CONTROL:
         raise TemplateError(
             f"the vocabulary has a control token of {len(longest)} characters, "
-            f"{shown(longest)}; at most {MAX_CONTROL} are allowed."
+            f"{quote(longest)}; at most {MAX_CONTROL} are allowed."
         )
     return control_strings - {""}
 
@@ -242,7 +242,7 @@ def _run(template: Template, variables: dict[str, object]) -> str:
                 raise BudgetError(f"it writes more than {MAX_TEXT} characters")
             pieces.append(piece)
     except RefusalError as refusal:
-        raise TemplateError(shortened(str(refusal), MAX_WORDS)) from None
+        raise TemplateError(shorten(str(refusal), MAX_WORDS)) from None
     except Exception as fault:  # untrusted code: whatever it trips over is its own fault
         raise _template_error(fault, _line(template, fault.__traceback__)) from fault
     return concat(pieces)
@@ -273,7 +273,7 @@ def _for_template(fields: dict[str, Json]) -> dict[str, object]:
     content = fields.get("content", ABSENT)
     return {
         **fields,
-        "role": written(role) if isinstance(role, str) and role in ROLES else role,
+        "role": mark_written(role) if isinstance(role, str) and role in ROLES else role,
         "content": ABSENT if content == "" and "tool_calls" in fields else content,
     }
 
@@ -298,4 +298,4 @@ def _template_error(fault: Exception, line: int | None) -> TemplateError:
     said = fault.message if isinstance(fault, jinja2.TemplateError) else str(fault)
     words = (said or type(fault).__name__).rstrip(".")
     words = f"the chat template is at fault{where}: {words}."
-    return TemplateError(shortened(words, MAX_WORDS))
+    return TemplateError(shorten(words, MAX_WORDS))

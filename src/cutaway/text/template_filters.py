@@ -52,7 +52,7 @@ def _title(context: Context, value: object) -> str:
     # Jinja starts a word after blanks and brackets only, Python after any character but a letter.
     text = meter_of(context).text(value)
     meter_of(context).charge_text(len(text))
-    return written.recased(text, jinja.do_title(str.__getitem__(text, slice(None))))
+    return written.recase(text, jinja.do_title(str.__getitem__(text, slice(None))))
 
 
 @pass_context
@@ -150,7 +150,7 @@ def _list(context: Context, value: Iterable[object]) -> list[object]:
 
 @pass_context
 def _items(context: Context, value: Any) -> Iterable[object]:
-    return meter_of(context).counted(jinja.do_items(value))
+    return meter_of(context).count_taken(jinja.do_items(value))
 
 
 @pass_context
@@ -174,7 +174,7 @@ def _last(context: Context, value: Any) -> object:
 
 @pass_context
 def _dictsort(context: Context, value: Any, *args: Any, **kwargs: Any) -> list[object]:
-    meter_of(context).compared(value.items())
+    meter_of(context).count_compared(value.items())
     return [*jinja.do_dictsort(value, *args, **kwargs)]
 
 
@@ -197,7 +197,7 @@ def _of_all(function: Callback) -> Callback:
     @pass_context
     def call(context: Context, value: Iterable[object], *args: Any, **kwargs: Any) -> Any:
         meter = meter_of(context)
-        items = meter.compared(value)
+        items = meter.count_compared(value)
         meter.charge(len(items) * sum(map(_path_steps, (*args, *kwargs.values()))))
         return function(context.environment, items, *args, **kwargs)
 
@@ -208,14 +208,14 @@ def _of_all(function: Callback) -> Callback:
 def _map(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterable[object]:
     meter = meter_of(context)
     steps = 1 + len(args) + _path_steps(kwargs.get("attribute"))
-    return jinja.sync_do_map(context, meter.counted(value or (), steps=steps), *args, **kwargs)
+    return jinja.sync_do_map(context, meter.count_taken(value or (), steps=steps), *args, **kwargs)
 
 
 def _select(function: Callback, *, of_attribute: bool) -> Callback:
     @pass_context
     def call(context: Context, value: Any, *args: Any, **kwargs: Any) -> Iterable[object]:
         steps = 1 + len(args) + _path_steps(args[0] if of_attribute and args else None)
-        items = meter_of(context).counted(value or (), steps=steps)
+        items = meter_of(context).count_taken(value or (), steps=steps)
         return function(context, items, *args, **kwargs)
 
     return call

@@ -111,7 +111,7 @@ def _repeat(meter: Meter, value: object, times: int) -> object:
     return ARITHMETIC["*"](value, times)
 
 
-def sliced(meter: Meter, value: Any, start: Any, stop: Any, step: Any) -> object:
+def slice_value(meter: Meter, value: Any, start: Any, stop: Any, step: Any) -> object:
     """value[start:stop:step]."""
     where = slice(start, stop, step)
     if isinstance(value, str):

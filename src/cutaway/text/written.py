@@ -50,7 +50,7 @@ class Absent(Written):
 ABSENT = Absent("", "")
 
 
-def written(text: str) -> Written:
+def mark_written(text: str) -> Written:
     """Text that the template wrote."""
     return Written(text, TEMPLATE * len(text))
 
@@ -60,7 +60,7 @@ def of_message(text: str, index: int) -> Written:
     return Written(text, chr(_FIRST_MESSAGE + index) * len(text))
 
 
-def generated(text: str) -> Written:
+def mark_generated(text: str) -> Written:
     """The same text as what a generation block holds, whoever wrote it."""
     origin = origin_of(text)
     marks = (GENERATED_TEMPLATE if mark in _TEMPLATES else GENERATED_CALLER for mark in origin)
@@ -180,7 +180,7 @@ def join(sep: str, parts: Sequence[str]) -> str:
     return concat(between)
 
 
-def recased(text: str, result: str) -> str:
+def recase(text: str, result: str) -> str:
     """Result of upper, lower, title or capitalize, which keep order and, mostly, length.
 
     Where a character became several (the German sharp s), no mark fits: all is the caller's.

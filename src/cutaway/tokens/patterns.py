@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.unicode import NormalForm
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -163,6 +163,6 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return (
-        f"{what} is {shown(name)}; Cutaway knows {', '.join(sorted(known))}.{hint} "
+        f"{what} is {quote(name)}; Cutaway knows {', '.join(sorted(known))}.{hint} "
         "Cutting text by another rule would give wrong token ids without an error."
     )

@@ -8,7 +8,7 @@ from itertools import chain
 import regex
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 
 
@@ -40,14 +40,14 @@ def _compile(pattern: str | OnigurumaPattern) -> regex.Pattern[str] | OnigurumaP
         return regex.compile(pattern)
     except regex.error as error:
         raise UnsupportedModelError(
-            f"split pattern {shown(pattern)} cannot be compiled: {error}. "
+            f"split pattern {quote(pattern)} cannot be compiled: {error}. "
             "It must be a regular expression that the `regex` package reads."
         ) from None
 
 
 def _cut(text: str, rule: regex.Pattern[str] | OnigurumaPattern) -> list[str]:
     # The usual pattern matches everything; then findall alone is a quarter faster.
-    pattern = rule.compiled_for(text) if isinstance(rule, OnigurumaPattern) else rule
+    pattern = rule.compile_for(text) if isinstance(rule, OnigurumaPattern) else rule
     if not pattern.groups:
         pieces: list[str] = pattern.findall(text)
         if sum(map(len, pieces)) == len(text) and "" not in pieces:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from cutaway.core.errors import ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
 from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenFields
@@ -194,13 +194,13 @@ def find_recorded(
     is_cut = ledger is not None and ledger.is_stopped
     if is_cut and (found is None or found.finish_reason is None):
         raise ReplayError(
-            f"there is no whole record of answer {shown(request_id)}, choice {choice}: recording "
+            f"there is no whole record of answer {quote(request_id)}, choice {choice}: recording "
             "raised "
             "and was switched off, for a fault of Cutaway itself. Start the engine again."
         )
     if found is None:
         raise ReplayError(
-            f"there is no record of answer {shown(request_id)}, choice {choice}. The ledger keeps "
+            f"there is no record of answer {quote(request_id)}, choice {choice}. The ledger keeps "
             "recent answers alone; raise ledger_bytes for more."
         )
     return found

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.build import device_of
 from cutaway.engine.loading.template_of import compiled_template, folder_template
 from cutaway.tokens.files.tokenizer_files import load_folder
@@ -58,8 +58,8 @@ def prepare(
     tokenizer = load_folder(folder)
     if load_folder(Path(settings.teacher)).fingerprint != tokenizer.fingerprint:
         raise ConfigError(
-            f"teacher {shown(settings.teacher)} has another vocabulary than model "
-            f"{shown(settings.model)}; "
+            f"teacher {quote(settings.teacher)} has another vocabulary than model "
+            f"{quote(settings.model)}; "
             "ids of one mean nothing to the other."
         )
     template = compiled_template(folder_template(folder), name=settings.model, tokenizer=tokenizer)

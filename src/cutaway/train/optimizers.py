@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 NAMES = ("adamw", "muon")
 
@@ -34,7 +34,7 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
-            raise ConfigError(f"optimizer is {shown(self.name)}; it must be {' or '.join(NAMES)}.")
+            raise ConfigError(f"optimizer is {quote(self.name)}; it must be {' or '.join(NAMES)}.")
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.build import device_of
 from cutaway.train.losses.divergences import k1, k3
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.policy_losses import Clip, clipped_surrogate, clipped_value, num_clipped
 from cutaway.train.model.model_folder import TrainedModel
-from cutaway.train.model.value_head import ScoringModel, copied, open_scoring, values, with_scores
+from cutaway.train.model.value_head import (
+    ScoringModel,
+    copy_model,
+    open_scoring,
+    values,
+    with_scores,
+)
 from cutaway.train.rollouts.advantages import estimate, explained_variance, token_rewards, whiten
 from cutaway.train.rollouts.rounds import RoundFeed, RoundPart, RoundSettings, Sampling
 from cutaway.train.stage import TrainingStage
@@ -175,12 +181,12 @@ def judge(
 
 def _critic(settings: PpoSettings, model: TrainedModel) -> ScoringModel:
     if not settings.reward_model:
-        return with_scores(copied(model), seed=settings.seed)
+        return with_scores(copy_model(model), seed=settings.seed)
     critic = open_scoring(settings.reward_model, device=device_of(settings.device))
     mine = model.architecture.facts.vocab_size
     if critic.architecture.facts.vocab_size != mine:
         raise ConfigError(
-            f"reward_model {shown(settings.reward_model)} has "
+            f"reward_model {quote(settings.reward_model)} has "
             f"{critic.architecture.facts.vocab_size} tokens and the model {mine}; they must share "
             "a vocabulary."
         )

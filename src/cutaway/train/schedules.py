@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 _HELD = 0.7  # share of all updates after which WSD falls
 _WSD_END, _COSINE_END = 0.05, 0.1
@@ -29,7 +29,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.name not in COURSES:
             known = ", ".join(COURSES)
-            raise ConfigError(f"schedule is {shown(self.name)}; it must be one of {known}.")
+            raise ConfigError(f"schedule is {quote(self.name)}; it must be one of {known}.")
 
     def factor(self, update: int) -> float:
         """What the peak is multiplied by for an update; the first has index 0."""

@@ -128,7 +128,7 @@ def read_talks(
         for conversation in read_conversations(path):
             digest.update(_written(conversation))
             try:
-                scored = truncated(score(conversation, template, tokenizer), context)
+                scored = truncate(score(conversation, template, tokenizer), context)
             except (TemplateError, RequestError) as error:
                 reason = f"{error}"
             else:
@@ -141,7 +141,7 @@ def read_talks(
     return Talks(tuple(sequences), dropped, digest.hexdigest())
 
 
-def truncated(sequence: ScoredSequence, context: int) -> ScoredSequence:
+def truncate(sequence: ScoredSequence, context: int) -> ScoredSequence:
     """The first tokens of a sequence, at most context of them."""
     return ScoredSequence(sequence.token_ids[:context], sequence.is_scored[:context])
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.version import __version__
 from cutaway.host.whole_file import write_whole
 from cutaway.train import checkpoint, exporters
@@ -31,7 +31,7 @@ from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
 from cutaway.train.record import Record, read_record
 from cutaway.train.schedules import COURSES, Schedule
-from cutaway.train.stage_config import option, resolved
+from cutaway.train.stage_config import option, resolve_settings
 
 Batch = TypeVar("Batch", bound=LossBatch)
 
@@ -118,7 +118,7 @@ class TrainingStage(Generic[Batch]):
         first = self._go_on(optimizers, say)
         record = Record(settings.out)
         record.begin(first)
-        told = exporters.exporter_of(settings.export, settings.out, resolved(settings))
+        told = exporters.exporter_of(settings.export, settings.out, resolve_settings(settings))
         schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
         self._form()
         began = perf_counter()
@@ -179,7 +179,7 @@ class TrainingStage(Generic[Batch]):
         path = self.settings.out / RUN
         mine = {
             "stage": self.name,
-            "settings": resolved(self.settings, of_the_run=True),
+            "settings": resolve_settings(self.settings, of_the_run=True),
             "data": self.data,
             "device": next(self.model.transformer.parameters()).device.type,
         }
@@ -320,7 +320,7 @@ def _check_same(path: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any]) 
 
 def _another(path: Path, name: str, theirs: object, mine: object) -> ConfigError:
     return ConfigError(
-        f"{path.parent} holds a run whose {name} is {shown(theirs)}, and this one's is "
-        f"{shown(mine)}. "
+        f"{path.parent} holds a run whose {name} is {quote(theirs)}, and this one's is "
+        f"{quote(mine)}. "
         "Take another out, or the same value to go on."
     )

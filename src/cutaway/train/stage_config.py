@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 Settings = TypeVar("Settings")
 
@@ -57,7 +57,7 @@ def read_settings(
     for each in overrides:
         key, is_given, text = each.partition("=")
         if not is_given:
-            raise ConfigError(f"{shown(each)} is no setting; write key=value, as in rate=3e-3.")
+            raise ConfigError(f"{quote(each)} is no setting; write key=value, as in rate=3e-3.")
         values[key.strip()] = _value(text.strip())
     known = {each.name: each for each in fields(cast(Any, kind))}
     for key in values:
@@ -79,7 +79,7 @@ def read_settings(
     return kind(**checked)
 
 
-def resolved(settings: object, *, of_the_run: bool = False) -> dict[str, Any]:
+def resolve_settings(settings: object, *, of_the_run: bool = False) -> dict[str, Any]:
     """All settings as data that JSON can hold; of_the_run: those that may not change in a run."""
     return {
         each.name: _plain(getattr(settings, each.name))
@@ -115,7 +115,7 @@ def _value(text: str) -> object:
 
 def _checked(each: Field[Any], hint: Any, value: object) -> object:
     allowed = _allowed(each, hint)
-    fault = ConfigError(f"{each.name} is {shown(value)}; it must be {allowed}.")
+    fault = ConfigError(f"{each.name} is {quote(value)}; it must be {allowed}.")
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for kind in kinds:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.views import (
     arithmetic,
     attention,
@@ -64,4 +64,4 @@ def view_of(name: str) -> View:
         if view.name == name:
             return view
     known = ", ".join(view.name for view in VIEWS)
-    raise RequestError(f"view is {shown(name)}; there are: {known}.", param="view")
+    raise RequestError(f"view is {quote(name)}; there are: {known}.", param="view")

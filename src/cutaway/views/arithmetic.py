@@ -174,7 +174,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Arithmetic:
     layer, position, head = layer_of(subject, query), position_of(subject, query), query.head or 0
     end = wants(subject, query).end
     seen = met(subject, taken, layer, start=position, end=position + 1, keys=end).wide()
-    opened = seen.opened(position, position + 1, head=head)
+    opened = seen.open_rows(position, position + 1, head=head)
     products, scaled, weights = (
         each[0, 0] for each in (opened.products, opened.scaled, opened.weights)
     )

@@ -9,7 +9,7 @@ import numpy as np
 from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.trace.cost import Rates, StageCost, StepCost, charge, fit_rates
 from cutaway.trace.ledger import part_of
 from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, strip
@@ -158,7 +158,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
     costs = charge(subject.ledger, answer, model, rates, is_device=is_device)
     if not costs:
         raise ReplayError(
-            f"request {shown(answer.request.request_id)} has no steps in the ledger: it waits, or "
+            f"request {quote(answer.request.request_id)} has no steps in the ledger: it waits, or "
             "they were dropped. Raise ledger_bytes, or look at an answer sooner."
         )
     stages = tuple(_added(each) for each in zip(*(cost.stages for cost in costs), strict=True))

@@ -131,7 +131,7 @@ class Embeddings:
 
 def _draw_neighbours(neighbours: Sequence[Neighbour], drawing: Drawing) -> None:
     spans = (Span(f"{cut(each.text, 24)} {each.cosine:.3f}   ") for each in neighbours)
-    drawing.wrapped(spans, indent=2)
+    drawing.wrap(spans, indent=2)
 
 
 def _draw_matrix(window: EmbeddingWindow, drawing: Drawing) -> None:

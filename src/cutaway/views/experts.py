@@ -90,7 +90,7 @@ class ExpertRoutes:
         """The chosen position, layer by layer."""
         row = self.position - self.start
         drawing.line(Span(self.tokens[row], "strong"), f" at {self.position} went to")
-        drawing.wrapped(
+        drawing.wrap(
             (Span(f"{layer}: {self._chosen(row, m)}   ") for m, layer in enumerate(self.layers)),
             indent=2,
         )

@@ -11,7 +11,7 @@ from cutaway.blocks.weighed import model_work
 from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord
@@ -111,7 +111,7 @@ class AnswerPages:
             f" keep {what}, see {sees}: {group.num_pages} pages of {self.page_size} tokens, ",
             f"{group.page_bytes / 1024:.1f} KiB each",
         )
-        drawing.wrapped(self._cells(group), indent=2)
+        drawing.wrap(self._cells(group), indent=2)
         rows = [
             (
                 f"{run.first}" if run.count == 1 else f"{run.first} to {run.first + run.count - 1}",
@@ -177,7 +177,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerPages:
     answer, size = subject.answer, subject.build.page_size
     if not answer.admissions or not answer.tokens:
         raise ReplayError(
-            f"request {shown(answer.request.request_id)} has no pages that are known: it waits, or "
+            f"request {quote(answer.request.request_id)} has no pages that are known: it waits, or "
             "was ended before its first token."
         )
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
@@ -208,7 +208,7 @@ def _group(subject: Subject, group: CacheGroup, kept: Sequence[bool]) -> PageGro
     spec, size = group.spec, subject.build.page_size
     dtype = subject.build.cache_dtype
     token_bytes = spec.bytes_per_token(dtype) * len(group.layers)
-    state = sum(field.num_bytes for field in spec.stored(dtype)) * len(group.layers)
+    state = sum(field.num_bytes for field in spec.list_fields(dtype)) * len(group.layers)
     pages = list(_pages(subject, kept))
     return PageGroup(
         layers=group.layers,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from cutaway.blocks.attention.opened import Openable, attention_weights, moved
+from cutaway.blocks.attention.opened import Openable, attention_weights, move_heads
 from cutaway.blocks.embedding import LearnedPositions
 from cutaway.blocks.positions import Frequencies, Plain, scaling_name
 from cutaway.views.parts.drawing import WIDTH, Drawing, Span, cut
@@ -201,7 +201,7 @@ def _scores(subject: Subject, query: Query, taken: ReplayValues) -> _Scores:
     """Of the position's query and the key that it weighs most among other tokens."""
     layer, position, head = layer_of(subject, query), position_of(subject, query), query.head or 0
     seen = met(subject, taken, layer, start=position, end=position + 1, keys=position + 1).wide()
-    weights = seen.opened(position, position + 1, head=head).weights[0, 0]
+    weights = seen.open_rows(position, position + 1, head=head).weights[0, 0]
     key = int(weights[1:-1].argmax()) + 1 if position > 1 else 0
     attention, length = seen.attention, subject.answer.max_length
     one = seen.keys[key : key + 1].double()
@@ -209,10 +209,10 @@ def _scores(subject: Subject, query: Query, taken: ReplayValues) -> _Scores:
     shifts = torch.tensor(SHIFTS, device=one.device)
     back = torch.arange(DISTANCES, device=one.device)
     both = [
-        moved(attention, each.expand(len(shifts), -1, -1), by=shifts, declared_length=length)
+        move_heads(attention, each.expand(len(shifts), -1, -1), by=shifts, declared_length=length)
         for each in (seen.query, one)
     ]
-    places = moved(
+    places = move_heads(
         attention,
         one.expand(DISTANCES, -1, -1),
         by=(position - key) - back,

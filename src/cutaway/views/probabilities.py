@@ -108,7 +108,7 @@ class Probabilities:
             f"{each.num_entries:,} have less than {each.probability * 100:g}%"
             for each in self.below
         )
-        drawing.wrapped([Span(word + " ") for word in f"of all, {counts}".split()])
+        drawing.wrap([Span(word + " ") for word in f"of all, {counts}".split()])
         for each in self.lookups:
             self._looked_up(drawing, each)
         if not self.lookups:

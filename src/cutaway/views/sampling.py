@@ -14,7 +14,7 @@ from cutaway.sampling.effects import DrawEffect, outcomes, trace
 from cutaway.sampling.largest import largest
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
 from cutaway.views.parts.query import Query
-from cutaway.views.parts.repetition import SIZES, Repeats, repeats_of, said_again
+from cutaway.views.parts.repetition import SIZES, Repeats, count_repeated, repeats_of
 from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
 from cutaway.views.parts.view import View
@@ -113,7 +113,7 @@ class RowSampling:
         drawing = Drawing()
         settings = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
         words = f"token {self.token} of the answer; settings: {settings or 'all neutral'}"
-        drawing.wrapped(Span(word + " ") for word in words.split())
+        drawing.wrap(Span(word + " ") for word in words.split())
         self._stages(drawing)
         self._watched(drawing)
         self._draw(drawing)
@@ -239,7 +239,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
         is_same=redrawn == recorded,
         strategies=_strategies(subject, logits, row),
         repetition=tuple(repeats_of(said, size) for size in SIZES),
-        said_again=said_again(said),
+        said_again=count_repeated(said),
     )
 
 

@@ -131,7 +131,7 @@ class Speculation:
                 spans.append(Span(f"{cut(guess.text, 16)} ", _STYLES[guess.verdict]))
                 if guess.verdict == REFUSED:
                     spans.append(Span(f"→ {cut(guess.came, 16)} ", "strong"))
-            drawing.wrapped(spans)
+            drawing.wrap(spans)
         if self.row is None or not self.row.guesses:
             return
         drawing.line()

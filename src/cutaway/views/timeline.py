@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from cutaway.core.errors import ReplayError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord, Part, StepRecord
 from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, strip
@@ -185,7 +185,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Timeline:
     steps = [step for n in answer.steps if (step := subject.ledger.step(n)) is not None]
     if not steps:
         raise ReplayError(
-            f"request {shown(answer.request.request_id)} has no steps in the ledger: it waits, or "
+            f"request {quote(answer.request.request_id)} has no steps in the ledger: it waits, or "
             "they were dropped. Raise ledger_bytes, or look at an answer sooner."
         )
     parts = [part_of(step, answer.number) for step in steps]

@@ -71,10 +71,10 @@ class Tokens:
         return drawing
 
     def _draw_range(self, drawing: Drawing, start: int, end: int) -> None:
-        drawing.wrapped((self._span(index) for index in range(start, end)), indent=2)
+        drawing.wrap((self._span(index) for index in range(start, end)), indent=2)
         drawing.line(Span("ids", "dim"))
         ids = (Span(f"{each} ", "dim") for each in self.token_ids[start:end])
-        drawing.wrapped(ids, indent=2)
+        drawing.wrap(ids, indent=2)
 
     def _span(self, index: int) -> Span:
         # A bar between pieces shows where they end when there is no colour.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.host.turns import breathe
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import Stack
@@ -90,7 +90,7 @@ class Weights:
         )
         if self.others:
             drawing.line(Span("--text NAME shows another:", "dim"))
-            drawing.wrapped((Span(f"{each}  ", "dim") for each in self.others[:16]), indent=2)
+            drawing.wrap((Span(f"{each}  ", "dim") for each in self.others[:16]), indent=2)
             if len(self.others) > 16:
                 drawing.line(Span(f"  and {len(self.others) - 16} more", "dim"))
         return drawing
@@ -179,7 +179,7 @@ def _chosen(
     meant = [name for name in names if query.text in name]
     if not meant:
         raise RequestError(
-            f"no tensor's name has {shown(query.text)} in it; there are, for instance, "
+            f"no tensor's name has {quote(query.text)} in it; there are, for instance, "
             f"{', '.join(names[:8])}.",
             param="text",
         )

@@ -73,9 +73,9 @@ class AbsorbedWeights:
         keys, values = (self._stored.tensor(part) for part in self._pairs[name])
         return torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """A matrix as it is stored in fewer bits; None for a joined one."""
-        return None if name in self._pairs else self._stored.quantized(name)
+        return None if name in self._pairs else self._stored.get_quantized(name)
 
     def release(self, name: str) -> None:
         """Hold no memory for a tensor, or for the parts of a joined one."""

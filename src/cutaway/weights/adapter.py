@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cutaway.blocks.linear import Linear, LowRankPair
 from cutaway.core.errors import ConfigError, ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
 from cutaway.quantize.adapted import Adapted, adapt
 from cutaway.quantize.dense import DenseWeight
@@ -117,7 +117,7 @@ def adapters(transformer: nn.Module) -> Iterator[tuple[str, Adapted]]:
 
 
 @contextmanager
-def switched_off(transformer: nn.Module) -> Generator[None]:
+def switch_off(transformer: nn.Module) -> Generator[None]:
     """The model without its adapters for as long as the block runs: a reference at no cost."""
     before = [(pair, pair.is_on) for _, pair in adapters(transformer)]
     for pair, _ in before:
@@ -273,7 +273,7 @@ def _read(
 
 def _base_of(config: Mapping[str, Any]) -> str:
     base = config.get("base_model_name_or_path")
-    return f" The adapter says that it belongs to {shown(base)}." if base else ""
+    return f" The adapter says that it belongs to {quote(base)}." if base else ""
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -287,8 +287,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     for field, allowed in _PLAIN.items():
         if values.get(field) not in allowed:
             raise ModelFormatError(
-                f"is {shown(values.get(field))}; only plain LoRA is read, with "
-                f"{shown(allowed[0])}.",
+                f"is {quote(values.get(field))}; only plain LoRA is read, with "
+                f"{quote(allowed[0])}.",
                 file=str(path),
                 field=field,
             )

@@ -69,7 +69,7 @@ class Mxfp4Weights:
         numbers = unpack_mxfp4(self._part(name, _BLOCKS), self._part(name, _SCALES), torch.float32)
         return numbers.transpose(1, 2)
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """A stack's matrices, one below the other; None for the rest, which are plain numbers."""
         if name not in self._stacks:
             return None

@@ -39,8 +39,8 @@ def keep_weights(
     """The same for torch: matrices that multiply as they are stored; the rest is load_weights'."""
 
     def keep(source: WeightSource, name: str, target: Target) -> nn.Module | None:
-        stored = None if target.is_transposed else source.quantized(name)
-        kept = None if stored is None else stored.kept(_row_order(target))
+        stored = None if target.is_transposed else source.get_quantized(name)
+        kept = None if stored is None else stored.keep(_row_order(target))
         return None if kept is None else kept.to(device)
 
     return _replace(module, source, targets, keep)
@@ -85,8 +85,8 @@ def _can_pack(target: Target) -> bool:
 
 def _pack(source: WeightSource, name: str, target: Target) -> Packed:
     order = _row_order(target)
-    stored = source.quantized(name)
-    packed = None if stored is None or target.is_transposed else stored.packed(order)
+    stored = source.get_quantized(name)
+    packed = None if stored is None or target.is_transposed else stored.pack(order)
     if packed is not None:
         return packed
     matrix = source.tensor(name)

@@ -56,8 +56,8 @@ def _stacks(module: nn.Module, targets: Mapping[str, Target]) -> dict[str, dict[
 
 def _pack_rows(source: WeightSource, name: str, target: Target) -> PackedWeight:
     """All rows of a tensor, those of its matrices one below the other."""
-    stored = source.quantized(name)
-    packed = None if stored is None else stored.packed(None)
+    stored = source.get_quantized(name)
+    packed = None if stored is None else stored.pack(None)
     if packed is None:
         numbers = source.tensor(name)
         if target.is_transposed:

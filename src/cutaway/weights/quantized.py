@@ -93,10 +93,10 @@ class QuantizedWeights:
 
     def tensor(self, name: str) -> Tensor:
         """A tensor as floating-point numbers; a quantized matrix is unpacked."""
-        matrix = self.quantized(name)
+        matrix = self.get_quantized(name)
         return self._stored.tensor(name) if matrix is None else matrix.dense()
 
-    def quantized(self, name: str) -> StoredMatrix | None:
+    def get_quantized(self, name: str) -> StoredMatrix | None:
         """A quantized matrix as its method stores it; None for a plain tensor."""
         parts = self._modules.get(name)
         return None if parts is None else self._checkpoint.read(parts)

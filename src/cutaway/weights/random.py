@@ -55,7 +55,7 @@ class RandomWeights:
         spread = 0.02 if len(shape) == 1 else 1 / math.sqrt(shape[-1])
         return torch.randn(shape, generator=generator).mul_(spread)
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """None: random numbers have all their bits."""
         return None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.core.weight_targets import Target
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.scheme import Quantized
 from cutaway.quantize.schemes import Scheme
 from cutaway.weights.source import WeightSource
@@ -56,13 +56,13 @@ class RoundedWeights:
     def tensor(self, name: str) -> Tensor:
         """A tensor as floating-point numbers; a chosen one after rounding."""
         stored = self._source.tensor(name)
-        return rounded(stored, self._scheme).dense() if name in self._chosen else stored
+        return round_matrix(stored, self._scheme).dense() if name in self._chosen else stored
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """A chosen matrix rounded by the scheme; any other as its source has it."""
         if name not in self._chosen:
-            return self._source.quantized(name)
-        return rounded(self._source.tensor(name), self._scheme)
+            return self._source.get_quantized(name)
+        return round_matrix(self._source.tensor(name), self._scheme)
 
     def release(self, name: str) -> None:
         """Hold no memory for a tensor that was read; it can be read again."""

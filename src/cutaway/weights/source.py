@@ -38,7 +38,7 @@ class WeightSource(Protocol):
         """A tensor as floating-point numbers, in memory of its own."""
         ...
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """A matrix as it is stored in fewer bits; None for plain numbers.
 
         Of a stack all matrices one below the other, each with its outputs as rows.
@@ -77,7 +77,7 @@ class GgufWeights:
         """A tensor as floating-point numbers, in memory of its own."""
         return unpack(self._gguf, name)
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """A matrix or a stack in its blocks; None for plain numbers and for vectors."""
         tensor = self._gguf.tensors[name]
         if tensor.type in PLAIN or len(tensor.shape) not in (2, 3):

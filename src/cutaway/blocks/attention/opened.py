@@ -63,7 +63,7 @@ class AttentionTerms:
     weights: Tensor
     sink: Tensor
 
-    def mixed(self, values: Tensor) -> Tensor:
+    def mix(self, values: Tensor) -> Tensor:
         """The weighted sum. Shapes: values [K, G, W] -> [Q, H, W]."""
         num_queries, num_heads, num_keys = self.weights.shape
         grouped = self.weights.view(num_queries, values.shape[1], -1, num_keys)
@@ -98,7 +98,7 @@ def attention_weights(
     weights = scores.softmax(dim=-1)
     sink = torch.zeros_like(weights[..., 0]) if sinks is None else weights[..., -1]
     return AttentionTerms(
-        products, scoring.scaled(products), visible, weights[..., : len(keys)], sink
+        products, scoring.scale_products(products), visible, weights[..., : len(keys)], sink
     )
 
 
@@ -108,7 +108,7 @@ def of_head(attention: Openable, entries: Tensor, head: int) -> Tensor:
     return entries[:, group : group + 1]
 
 
-def moved(attention: Openable, heads: Tensor, *, by: Tensor, declared_length: int) -> Tensor:
+def move_heads(attention: Openable, heads: Tensor, *, by: Tensor, declared_length: int) -> Tensor:
     """Queries or keys as they were had they stood so many positions further.
 
     Turning further adds angles, so nothing has to be turned back. Without rotary positions

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from cutaway.cli.repl import local_tools, remembered_facts
 from cutaway.cli.settings.setting_keys import SAMPLING_NAMES
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.request import SamplingParams
 from cutaway.host.whole_file import write_whole
 from cutaway.text.kinds import is_table
@@ -46,7 +46,7 @@ class ChatState:
     has_tools: bool = False
     has_memory: bool = False
 
-    def said(self, role: Role, content: str) -> ChatState:
+    def add(self, role: Role, content: str) -> ChatState:
         """The conversation with one more message."""
         return replace(self, turns=(*self.turns, Turn(role, content)))
 
@@ -101,7 +101,7 @@ def load(path: Path) -> ChatState:
         raise _no_chat(path, "it is no JSON object")
     fields = cast("dict[str, object]", content)
     if fields.get("format") != FORMAT:
-        raise _no_chat(path, f"format is {shown(fields.get('format'))}, not {shown(FORMAT)}")
+        raise _no_chat(path, f"format is {quote(fields.get('format'))}, not {quote(FORMAT)}")
     system, messages, changes = (fields.get(name) for name in ("system", "messages", "set"))
     if not isinstance(system, str | None):
         raise _no_chat(path, "system is no text")
@@ -111,7 +111,7 @@ def load(path: Path) -> ChatState:
     turns = tuple(_turn(each, path) for each in cast("list[object]", messages))
     unknown = [name for name in changes if name not in SAMPLING_NAMES]
     if unknown:
-        raise _no_chat(path, f"set has {shown(unknown[0])}, which is no sampling setting")
+        raise _no_chat(path, f"set has {quote(unknown[0])}, which is no sampling setting")
     loaded = ChatState(system=system, turns=turns, changes=changes)
     loaded.sampling(SamplingParams())  # judges the values
     return loaded
@@ -122,7 +122,7 @@ def _turn(value: object, path: Path) -> Turn:
         role, content = value.get("role"), value.get("content")
         if role in ("user", "assistant") and isinstance(content, str):
             return Turn(role, content)
-    raise _no_chat(path, f"{shown(value)} is no message of user or assistant")
+    raise _no_chat(path, f"{quote(value)} is no message of user or assistant")
 
 
 def _no_chat(path: Path, what: str) -> RequestError:

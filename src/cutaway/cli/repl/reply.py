@@ -57,7 +57,7 @@ def reply(
         said = _say(conversation, model, screen, is_interrupted)
         if is_interrupted() and not said.text.strip():
             return replace(conversation, turns=conversation.turns[:-1])
-        conversation = conversation.said("assistant", said.text)
+        conversation = conversation.add("assistant", said.text)
         if said.call is None or is_interrupted():
             break
         if round_ == local_tools.MAX_ROUNDS:
@@ -67,7 +67,7 @@ def reply(
             break
         result = local_tools.run_call(said.call)
         screen.outside(f"{OUTSIDE} tool {said.call.name}: {said.call.argument} -> {result}")
-        conversation = conversation.said("user", local_tools.result_message(said.call, result))
+        conversation = conversation.add("user", local_tools.result_message(said.call, result))
     return conversation
 
 

@@ -16,7 +16,7 @@ from cutaway.cli.repl.remembered_facts import Fact
 from cutaway.cli.settings.integer_text import parse_integer
 from cutaway.cli.settings.setting_keys import BY_NAME, SAMPLING_NAMES
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import check, shown
+from cutaway.core.limits import check, quote
 from cutaway.core.request import SamplingParams
 from cutaway.core.whole_numbers import whole_number
 
@@ -253,7 +253,7 @@ def _forget(which: str, memory: FactStore) -> str:
     number = whole_number(which)
     if which != "all" and number is None:
         raise RequestError(
-            f"forget is given {shown(which)}; it needs a number of /memory list, or all.",
+            f"forget is given {quote(which)}; it needs a number of /memory list, or all.",
             param="memory",
         )
     count = memory.forget(number)
@@ -262,7 +262,7 @@ def _forget(which: str, memory: FactStore) -> str:
 
 def _switch(argument: str, current: bool) -> bool:
     if argument not in ("", "on", "off"):
-        raise RequestError(f"{shown(argument)} is no state; it must be on or off.", param="command")
+        raise RequestError(f"{quote(argument)} is no state; it must be on or off.", param="command")
     return current if not argument else argument == "on"
 
 

@@ -62,7 +62,7 @@ def form_of(
     grammar: Path | None,
 ) -> Grammar | None:
     """The one form that was asked for. Raises: RequestError naming the option."""
-    from cutaway.server.constraints import made
+    from cutaway.server.constraints import make_grammar
 
     given: list[tuple[str, str, object]] = []
     if json_schema is not None:
@@ -79,7 +79,7 @@ def form_of(
         names = " and ".join(name for name, _, _ in given)
         raise RequestError(f"{names} are given; an answer has one form. Leave out all but one.")
     for name, kind, asked in given:
-        return made(kind, asked, param=name)
+        return make_grammar(kind, asked, param=name)
     return None
 
 

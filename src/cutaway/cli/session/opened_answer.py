@@ -28,7 +28,7 @@ def words_of(prompt: str | None, given: Mapping[str, object], *, is_chat: bool) 
 
 def look_at(session: Session, words: str, *, is_chat: bool, grammar: Grammar | None = None) -> Look:
     """The prompt, answered in the form that was asked for, and its record opened."""
-    from cutaway.cli.session.session import bounded
+    from cutaway.cli.session.session import bound_params
     from cutaway.text.chat_messages import from_dicts
 
     llm, messages, began = session.llm, None, perf_counter()
@@ -39,15 +39,17 @@ def look_at(session: Session, words: str, *, is_chat: bool, grammar: Grammar | N
         token_ids = llm.encode(words)
     encode_seconds = perf_counter() - began
     num_left = llm.engine.max_length - len(token_ids)
-    params = bounded(session.settings.sampling(), default=VIEW_TOKENS, num_left=num_left)
+    params = bound_params(session.settings.sampling(), default=VIEW_TOKENS, num_left=num_left)
     request = llm.request(token_ids, replace(params, grammar=grammar))
     for delta in session.stream(request):
         if delta.error is not None:
             raise delta.error
-    return opened(session, request.request_id, messages=messages, encode_seconds=encode_seconds)
+    return open_answer(
+        session, request.request_id, messages=messages, encode_seconds=encode_seconds
+    )
 
 
-def opened(
+def open_answer(
     session: Session,
     request_id: str,
     *,

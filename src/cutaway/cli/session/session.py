@@ -78,7 +78,7 @@ def open_llm(settings: Resolved) -> LLM:
     if settings.model in NAMED:
         with download_bar(settings.model) as progress:
             find(settings.model, progress=progress, accept_license=settings.accepts_license)
-    with garbage.held_off():
+    with garbage.hold_off():
         from cutaway.engine.loading.text_side import Opening
         from cutaway.kernels import torch_library
 
@@ -91,7 +91,7 @@ def open_llm(settings: Resolved) -> LLM:
     return llm
 
 
-def bounded(params: SamplingParams, *, default: int, num_left: int) -> SamplingParams:
+def bound_params(params: SamplingParams, *, default: int, num_left: int) -> SamplingParams:
     """The parameters with a bound of the answer: what was set, else the default where it fits.
 
     num_left: tokens of the context after the prompt.

@@ -9,7 +9,7 @@ from typing import cast
 
 from cutaway.cli.session.at_hand import at_hand
 from cutaway.core.errors import ConfigError, ModelFormatError, ModelNotFoundError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.shapes import ModelShape
 from cutaway.core.weight_types import WeightBytes, weights_of_file
 from cutaway.host import gguf_file
@@ -42,7 +42,7 @@ def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, Weig
     if path.suffix == ".gguf":
         if overrides:
             raise ConfigError(
-                f"override is {shown(overrides[0])}, but {path} is a GGUF file and has no "
+                f"override is {quote(overrides[0])}, but {path} is a GGUF file and has no "
                 "config.json."
             )
         file = gguf_file.read(path)
@@ -58,7 +58,7 @@ def _overridden(config: Mapping[str, object], overrides: Sequence[str], *, file:
         given = overrides[:count]
         before, shape = shape, read_config(config, file=file, overrides=given).architecture.shape
         if shape == before:
-            raise ConfigError(f"override is {shown(entry)}, which changes no size of {file}.")
+            raise ConfigError(f"override is {quote(entry)}, which changes no size of {file}.")
     return shape
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 _WRITTEN = re.compile(r"([+-]?[0-9][0-9_]*)([kKmMgG]?)")
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -21,7 +21,7 @@ def parse_integer(text: str) -> int:
     match = _WRITTEN.fullmatch(text.strip())
     if match is None or len(match[1]) > 24:
         raise ValueError(
-            f"{shown(text)} is no integer; write digits, or K, M or G after them: 32K."
+            f"{quote(text)} is no integer; write digits, or K, M or G after them: 32K."
         )
     return int(match[1].replace("_", "")) * _FACTORS[match[2].lower()]
 

@@ -249,7 +249,7 @@ def _check_names(found: Mapping[str, object], file: str) -> None:
         if name not in BY_NAME:
             near = get_close_matches(name, BY_NAME, n=1, cutoff=0.0)[0]
             raise ConfigError(
-                f"{file} has the key {limits.shown(name)}, which is no setting; the nearest is "
+                f"{file} has the key {limits.quote(name)}, which is no setting; the nearest is "
                 f"{near}. `cutaway config show` lists all."
             )
 
@@ -275,6 +275,6 @@ def _check_ranges(values: Mapping[str, object], origins: Mapping[str, SettingOri
 def _as_config_error(error: ErrorDetails, origins: Mapping[str, SettingOrigin]) -> ConfigError:
     key = BY_NAME[str(error["loc"][0])]
     return ConfigError(
-        f"{key.name} is {limits.shown(error['input'])}, from the {origins[key.name]}; "
+        f"{key.name} is {limits.quote(error['input'])}, from the {origins[key.name]}; "
         f"it must be {key.allowed}."
     )

@@ -6,7 +6,7 @@ import sys
 
 from cutaway.cli.terminal.terminal import is_seen, note
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 
 def text_of(argument: str | None, *, param: str) -> str:
@@ -40,7 +40,7 @@ def _check_unicode(text: str, param: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise RequestError(
-            f"{param} holds {shown(text[error.start])} at {error.start}, which is no Unicode "
+            f"{param} holds {quote(text[error.start])} at {error.start}, which is no Unicode "
             "character; it must be UTF-8.",
             param=param,
         ) from None

@@ -10,7 +10,7 @@ from cutaway.compare.levers import Change
 from cutaway.compare.side import Side
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.text.chat_messages import Message, Text
 from cutaway.text.prompt import encode
@@ -44,7 +44,7 @@ def _token(source: Source, change: Change, base: Side) -> Pair:
     known = source.token_ids
     if change.place is None or change.place >= len(known):
         raise RequestError(
-            f"token@{shown(change.place)} is behind the answer; its steps are 0 to "
+            f"token@{quote(change.place)} is behind the answer; its steps are 0 to "
             f"{len(known) - 1}.",
             param="change",
         )
@@ -60,7 +60,7 @@ def _token(source: Source, change: Change, base: Side) -> Pair:
     lead = (*known[: change.place], *ids)
     if len(lead) >= (base.params.max_tokens or 0):
         raise RequestError(
-            f"{shown(str(change))} leaves nothing to be drawn: the answer has at most "
+            f"{quote(str(change))} leaves nothing to be drawn: the answer has at most "
             f"{base.params.max_tokens} tokens. Change an earlier one, or raise max_tokens.",
             param="change",
         )
@@ -78,7 +78,7 @@ def _said(messages: Sequence[Message], change: Change) -> tuple[Message, ...]:
     return (*messages[:last], Message("user", said), *messages[last + 1 :])
 
 
-def asked_of(source: Source, model: LoadedModel) -> tuple[int, ...]:
+def ask_of(source: Source, model: LoadedModel) -> tuple[int, ...]:
     """The same question in another model's tokens."""
     if source.messages is not None:
         return tuple(_encoded(model, source.messages))

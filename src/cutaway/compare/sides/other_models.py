@@ -7,7 +7,7 @@ from dataclasses import replace
 from cutaway.compare.levers import Change
 from cutaway.compare.side import Side
 from cutaway.compare.sides.beside import second_engine
-from cutaway.compare.sides.inputs import asked_of
+from cutaway.compare.sides.inputs import ask_of
 from cutaway.compare.sides.pair import Pair, Source
 from cutaway.core.arithmetic import weight_bytes
 from cutaway.engine.build import load_model
@@ -35,7 +35,7 @@ def change_model(source: Source, change: Change, base: Side) -> Pair:
         needed, f"a second model beside: about {needed / 2**20:,.0f} MiB of weights"
     )
     model = load_model(found, config)
-    prompt = asked_of(source, model) if change.lever == "model" else source.prompt
+    prompt = ask_of(source, model) if change.lever == "model" else source.prompt
     other = replace(base, engine=second_engine(source, model, config), prompt=prompt)
     is_same = model.tokenizer.fingerprint == engine.model.tokenizer.fingerprint
     if is_same and model.facts.vocab_size == engine.model.facts.vocab_size:

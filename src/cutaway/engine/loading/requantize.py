@@ -15,11 +15,11 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.unloaded_model import folder_of, open_gguf, open_hf
 from cutaway.host import gguf_file
-from cutaway.quantize.compensated import compensated, inverse_root
+from cutaway.quantize.compensated import compensate, inverse_root
 from cutaway.quantize.floats8 import Float8Matrix
 from cutaway.quantize.gguf.gguf_rounding import block_type, blocks_of
 from cutaway.quantize.integers import IntegerMatrix
-from cutaway.quantize.rounding import rounded
+from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import Scheme
 from cutaway.weights.files.write_folder import write_folder
 from cutaway.weights.files.write_gguf import write_gguf
@@ -75,7 +75,9 @@ def requantize(
     made = dict[str, IntegerMatrix | Float8Matrix]()
     for name, root in _with_roots(found, chosen, calibration):
         matrix = source.tensor(name)
-        made[name] = rounded(matrix, scheme) if root is None else compensated(matrix, root, scheme)
+        made[name] = (
+            round_matrix(matrix, scheme) if root is None else compensate(matrix, root, scheme)
+        )
         if progress is not None:
             progress(len(made), len(chosen))
     if file is not None:

@@ -170,14 +170,14 @@ class Scoring:
     cap: float | None
     sinks: Tensor | None  # [H]
 
-    def scaled(self, products: Tensor) -> Tensor:
+    def scale_products(self, products: Tensor) -> Tensor:
         """Times the scale, and then below the cap."""
         scores = products * self.softmax_scale
         return scores if self.cap is None else self.cap * (scores / self.cap).tanh()
 
     def scores(self, products: Tensor, visible: Tensor) -> Tensor:
         """What goes into the softmax: -inf where a key is not visible."""
-        return self.scaled(products).masked_fill(~visible, -torch.inf)
+        return self.scale_products(products).masked_fill(~visible, -torch.inf)
 
     def first_key(self, first_query: int) -> int:
         """First key that queries from a position on can see."""

@@ -46,7 +46,7 @@ def multiply(x: Tensor, values: Tensor, quant_scale: Tensor) -> Tensor:
     from cutaway.kernels.floats8 import triton
 
     flat = x.reshape(-1, columns)
-    numbers, scale = triton.scaled(flat)
+    numbers, scale = triton.scale_rows(flat)
     out = torch._scaled_mm(  # pyright: ignore[reportPrivateUsage]  # torch has no other name yet
         numbers, values.T, scale_a=scale[:, None], scale_b=row_scale[None], out_dtype=x.dtype
     )

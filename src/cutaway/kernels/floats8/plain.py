@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cutaway.kernels.store.plain import scaled
+from cutaway.kernels.store.plain import scale_rows
 
 
 def multiply(x: Tensor, values: Tensor, quant_scale: Tensor, *, few_tokens: int = 0) -> Tensor:
@@ -18,6 +18,6 @@ def multiply(x: Tensor, values: Tensor, quant_scale: Tensor, *, few_tokens: int 
     wide = torch.promote_types(x.dtype, torch.float32)
     given = x.to(wide)
     if x.numel() // x.shape[-1] > few_tokens:
-        numbers, scale = scaled(x, torch.float8_e4m3fn)
+        numbers, scale = scale_rows(x, torch.float8_e4m3fn)
         given = numbers.to(wide) * scale[..., None]
     return (given @ values.to(wide).T * quant_scale.to(wide).view(-1)).to(x.dtype)

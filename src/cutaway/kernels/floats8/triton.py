@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 
-def scaled(values: Tensor) -> tuple[Tensor, Tensor]:
-    """See store.plain.scaled, to e4m3. Shapes: [T, C] -> [T, C] e4m3, [T] float32."""
+def scale_rows(values: Tensor) -> tuple[Tensor, Tensor]:
+    """See store.plain.scale_rows, to e4m3. Shapes: [T, C] -> [T, C] e4m3, [T] float32."""
     num_rows, width = values.shape
     numbers = torch.empty(num_rows, width, dtype=torch.float8_e4m3fn, device=values.device)
     scale = torch.empty(num_rows, dtype=torch.float32, device=values.device)

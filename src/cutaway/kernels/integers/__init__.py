@@ -6,10 +6,10 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.integers import plain
-from cutaway.kernels.integers.plain import separate, unpacked
+from cutaway.kernels.integers.plain import separate, unpack
 from cutaway.kernels.linear import linear
 
-__all__ = ["multiply", "separate", "unpacked"]
+__all__ = ["multiply", "separate", "unpack"]
 
 _MOST_TOKENS = 64  # for which the matrix is unpacked in registers; beyond, once, for cuBLAS
 _GROUPS = (32, 64, 128)  # columns that Triton's forms take
@@ -22,7 +22,7 @@ def multiply(
     columns = quants.shape[1] * (2 if has_nibbles else 1)
     matrix = (quants, quant_scale, zero)
     if columns // quant_scale.shape[1] not in _GROUPS or not uses_triton(x, quant_scale):
-        whole = plain.unpacked(separate(quants, has_nibbles), quant_scale, zero)
+        whole = plain.unpack(separate(quants, has_nibbles), quant_scale, zero)
         return linear(x, whole.to(x.dtype))
     from cutaway.kernels.integers import triton
 

@@ -16,10 +16,10 @@ def multiply(
     Shapes: x [..., K]; quants [N, K] bytes, or [N, K / 2] where each has two columns, the even
     one in the low nibble; quant_scale [N, G]; zero [N, G] or [1, 1] -> [..., N].
     """
-    return linear.linear(x, unpacked(separate(quants, has_nibbles), quant_scale, zero).to(x.dtype))
+    return linear.linear(x, unpack(separate(quants, has_nibbles), quant_scale, zero).to(x.dtype))
 
 
-def unpacked(quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
+def unpack(quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
     """quant_scale * (quants - zero) in float32. Shapes: quants [N, K] bytes -> [N, K]."""
     rows, columns = quants.shape
     scale, zero = quant_scale.float(), zero.float()

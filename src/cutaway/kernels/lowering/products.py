@@ -293,7 +293,7 @@ def _gated(forms: Forms, call: Call, gate: Any, up: Any) -> NativeCall | None:
     activation = GATES[call.function]
 
     def make(place: Place) -> list[native.Operation]:
-        operation = native.gated(
+        operation = native.multiply_gate(
             *(place(source), first, second),
             out=place(out),
             norm=norm,

@@ -16,7 +16,7 @@ from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts,
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import NormWeights, Operation
-from cutaway.kernels.native.operations import gate, gated, gather, linear, norm, take
+from cutaway.kernels.native.operations import gate, gather, linear, multiply_gate, norm, take
 from cutaway.kernels.native.packed_pairs import PackedPair, PackedPairs
 from cutaway.kernels.native.pages import Pages
 from cutaway.kernels.native.program import NativeStep, Program, room, run
@@ -66,11 +66,11 @@ __all__ = [
     "delta",
     "experts",
     "gate",
-    "gated",
     "gather",
     "heads_linear",
     "is_available",
     "linear",
+    "multiply_gate",
     "norm",
     "room",
     "rotate",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.kernels.native.structs import VERSION, Status, StepStruct, WeightStruct, layout
 
 _PATH: Final = Path(__file__).resolve().parent.parent / "_native.so"
@@ -59,7 +59,7 @@ def _opened() -> ctypes.CDLL | str:
     if name and loaded.cw_use_isa(name.encode()) != Status.OK:
         allowed = loaded.cw_isas().decode()
         raise ConfigError(
-            f"CUTAWAY_ISA is {shown(name)}; this machine has {allowed}. Leave it out for the best."
+            f"CUTAWAY_ISA is {quote(name)}; this machine has {allowed}. Leave it out for the best."
         )
     return loaded
 

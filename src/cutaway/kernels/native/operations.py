@@ -123,7 +123,7 @@ def linear(
     return Operation(Code.LINEAR, arguments, (*kept, *(each.data for each in segments)))
 
 
-def gated(
+def multiply_gate(
     x: Tensor,
     gate: PackedWeight,
     up: PackedWeight,

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from cutaway.kernels.recording import operation
 from cutaway.kernels.store import plain
-from cutaway.kernels.store.plain import scaled
+from cutaway.kernels.store.plain import scale_rows
 
-__all__ = ["scaled", "store"]
+__all__ = ["scale_rows", "store"]
 
 
 @operation(shape_of=lambda *_, **__: None, has_effect=True)

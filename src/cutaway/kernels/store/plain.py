@@ -21,12 +21,12 @@ def store(pages: Tensor, values: Tensor, slots: Tensor, *, scales: Tensor | None
             slots [T] with slot = page * P + offset.
     """
     if scales is not None:
-        values, found = scaled(values, pages.dtype)
+        values, found = scale_rows(values, pages.dtype)
         _scatter(scales, found, slots)
     _scatter(pages, values.to(pages.dtype), slots)
 
 
-def scaled(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def scale_rows(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Rows as numbers in eight bits and the scale of each: values are about numbers * scale.
 
     NaN or infinity in a row makes its scale so, and all its numbers 0.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 
 # The names are those of blocks/activations.py.
@@ -28,6 +28,6 @@ def activation_name(config: Fields, field: str, default: str) -> str:
     word = config.text(field, default)
     if word not in _WORDS:
         raise UnsupportedModelError(
-            f"{config.file}: {field} is {shown(word)}; known are {', '.join(_WORDS)}."
+            f"{config.file}: {field} is {quote(word)}; known are {', '.join(_WORDS)}."
         )
     return _WORDS[word]

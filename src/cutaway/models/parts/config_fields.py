@@ -8,7 +8,7 @@ from typing import cast
 
 from cutaway.core.claims import most_of
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 
 _MOST_FACTOR = 1e9
@@ -86,9 +86,9 @@ class Fields:
         mine, others = self._found(name), other._found(its)
         return mine not in (None, {}) and others not in (None, {}) and mine != others
 
-    def shown(self, name: str) -> str:
+    def quote(self, name: str) -> str:
         """A field's value for a message."""
-        return shown(self._found(name))
+        return quote(self._found(name))
 
     def text(self, name: str, default: str | None = None) -> str:
         """A string.
@@ -150,7 +150,7 @@ class Fields:
             raise self._wrong(name, value, "a number above 0 and at most 1e9, or null for none")
         return number
 
-    def nested(self, name: str) -> Fields:
+    def read_mapping(self, name: str) -> Fields:
         """A mapping inside; empty where the field is missing or null."""
         value = self._found(name)
         if value is None:
@@ -159,10 +159,10 @@ class Fields:
             raise self._wrong(name, value, "a mapping")
         return Fields(cast("Mapping[str, object]", value), file=f"{self.file}: {name}")
 
-    def numbered(self, index: int) -> Fields:
+    def read_numbered(self, index: int) -> Fields:
         """The mapping inside whose name is a number, with leading zeros or without; else empty."""
         names = (name for name in self._values if whole_number(name) == index)
-        return self.nested(next(names, str(index)))
+        return self.read_mapping(next(names, str(index)))
 
     def _found(self, name: str) -> object:
         self.asked.add(name)
@@ -180,7 +180,7 @@ class Fields:
 
     def _wrong(self, name: str, value: object, allowed: str) -> ModelFormatError:
         return ModelFormatError(
-            f"is {shown(value)}; it must be {allowed}.", file=self.file, field=self._prefix + name
+            f"is {quote(value)}; it must be {allowed}.", file=self.file, field=self._prefix + name
         )
 
 

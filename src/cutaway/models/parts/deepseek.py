@@ -240,7 +240,7 @@ def read_deepseek(
     )
     return Deepseek(
         architecture=architecture,
-        sizes=rotary_config.stretched(sizes, frequencies),
+        sizes=rotary_config.stretch(sizes, frequencies),
         attention=attention,
         frequencies=frequencies,
         pairs=pairs,

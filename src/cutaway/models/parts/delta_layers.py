@@ -141,7 +141,7 @@ def state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
 
 def turning_size(config: Fields, sizes: Sizes) -> int:
     """The head size from which positions are to take their share; the absent share is a quarter."""
-    rope = config.nested(rotation_field(config))
+    rope = config.read_mapping(rotation_field(config))
     has_share = rope.has("partial_rotary_factor") or config.has("partial_rotary_factor")
     return sizes.head_size if has_share else sizes.head_size // 4
 

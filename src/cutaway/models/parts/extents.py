@@ -49,7 +49,7 @@ def refuse_bidirectional(config: Fields) -> None:
     if config.truth("use_bidirectional_attention") and not config.holds(
         "use_bidirectional_attention", "vision"
     ):
-        value = config.shown("use_bidirectional_attention")
+        value = config.quote("use_bidirectional_attention")
         raise UnsupportedModelError(
             f"{config.file}: use_bidirectional_attention is {value}; causal models are supported."
         )

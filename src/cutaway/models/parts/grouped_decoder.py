@@ -272,7 +272,7 @@ def decoder_from_hf(
     )
     return GroupedDecoder(
         architecture=architecture,
-        sizes=rotary_config.stretched(sizes, frequencies),
+        sizes=rotary_config.stretch(sizes, frequencies),
         frequencies=(frequencies,) * sizes.num_layers,
         extents=(FULL,) * sizes.num_layers if extents is None else tuple(extents),
         gate=activation_name(config, "hidden_act", "silu"),

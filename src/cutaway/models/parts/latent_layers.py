@@ -145,7 +145,7 @@ def latent_from_hf(config: Fields) -> tuple[LatentSizes, Frequencies | None]:
 
 
 def _stretch(config: Fields, frequencies: Frequencies | None) -> float:
-    rope = config.nested(rotary_config.rotation_field(config))
+    rope = config.read_mapping(rotary_config.rotation_field(config))
     scale = rope.number_or_none("mscale_all_dim")
     if not isinstance(frequencies, Yarn) or scale is None or frequencies.factor <= 1:
         return 1.0

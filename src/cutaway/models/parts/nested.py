@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 
 # What text_config.model_type may be, by the whole model's word.
@@ -42,11 +42,11 @@ def text_values(word: str, values: Mapping[str, object], *, file: str) -> dict[s
 
     Raises: UnsupportedModelError for a text part of another kind.
     """
-    text = Fields(values, file=file).nested("text_config")
+    text = Fields(values, file=file).read_mapping("text_config")
     kind = text.text("model_type", TEXT_PARTS[word])
     if kind != TEXT_PARTS[word]:
         raise UnsupportedModelError(
-            f"{text.file}: model_type is {shown(kind)}; of {word} a text part of "
+            f"{text.file}: model_type is {quote(kind)}; of {word} a text part of "
             f"{TEXT_PARTS[word]} is supported."
         )
     inner = cast("Mapping[str, object]", values.get("text_config") or {})

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 
 
@@ -27,7 +27,7 @@ def overridden(values: Mapping[str, object], overrides: Sequence[str]) -> dict[s
         name, sign, text = entry.partition("=")
         if not sign or not all(name.split(".")):
             raise ConfigError(
-                f"override is {shown(entry)}; it must be NAME=VALUE, as in sliding_window=128 or "
+                f"override is {quote(entry)}; it must be NAME=VALUE, as in sliding_window=128 or "
                 "rope_parameters.rope_type=none."
             )
         _put(changed, name, _value(text))
@@ -53,7 +53,7 @@ def _put(values: dict[str, object], name: str, value: object) -> None:
         inner = values.get(part)
         if inner is not None and not isinstance(inner, Mapping):
             raise ConfigError(
-                f"override names {name}, but {part} is {shown(inner)} and no mapping."
+                f"override names {name}, but {part} is {quote(inner)} and no mapping."
             )
         # Copied, so that the caller's values stay what they were.
         values[part] = dict(cast("Mapping[str, object]", inner or {}))

@@ -20,7 +20,7 @@ from cutaway.blocks.positions import (
 )
 from cutaway.core.claims import MAX_LENGTH
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.sizes import Sizes
 
@@ -48,8 +48,8 @@ def from_hf(
     Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
     _warn_of_two(config, "rope_scaling", config, "rope_parameters")
-    rope = config.nested(rotation_field(config))
-    rope = rope.nested(kind) if kind is not None and rope.has(kind) else rope
+    rope = config.read_mapping(rotation_field(config))
+    rope = rope.read_mapping(kind) if kind is not None and rope.has(kind) else rope
     for name in ("rope_theta", "partial_rotary_factor"):
         _warn_of_two(rope, name, config, name)
     _warn_of_two(rope, "rope_type", rope, "type")
@@ -119,25 +119,25 @@ def _scaled(
             return _llama3(rope, size, base, trained)
         case _:
             raise UnsupportedModelError(
-                f"{rope.file}: rope_type is {shown(kind)}; known are {', '.join(SCALINGS)}."
+                f"{rope.file}: rope_type is {quote(kind)}; known are {', '.join(SCALINGS)}."
             )
 
 
 def _llama3(rope: Fields, size: int, base: float, trained: int) -> Llama3:
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
     # The blend between the two divides by their distance.
-    _check_above(rope, "high_freq_factor", high, low, f"low_freq_factor, {shown(low)}")
+    _check_above(rope, "high_freq_factor", high, low, f"low_freq_factor, {quote(low)}")
     return Llama3(size, base, rope.number("factor"), low, high, trained)
 
 
 def _check_above(fields: Fields, name: str, value: float, least: float, words: str) -> None:
     if not value > least:
         raise ModelFormatError(
-            f"is {shown(value)}; it must be above {words}.", file=fields.file, field=name
+            f"is {quote(value)}; it must be above {words}.", file=fields.file, field=name
         )
 
 
-def stretched(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
+def stretch(sizes: Sizes, frequencies: Frequencies | None) -> Sizes:
     """Sizes of a model whose configuration names the length before stretching."""
     length = sizes.max_length
     match frequencies:
@@ -237,6 +237,6 @@ def from_gguf(
             )
         case _:
             raise UnsupportedModelError(
-                f"{metadata.file}: rope.scaling.type is {shown(kind)}; known are none, linear, "
+                f"{metadata.file}: rope.scaling.type is {quote(kind)}; known are none, linear, "
                 "yarn."
             )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TypeVar, cast
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 _T = TypeVar("_T")
 
@@ -77,7 +77,7 @@ class Settings:
     def refuse(self, name: str, allowed: str) -> UnsupportedModelError:
         """What to raise for a setting that says what Cutaway cannot read."""
         return UnsupportedModelError(
-            f"{self.file}: {name} of quantization_config is {shown(self._values.get(name))}; "
+            f"{self.file}: {name} of quantization_config is {quote(self._values.get(name))}; "
             f"{allowed}. Take the model in another form."
         )
 
@@ -92,7 +92,7 @@ class Settings:
     def _wrong(self, name: str, kind: type) -> ModelFormatError:
         found = self._values.get(name)
         return ModelFormatError(
-            f"is {shown(found)}; it must be of type {kind.__name__}.",
+            f"is {quote(found)}; it must be of type {kind.__name__}.",
             file=self.file,
             field=f"quantization_config.{name}",
         )

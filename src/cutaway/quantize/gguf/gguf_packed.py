@@ -22,7 +22,7 @@ class BlockMatrix:
     shape: tuple[int, int]
     data: memoryview
 
-    def packed(self, row_order: Tensor | None) -> Packed | None:
+    def pack(self, row_order: Tensor | None) -> Packed | None:
         """In a layout of the native kernels; None where they have none for these blocks."""
         if not PackedWeight.takes_blocks(self.type_name):
             return None
@@ -31,6 +31,6 @@ class BlockMatrix:
         )
         return None if weight is None else Packed(weight)
 
-    def kept(self, row_order: Tensor | None) -> nn.Module | None:
+    def keep(self, row_order: Tensor | None) -> nn.Module | None:
         """None: torch has no products of blocks, and unpacked numbers multiply faster."""
         return None  # torch has no products of blocks: unpacked once they multiply faster

@@ -66,7 +66,7 @@ class GrammarState:
         known = list(drafts[: next(ends, len(drafts))])
         return known[: self._matcher.validate_tokens(known)] if known else []
 
-    def forced(self) -> list[int]:
+    def find_forced(self) -> list[int]:
         """Tokens that are likely next because the grammar leaves one text alone; [] for a choice.
 
         The same text may be said in other tokens, so they are guesses like any.

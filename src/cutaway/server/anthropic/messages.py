@@ -14,7 +14,7 @@ from starlette.responses import Response
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.output import Delta, Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
@@ -27,18 +27,18 @@ from cutaway.server.conversation import (
     ChatInput,
     PreparedChat,
     prepare_chat,
-    renamed,
+    rename_faults,
     request_of,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, given
-from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, take_schema
+from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of
 from cutaway.server.openai.openai_fields import optional
 from cutaway.server.reasoning import effort_extras, thinking_extras
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
-from cutaway.server.streaming import EventStream, named, until_gone
+from cutaway.server.routes import describe_route, json_answer
+from cutaway.server.streaming import EventStream, name_event, until_gone
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.text.chat_messages import Message
 from cutaway.text.kinds import is_row
@@ -74,13 +74,13 @@ class CountBody(Body):
     """A conversation whose tokens are counted."""
 
     model: str
-    messages: Annotated[object, given(_MESSAGES)]
-    system: Annotated[object, given(_SYSTEM)] = None
-    tools: Annotated[object, given(optional(array(_OBJECT, maxItems=MAX_TOOLS)))] = None
-    tool_choice: Annotated[object, given(optional(_CHOICES))] = None
-    thinking: Annotated[object, given(optional(_THINKING))] = None
-    output_config: Annotated[object, given(optional(_OBJECT))] = None
-    chat_template_kwargs: Annotated[object, given(optional(_OBJECT))] = None
+    messages: Annotated[object, take_schema(_MESSAGES)]
+    system: Annotated[object, take_schema(_SYSTEM)] = None
+    tools: Annotated[object, take_schema(optional(array(_OBJECT, maxItems=MAX_TOOLS)))] = None
+    tool_choice: Annotated[object, take_schema(optional(_CHOICES))] = None
+    thinking: Annotated[object, take_schema(optional(_THINKING))] = None
+    output_config: Annotated[object, take_schema(optional(_OBJECT))] = None
+    chat_template_kwargs: Annotated[object, take_schema(optional(_OBJECT))] = None
     cache_control: Ignored = None  # every prompt is kept in the cache as it is
 
 
@@ -90,7 +90,7 @@ class MessagesBody(CountBody):
     max_tokens: Annotated[int | None, Limited("max_tokens")]
     lora: str | None = None
     stream: bool | None = None
-    stop_sequences: Annotated[object, given(optional(_STOPS))] = None
+    stop_sequences: Annotated[object, take_schema(optional(_STOPS))] = None
     temperature: Annotated[float | None, Limited("temperature")] = None
     top_p: Annotated[float | None, Limited("top_p")] = None
     top_k: Annotated[int | None, Limited("top_k")] = None
@@ -130,7 +130,7 @@ def router(context: Context) -> APIRouter:
     """The routes of this API."""
     routes = APIRouter()
 
-    @routes.post("/v1/messages", **described(MessagesBody, streams=True, error=_ERROR))
+    @routes.post("/v1/messages", **describe_route(MessagesBody, streams=True, error=_ERROR))
     async def messages(http: HttpRequest) -> Response:
         _check_version(http)
         call = call_of(http.scope)
@@ -143,7 +143,7 @@ def router(context: Context) -> APIRouter:
             )
         return json_answer(await until_gone(http.receive, _whole(context, call, asked)))
 
-    @routes.post("/v1/messages/count_tokens", **described(CountBody, error=_ERROR))
+    @routes.post("/v1/messages/count_tokens", **describe_route(CountBody, error=_ERROR))
     async def count_tokens(http: HttpRequest) -> Response:
         _check_version(http)
         return json_answer(await context.worker.take_in(_counted, await http.body(), context))
@@ -155,7 +155,7 @@ def _check_version(http: HttpRequest) -> None:
     version = http.headers.get("anthropic-version")
     if version not in (None, *VERSIONS):
         raise RequestError(
-            f"anthropic-version is {shown(version)}; it must be {' or '.join(VERSIONS)}.",
+            f"anthropic-version is {quote(version)}; it must be {' or '.join(VERSIONS)}.",
             param="anthropic-version",
         )
 
@@ -175,11 +175,11 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
     stops = body.stop_sequences
     if not (stops is None or is_row(stops)):
         raise RequestError(
-            f"stop_sequences is {shown(stops)}; it must be a list.", param="stop_sequences"
+            f"stop_sequences is {quote(stops)}; it must be a list.", param="stop_sequences"
         )
     prepared = prepare_chat(_chat_input(body, context), context)
     drawn = {name: getattr(body, name) for name in (*_DRAWN, "ignore_eos")}
-    with renamed({"stop": "stop_sequences", "prompt": "messages"}):
+    with rename_faults({"stop": "stop_sequences", "prompt": "messages"}):
         drawn["max_tokens"] = _bounded(body.max_tokens, prepared, context)
         params = context.sampling_params({**drawn, "stop": stops, **prepared.sampling})
         request = request_of(
@@ -238,7 +238,7 @@ def _thinking(value: object, context: Context) -> dict[str, object]:
     kind = object_of(value, "thinking").get("type")
     if kind not in ("enabled", "adaptive", "disabled"):
         raise RequestError(
-            f"thinking.type is {shown(kind)}; it must be enabled, adaptive or disabled.",
+            f"thinking.type is {quote(kind)}; it must be enabled, adaptive or disabled.",
             param="thinking.type",
         )
     return thinking_extras(kind != "disabled", context)
@@ -262,7 +262,7 @@ def _form(value: object) -> Grammar | None:
     fields = object_of(wanted, "output_config.format")
     if fields.get("type") != "json_schema":
         raise RequestError(
-            f"output_config.format.type is {shown(fields.get('type'))}; it must be json_schema.",
+            f"output_config.format.type is {quote(fields.get('type'))}; it must be json_schema.",
             param="output_config.format.type",
         )
     return schema_grammar(fields.get("schema"), "output_config.format.schema")
@@ -292,7 +292,7 @@ async def _whole(context: Context, call: HttpCall, asked: MessagesRequest) -> di
         **ending,
         "usage": usage_of(answer.usage),
         "timings": timings_of([answer]),
-        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+        **tell_record(asked.request.request_id, is_wanted=asked.is_traced),
     }
 
 
@@ -317,13 +317,13 @@ async def _events(
             if delta.finish_reason is not None:
                 end = {"type": "message_delta", "delta": blocks.ending(delta)}
                 counts = {"usage": usage_of(answer.usage), "timings": timings_of([answer])}
-                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                more = tell_record(asked.request.request_id, is_wanted=asked.is_traced)
                 yield _event({**end, **counts, **more})
     yield _event({"type": "message_stop"})
 
 
 def _event(event: dict[str, Any]) -> bytes:
-    return named(event["type"], event)
+    return name_event(event["type"], event)
 
 
 def _message(context: Context, asked: MessagesRequest) -> dict[str, Any]:

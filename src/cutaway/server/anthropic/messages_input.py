@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
-from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
+from cutaway.core.limits import quote
+from cutaway.server.tools import ToolMode, Tools, choose_tools, entries_of, function_of, object_of
 from cutaway.text.chat_messages import (
     Message,
     Part,
@@ -52,7 +52,7 @@ def tools_of(tools: object, tool_choice: object) -> tuple[Tools | None, bool]:
     """What is offered, and whether one answer may have several calls."""
     offered = [tool for entry in entries_of(tools) for tool in _tools(*entry)]
     if tool_choice is None:
-        return chosen(offered, "auto", name=None), True
+        return choose_tools(offered, "auto", name=None), True
     fields = object_of(tool_choice, "tool_choice")
     kind, name = fields.get("type"), fields.get("name")
     mode = _MODES.get(kind) if isinstance(kind, str) else None
@@ -66,7 +66,7 @@ def tools_of(tools: object, tool_choice: object) -> tuple[Tools | None, bool]:
     single = fields.get("disable_parallel_tool_use")
     if single not in (None, True, False):
         raise _fault("tool_choice.disable_parallel_tool_use", single, "it must be true or false")
-    return chosen(offered, mode, name=name), single is not True
+    return choose_tools(offered, mode, name=name), single is not True
 
 
 # Tools whose description is Anthropic's own, as in web_search_20250305: some run there, and of the
@@ -179,4 +179,4 @@ def _string(value: object, param: str) -> str:
 
 
 def _fault(param: str, value: object, rule: str) -> RequestError:
-    return RequestError(f"{param} is {shown(value)}; {rule}.", param=param)
+    return RequestError(f"{param} is {quote(value)}; {rule}.", param=param)

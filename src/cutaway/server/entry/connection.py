@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from cutaway.server.error_replies import HttpError, encoded
+from cutaway.server.error_replies import HttpError, encode_fault
 from cutaway.server.server_config import MAX_HEADER_BYTES
 
 _CLOSED_AT_ONCE = 16  # when descriptors run out: so many newcomers find room
@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         if self.transport.is_closing():
             return
-        body = encoded(HttpError(status=status, message=message))
+        body = encode_fault(HttpError(status=status, message=message))
         head = (
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n"

@@ -45,7 +45,7 @@ def soft_limit() -> int:
     return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
-def fitted(config: ServerConfig, num_descriptors: int) -> ServerConfig:
+def fit_to_descriptors(config: ServerConfig, num_descriptors: int) -> ServerConfig:
     """The same settings with no more open requests than there are descriptors for."""
     most = max(1, num_descriptors - KEPT_FOR_OTHERS)
     return replace(config, max_open_requests=min(config.max_open_requests, most))

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
-from cutaway.server.error_replies import HttpError, encoded, fault_of, headers_of
+from cutaway.server.error_replies import HttpError, encode_fault, fault_of, headers_of
 from cutaway.server.page import is_page
 from cutaway.server.server_config import (
     LOOPBACK_NAMES,
@@ -184,7 +184,7 @@ class Door:
         if host is None or (self._hosts is not None and _without_port(host) not in self._hosts):
             raise HttpError(
                 status=403,
-                message=f"Host is {shown(host)}, which is no name of this server. Ask by its "
+                message=f"Host is {quote(host)}, which is no name of this server. Ask by its "
                 "address, or allow the name with --allow-host.",
                 code="host_not_allowed",
             )
@@ -207,7 +207,7 @@ class Door:
             return False
         raise HttpError(
             status=403,
-            message=f"Origin is {shown(origin)}; pages from elsewhere may not ask here. "
+            message=f"Origin is {quote(origin)}; pages from elsewhere may not ask here. "
             "--allow-origin allows one.",
             code="origin_not_allowed",
         )
@@ -232,7 +232,7 @@ class Door:
             timeout.reschedule(0)
             self._leave(slowest)
         if not places.has_room(call.sharer):
-            self._metrics.rejected("open_requests")
+            self._metrics.count_rejected("open_requests")
             raise HttpError(
                 status=503,
                 message=f"{places.total} requests are open; at most {places.most} may be, and of "
@@ -245,7 +245,7 @@ class Door:
         is_work = scope["method"] == "POST"
         fault = self._refusal(scope["path"], call.sharer) if is_work else None
         if fault is not None:
-            self._metrics.rejected(fault.code or "closed")
+            self._metrics.count_rejected(fault.code or "closed")
             raise fault
 
     def _leave(self, call: HttpCall) -> None:
@@ -299,7 +299,7 @@ class Door:
         kind = (b"content-type", b"application/json")
         # What is left of the body is no request, so the connection cannot be used again.
         told = [kind, *headers, _CLOSE]
-        await _respond(call, fault.status, encoded(fault, scope), told, is_last=call.is_read)
+        await _respond(call, fault.status, encode_fault(fault, scope), told, is_last=call.is_read)
         if not call.is_read:
             await self._drain(call, scope["headers"], receive)
             await call.pass_on({"type": "http.response.body", "body": b""})
@@ -323,7 +323,7 @@ class Door:
     def _note(self, scope: Scope, call: HttpCall) -> None:
         seconds = perf_counter() - call.began
         route = getattr(scope.get("route"), "path", "none")
-        self._metrics.answered(route, status=call.status or 0, seconds=seconds)
+        self._metrics.count_answered(route, status=call.status or 0, seconds=seconds)
         log.event(
             "request",
             request_id=call.request_id,
@@ -388,14 +388,14 @@ def _check_form(method: str, headers: Headers) -> None:
     if kind != "application/json":
         raise HttpError(
             status=400,
-            message=f"Content-Type is {shown(kind)}; it must be application/json.",
+            message=f"Content-Type is {quote(kind)}; it must be application/json.",
             code="unsupported_content_type",
         )
     packed = _only(headers, b"content-encoding")
     if packed not in (None, "identity"):
         raise HttpError(
             status=400,
-            message=f"Content-Encoding is {shown(packed)}; send the body as it is.",
+            message=f"Content-Encoding is {quote(packed)}; send the body as it is.",
             code="unsupported_content_encoding",
         )
 

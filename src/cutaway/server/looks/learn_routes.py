@@ -13,7 +13,7 @@ from cutaway.core.limits import LIMITS, MAX_LEARN_BYTES
 from cutaway.server.body import read
 from cutaway.server.field_types import Body, Limited
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.tokens.learn_vocabulary import BPELearner
 from cutaway.tokens.patterns import GPT2
 from cutaway.tokens.splitting import Splitter
@@ -34,7 +34,7 @@ def router(context: Context) -> APIRouter:
     """The route of this API."""
     routes = APIRouter()
 
-    @routes.post("/cutaway/v1/learn", **described(LearnBody))
+    @routes.post("/cutaway/v1/learn", **describe_route(LearnBody))
     async def learn(http: HttpRequest) -> Response:
         return json_answer(await context.worker.take_in(_learned, await http.body()))
 

@@ -23,7 +23,7 @@ from cutaway.server.error_replies import HttpError
 from cutaway.server.field_types import Body, Limited
 from cutaway.server.looks.opt_in import check_on
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import EventStream, until_gone
 
 _OBJECT = {"schema": {"type": "object"}}
@@ -52,12 +52,14 @@ def router(context: Context) -> APIRouter:
     """The routes of this API; they refuse where views are off."""
     routes = APIRouter()
 
-    @routes.get("/cutaway/v1/levers", **described())
+    @routes.get("/cutaway/v1/levers", **describe_route())
     async def levers() -> Response:
         check_on(context)
         return json_answer({"levers": context.service.model.levers})
 
-    @routes.post("/cutaway/v1/traces/{trace_id}/compare", **described(CompareBody, answer=_ANSWER))
+    @routes.post(
+        "/cutaway/v1/traces/{trace_id}/compare", **describe_route(CompareBody, answer=_ANSWER)
+    )
     async def compare(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
         call = call_of(http.scope)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cutaway.core.errors import RequestError
 from cutaway.server.error_replies import HttpError
-from cutaway.server.field_types import Body, array, given
+from cutaway.server.field_types import Body, array, take_schema
 from cutaway.server.route_context import Context
 from cutaway.trace.events import SCHEMA
 
@@ -37,7 +37,7 @@ class ChatOptIn(OptIn):
 
     token_ids: bool | None = None
     times: bool | None = None
-    answer_token_ids: Annotated[object, given({"anyOf": [_IDS, {"type": "null"}]})] = None
+    answer_token_ids: Annotated[object, take_schema({"anyOf": [_IDS, {"type": "null"}]})] = None
 
 
 def wants_trace(asked: OptIn | None, context: Context) -> bool:
@@ -57,7 +57,7 @@ def wants_trace(asked: OptIn | None, context: Context) -> bool:
     return True
 
 
-def opened_at(trace_id: str, *, is_wanted: bool) -> dict[str, Any]:
+def tell_record(trace_id: str, *, is_wanted: bool) -> dict[str, Any]:
     """What the end of an answer says more, if that is wanted."""
     if not is_wanted:
         return {}
@@ -91,7 +91,7 @@ def clock() -> float:
     return round(perf_counter(), 6)
 
 
-def sent_now(*, is_wanted: bool) -> dict[str, Any]:
+def tell_time(*, is_wanted: bool) -> dict[str, Any]:
     """What a piece of a stream says more, if that is wanted: made last, right before it goes."""
     return {"cutaway": {"sent": clock()}} if is_wanted else {}
 

@@ -14,13 +14,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import ReplayError, RequestError
-from cutaway.core.limits import LIMITS, shown
+from cutaway.core.limits import LIMITS, quote
 from cutaway.core.looks import EventRequest
 from cutaway.server.entry.door import call_of
 from cutaway.server.error_replies import HttpError
 from cutaway.server.looks.opt_in import check_on, clock
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import EventStream, until_gone
 from cutaway.trace.events import SCHEMA
 
@@ -42,7 +42,7 @@ _AFTER = {
 def router(context: Context) -> APIRouter:
     """The routes of this API; they refuse where views are off."""
     routes = APIRouter()
-    events_of = described(answer={}, streams=True)
+    events_of = describe_route(answer={}, streams=True)
     events_of["responses"][204] = {"description": "the last event is known already"}
     events_of["openapi_extra"] = {"parameters": [_CHOICE, _AFTER]}
 
@@ -59,14 +59,14 @@ def router(context: Context) -> APIRouter:
             _events(context, listened), config=context.config, error_event=_error_event
         )
 
-    @routes.get("/cutaway/v1/engine", **described())
+    @routes.get("/cutaway/v1/engine", **describe_route())
     async def engine(http: HttpRequest) -> Response:
         check_on(context)
         owner = call_of(http.scope).owner.name
         told = await until_gone(http.receive, context.service.snapshot(owner))
         return Response(told, media_type="application/json")
 
-    @routes.get("/cutaway/v1/clock", **described())
+    @routes.get("/cutaway/v1/clock", **describe_route())
     async def now() -> Response:
         check_on(context)
         return json_answer({"schema": SCHEMA, "now": clock()})
@@ -97,7 +97,7 @@ def _number(text: str, param: str, *, least: int = 0) -> int:
     most = int(LIMITS["place"].most)
     if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
         raise RequestError(
-            f"{param} is {shown(text)}; it must be an integer from {max(0, least)} to {most}.",
+            f"{param} is {quote(text)}; it must be an integer from {max(0, least)} to {most}.",
             param=param,
         )
     return int(text)

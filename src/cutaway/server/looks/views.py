@@ -20,7 +20,7 @@ from cutaway.server.error_replies import HttpError
 from cutaway.server.field_types import Body, Limited
 from cutaway.server.looks.opt_in import check_on
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import until_gone
 from cutaway.trace.viewer import with_viewer
 
@@ -77,13 +77,13 @@ def router(context: Context) -> APIRouter:
     """The routes of this API; they refuse where views are off."""
     routes = APIRouter()
 
-    @routes.get("/cutaway/v1/views", **described())
+    @routes.get("/cutaway/v1/views", **describe_route())
     async def views() -> Response:
         check_on(context)
         return json_answer({"views": context.service.model.views})
 
     @routes.post(
-        "/cutaway/v1/traces/{trace_id}/views", **described(ViewBody, answer=_JSON | _FRAME)
+        "/cutaway/v1/traces/{trace_id}/views", **describe_route(ViewBody, answer=_JSON | _FRAME)
     )
     async def view(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
@@ -98,7 +98,7 @@ def router(context: Context) -> APIRouter:
         kind = "application/json" if accepted or asked.is_cost else "application/octet-stream"
         return Response(frame, media_type=kind)
 
-    @routes.post("/cutaway/v1/traces/{trace_id}/file", **described(FileBody, answer=_FILE))
+    @routes.post("/cutaway/v1/traces/{trace_id}/file", **describe_route(FileBody, answer=_FILE))
     async def file(http: HttpRequest, trace_id: str) -> Response:
         check_on(context)
         call = call_of(http.scope)

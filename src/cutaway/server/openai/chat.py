@@ -15,7 +15,7 @@ from starlette.responses import Response
 from cutaway.core.errors import RequestError
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request
-from cutaway.server.answers import Answers, gathered, news
+from cutaway.server.answers import Answers, gather, news
 from cutaway.server.body import read
 from cutaway.server.constraints import grammar_of
 from cutaway.server.conversation import (
@@ -23,13 +23,13 @@ from cutaway.server.conversation import (
     ChatInput,
     PreparedChat,
     prepare_chat,
-    renamed,
+    rename_faults,
     request_of,
     start_answer,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Ignored, Limited, Refused, array, given
-from cutaway.server.looks.opt_in import ChatOptIn, opened_at, sent_now, wants_times, wants_trace
+from cutaway.server.field_types import Ignored, Limited, Refused, array, take_schema
+from cutaway.server.looks.opt_in import ChatOptIn, tell_record, tell_time, wants_times, wants_trace
 from cutaway.server.openai.answer_parts import (
     chat_logprobs,
     prompt_logprobs,
@@ -49,7 +49,7 @@ from cutaway.server.openai.openai_fields import (
 )
 from cutaway.server.reasoning import EFFORT, effort_extras
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import DONE, EventStream, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
@@ -73,23 +73,23 @@ _USE_TOOLS = "Send tools and tool_choice."
 class ChatBody(SamplingBody):
     """The body of a chat completion."""
 
-    messages: Annotated[object, given(_MESSAGES)]
+    messages: Annotated[object, take_schema(_MESSAGES)]
     max_completion_tokens: Annotated[int | None, Limited("max_tokens")] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
-    tools: Annotated[object, given(optional(TOOLS))] = None
-    tool_choice: Annotated[object, given(optional(TOOL_CHOICES))] = None
+    tools: Annotated[object, take_schema(optional(TOOLS))] = None
+    tool_choice: Annotated[object, take_schema(optional(TOOL_CHOICES))] = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[object, given(optional({"type": "object"}))] = None
+    chat_template_kwargs: Annotated[object, take_schema(optional({"type": "object"}))] = None
     cutaway: ChatOptIn | None = None
     functions: Annotated[object, Refused(_USE_TOOLS)] = None
     function_call: Annotated[object, Refused(_USE_TOOLS, ("none",))] = None
     audio: Annotated[object, Refused("It writes text alone.")] = None
     modalities: Annotated[object, Refused("It writes text alone.", (["text"],))] = None
     web_search_options: Annotated[object, Refused("It never asks the web.")] = None
-    reasoning_effort: Annotated[object, given(EFFORT)] = None
+    reasoning_effort: Annotated[object, take_schema(EFFORT)] = None
     verbosity: Ignored = None
     prediction: Ignored = None  # the answer is the same without
     store: Ignored = None  # nothing is kept
@@ -121,13 +121,13 @@ def router(context: Context) -> APIRouter:
     """The route of this API."""
     routes = APIRouter()
 
-    @routes.post("/v1/chat/completions", **described(ChatBody, streams=True))
+    @routes.post("/v1/chat/completions", **describe_route(ChatBody, streams=True))
     async def chat_completions(http: HttpRequest) -> Response:
         call = call_of(http.scope)
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
-        gathering = gathered(
+        gathering = gather(
             context,
             call,
             [asked.request],
@@ -155,7 +155,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
         logprobs=(read_body.top_logprobs or 0) if read_body.logprobs else None,
         **prepared.sampling,
     )
-    with renamed({"prompt": "messages"}):
+    with rename_faults({"prompt": "messages"}):
         request = request_of(
             prepared,
             params,
@@ -263,7 +263,7 @@ def _completion(context: Context, asked: ChatRequest, answers: Answers) -> dict[
         ],
         "usage": usage_of(answers.all),
         "timings": timings_of(choices, tokenize=asked.tokenize),
-        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+        **tell_record(asked.request.request_id, is_wanted=asked.is_traced),
     }
     if asked.request.params.prompt_logprobs is not None:
         scores = choices[0].prompt_logprobs
@@ -300,11 +300,11 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
                 pieces[delta.choice] = ChatPieces(asked.answer_format)
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
-                yield data({**frame, "choices": [choice], **sent_now(is_wanted=asked.is_timed)})
+                yield data({**frame, "choices": [choice], **tell_time(is_wanted=asked.is_timed)})
             if delta.finish_reason is not None:
                 timings = timings_of([choices[delta.choice]], tokenize=asked.tokenize)
                 ending = {**_piece(delta, {}), **pieces[delta.choice].ending(delta)}
-                more = opened_at(asked.request.request_id, is_wanted=asked.is_traced)
+                more = tell_record(asked.request.request_id, is_wanted=asked.is_traced)
                 yield data({**frame, "choices": [ending], "timings": timings, **more})
     if asked.has_usage:
         usage = usage_of(answers.all)

@@ -16,15 +16,15 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.request_checks import check_request
-from cutaway.server.answers import Answers, ChoiceOutput, gathered, news
+from cutaway.server.answers import Answers, ChoiceOutput, gather, news
 from cutaway.server.body import read
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Limited, Refused, array, given
-from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.field_types import Limited, Refused, array, take_schema
+from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import (
     Offsets,
     ending_of,
@@ -43,7 +43,7 @@ from cutaway.server.openai.openai_fields import (
     params_of,
 )
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.server_config import MAX_PROMPTS
 from cutaway.server.streaming import DONE, EventStream, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
@@ -69,7 +69,7 @@ class CompletionBody(SamplingBody):
     control: whether names of control tokens in a text become those tokens.
     """
 
-    prompt: Annotated[object, given(_PROMPT)]
+    prompt: Annotated[object, take_schema(_PROMPT)]
     echo: bool | None = None
     logprobs: Annotated[int | None, Limited("logprobs")] = None
     add_special_tokens: bool | None = None
@@ -112,13 +112,13 @@ def router(context: Context) -> APIRouter:
     """The route of this API."""
     routes = APIRouter()
 
-    @routes.post("/v1/completions", **described(CompletionBody, streams=True))
+    @routes.post("/v1/completions", **describe_route(CompletionBody, streams=True))
     async def completions(http: HttpRequest) -> Response:
         call = call_of(http.scope)
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
-        gathering = gathered(context, call, asked.requests, grammar_field=asked.grammar_field)
+        gathering = gather(context, call, asked.requests, grammar_field=asked.grammar_field)
         answers = await until_gone(http.receive, gathering)
         # Scores of many long prompts take a while to write.
         return json_answer(await context.worker.run(_completion, context, asked, answers))
@@ -230,7 +230,7 @@ def _of_ids(ids: object, body: CompletionBody, context: Context) -> tuple[str, l
 
 def _no_prompt(body: CompletionBody) -> RequestError:
     return RequestError(
-        f"prompt is {shown(body.prompt)}; it must be a string, a list of strings, a list "
+        f"prompt is {quote(body.prompt)}; it must be a string, a list of strings, a list "
         "of token ids, or a list of such lists, and not empty.",
         param="prompt",
     )
@@ -262,7 +262,7 @@ def _completion(context: Context, asked: CompletionRequest, answers: Answers) ->
         "choices": choices,
         "usage": usage_of(answers.all),
         "timings": timings_of(answers.all[0]),
-        **opened_at(asked.completion_id, is_wanted=asked.is_traced),
+        **tell_record(asked.completion_id, is_wanted=asked.is_traced),
     }
 
 
@@ -326,7 +326,7 @@ async def _events(
             event = {**frame, "choices": [piece]}
             if delta.finish_reason is not None:
                 event["timings"] = timings_of([answers.all[prompt][delta.choice]])
-                event |= opened_at(asked.completion_id, is_wanted=asked.is_traced)
+                event |= tell_record(asked.completion_id, is_wanted=asked.is_traced)
             yield data(event)
     if asked.has_usage:
         usage, timings = usage_of(answers.all), timings_of(answers.all[0])

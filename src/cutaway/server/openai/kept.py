@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 Kind = Literal["response", "conversation"]
 Entry = dict[str, Any]
@@ -59,7 +59,7 @@ class Kept:
             self._prepare(path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
-                f"store is {shown(str(path))}, which cannot be used: {error}. Name a file that "
+                f"store is {quote(str(path))}, which cannot be used: {error}. Name a file that "
                 "this server may write, in a folder that is there."
             ) from None
 
@@ -69,7 +69,7 @@ class Kept:
         (tables,) = one("SELECT count(*) FROM sqlite_master").fetchone()
         if mark != APPLICATION and (mark or tables):
             raise ConfigError(
-                f"store is {shown(str(path))}, a database of another program. Name a new file, or "
+                f"store is {quote(str(path))}, a database of another program. Name a new file, or "
                 "one that Cutaway made."
             )
         one("PRAGMA journal_mode=WAL")

@@ -8,7 +8,7 @@ from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.request import DRAFTS, SamplingParams
 from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
-from cutaway.server.field_types import Body, Ignored, Limited, array, bias_of, given, wholes
+from cutaway.server.field_types import Body, Ignored, Limited, array, bias_of, take_schema, wholes
 from cutaway.server.route_context import Context
 
 _STOP = {
@@ -75,21 +75,21 @@ class SamplingBody(Body):
     repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
     presence_penalty: Annotated[float | None, Limited("presence_penalty")] = None
     frequency_penalty: Annotated[float | None, Limited("frequency_penalty")] = None
-    logit_bias: Annotated[object, given(optional(_BIAS))] = None
+    logit_bias: Annotated[object, take_schema(optional(_BIAS))] = None
     seed: Annotated[int | None, Limited("seed")] = None
     n: Annotated[int | None, Limited("n")] = None
     max_tokens: Annotated[int | None, Limited("max_tokens")] = None
     min_tokens: Annotated[int | None, Limited("min_tokens")] = None
-    stop: Annotated[object, given(_STOP)] = None
-    stop_token_ids: Annotated[object, given(optional(_TOKEN_IDS))] = None
+    stop: Annotated[object, take_schema(_STOP)] = None
+    stop_token_ids: Annotated[object, take_schema(optional(_TOKEN_IDS))] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
     include_stop_str_in_output: Annotated[bool | None, Limited("include_stop")] = None
     skip_special_tokens: Annotated[bool | None, Limited("skip_special_tokens")] = None
     prompt_logprobs: Annotated[int | None, Limited("prompt_logprobs")] = None
-    response_format: Annotated[object, given(optional(_FORMAT))] = None
-    structured_outputs: Annotated[object, given(optional(_STRUCTURED))] = None
-    draft: Annotated[object, given(optional(_DRAFT))] = None
+    response_format: Annotated[object, take_schema(optional(_FORMAT))] = None
+    structured_outputs: Annotated[object, take_schema(optional(_STRUCTURED))] = None
+    draft: Annotated[object, take_schema(optional(_DRAFT))] = None
     user: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None

@@ -16,16 +16,22 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.output import Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.body import read
 from cutaway.server.constraints import check_names
-from cutaway.server.conversation import AnswerFormat, ChatInput, prepare_chat, renamed, request_of
+from cutaway.server.conversation import (
+    AnswerFormat,
+    ChatInput,
+    prepare_chat,
+    rename_faults,
+    request_of,
+)
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, given
-from cutaway.server.looks.opt_in import OptIn, opened_at, wants_trace
+from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, take_schema
+from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of, token_logprobs
 from cutaway.server.openai.openai_fields import optional
 from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
@@ -33,8 +39,8 @@ from cutaway.server.openai.responses_output import Items
 from cutaway.server.openai.responses_state import Earlier, earlier_of, keep
 from cutaway.server.reasoning import EFFORT, effort_extras
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
-from cutaway.server.streaming import EventStream, named, until_gone
+from cutaway.server.routes import describe_route, json_answer
+from cutaway.server.streaming import EventStream, name_event, until_gone
 from cutaway.server.tools import MAX_TOOLS, object_of
 from cutaway.server.watching import log
 from cutaway.text.kinds import is_row
@@ -73,7 +79,7 @@ class ResponsesBody(Body):
 
     model: str
     lora: str | None = None
-    input: Annotated[object, given(_INPUT)]
+    input: Annotated[object, take_schema(_INPUT)]
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: Annotated[int | None, Limited("max_tokens")] = None
@@ -85,19 +91,19 @@ class ResponsesBody(Body):
     seed: Annotated[int | None, Limited("seed")] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
-    text: Annotated[object, given(optional(_OBJECT))] = None
-    tools: Annotated[object, given(optional(_TOOLS))] = None
-    tool_choice: Annotated[object, given(optional(_CHOICES))] = None
+    text: Annotated[object, take_schema(optional(_OBJECT))] = None
+    tools: Annotated[object, take_schema(optional(_TOOLS))] = None
+    tool_choice: Annotated[object, take_schema(optional(_CHOICES))] = None
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: Annotated[object, given(optional(_OBJECT))] = None
-    metadata: Annotated[object, given(optional(_OBJECT))] = None
-    previous_response_id: Annotated[object, given(optional(_KEPT_ID))] = None
-    conversation: Annotated[object, given(optional(_CONVERSATION))] = None
+    chat_template_kwargs: Annotated[object, take_schema(optional(_OBJECT))] = None
+    metadata: Annotated[object, take_schema(optional(_OBJECT))] = None
+    previous_response_id: Annotated[object, take_schema(optional(_KEPT_ID))] = None
+    conversation: Annotated[object, take_schema(optional(_CONVERSATION))] = None
     prompt: Annotated[object, Refused("It keeps no prompts: send instructions and input.")] = None
     background: Annotated[object, Refused("Wait for the answer, or stream it.", (False,))] = None
-    include: Annotated[object, given(optional(_INCLUDE))] = None
+    include: Annotated[object, take_schema(optional(_INCLUDE))] = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
-    reasoning: Annotated[object, given(optional(_REASONING))] = None
+    reasoning: Annotated[object, take_schema(optional(_REASONING))] = None
     # What is too long is refused, whatever this says: nothing is ever left out.
     truncation: Annotated[object, Refused("Leave out what is old.", ("disabled", "auto"))] = None
     max_tool_calls: Ignored = None  # of tools that a provider runs; there are none
@@ -134,7 +140,7 @@ def router(context: Context) -> APIRouter:
     """The route of this API."""
     routes = APIRouter()
 
-    @routes.post("/v1/responses", **described(ResponsesBody, streams=True))
+    @routes.post("/v1/responses", **describe_route(ResponsesBody, streams=True))
     async def responses(http: HttpRequest) -> Response:
         call = call_of(http.scope)
         asked = await context.worker.take_in(_asked, await http.body(), context, call)
@@ -162,7 +168,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     prepared = prepare_chat(_chat_input(body, context, earlier), context)
     drawn = {name: getattr(body, name) for name in _DRAWN}
     drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
-    with renamed({"max_tokens": "max_output_tokens", "prompt": "input"}):
+    with rename_faults({"max_tokens": "max_output_tokens", "prompt": "input"}):
         params = context.sampling_params({**drawn, **prepared.sampling})
         request = request_of(
             prepared,
@@ -188,12 +194,12 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
 def _logprobs(body: ResponsesBody) -> int | None:
     """Alternatives per token; None where no log-probabilities are asked for."""
     if not (body.include is None or is_row(body.include)):
-        raise RequestError(f"include is {shown(body.include)}; it must be a list.", param="include")
+        raise RequestError(f"include is {quote(body.include)}; it must be a list.", param="include")
     asked = body.include or ()
     for index, name in enumerate(asked):
         if name not in INCLUDES:
             raise RequestError(
-                f"include[{index}] is {shown(name)}; it must be one of {', '.join(INCLUDES)}.",
+                f"include[{index}] is {quote(name)}; it must be one of {', '.join(INCLUDES)}.",
                 param=f"include[{index}]",
             )
     if _LOGPROBS in asked:
@@ -261,7 +267,7 @@ class _Stream:
 
     def _numbered(self, event: dict[str, Any]) -> bytes:
         self._number += 1
-        return named(event["type"], {**event, "sequence_number": self._number})
+        return name_event(event["type"], {**event, "sequence_number": self._number})
 
 
 async def _told(
@@ -302,7 +308,7 @@ async def _told(
         "output": items.output,
         "usage": _usage(answer.usage, num_reasoning=len(reasoning)),
         "timings": timings_of([answer]),
-        **opened_at(asked.request.request_id, is_wanted=asked.is_traced),
+        **tell_record(asked.request.request_id, is_wanted=asked.is_traced),
     }
     if asked.is_kept and not await context.worker.run(_is_kept, context, call, asked, whole):
         whole["store"] = False

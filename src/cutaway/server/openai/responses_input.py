@@ -9,9 +9,9 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.server.constraints import FORM_NAMES, FORMATS, check_names, schema_grammar
-from cutaway.server.tools import ToolMode, Tools, chosen, entries_of, function_of, object_of
+from cutaway.server.tools import ToolMode, Tools, choose_tools, entries_of, function_of, object_of
 from cutaway.text.chat_messages import (
     Json,
     Message,
@@ -79,7 +79,7 @@ def tools_of(tools: object, tool_choice: object) -> Tools | None:
     """What is offered. Raises: RequestError; also for tools that OpenAI runs itself."""
     offered = [tool for entry in entries_of(tools) for tool in _tools(*entry)]
     mode, name = _choice(tool_choice)
-    return chosen(offered, mode, name=name)
+    return choose_tools(offered, mode, name=name)
 
 
 def form_of(text: object) -> Grammar | None:
@@ -252,4 +252,4 @@ def _string(value: object, param: str) -> str:
 
 
 def _fault(param: str, value: object, rule: str) -> RequestError:
-    return RequestError(f"{param} is {shown(value)}; {rule}.", param=param)
+    return RequestError(f"{param} is {quote(value)}; {rule}.", param=param)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.server.constraints import check_names
 from cutaway.server.error_replies import HttpError
 from cutaway.server.openai.kept import Entry, Kept
@@ -37,17 +37,17 @@ def earlier_of(previous: object, conversation: object, store: Kept | None, owner
         return Earlier()
     name, value = next(iter(named.items()))
     if not isinstance(value, str):
-        raise RequestError(f"{name} is {shown(value)}; it must be an id, a string.", param=name)
+        raise RequestError(f"{name} is {quote(value)}; it must be an id, a string.", param=name)
     if len(named) > 1:
         raise RequestError(
-            f"previous_response_id is {shown(previous)} and conversation is "
-            f"{shown(conversation_id)}; only one of the two can be given.",
+            f"previous_response_id is {quote(previous)} and conversation is "
+            f"{quote(conversation_id)}; only one of the two can be given.",
             param="previous_response_id",
         )
     if store is None:
-        raise RequestError(f"{name} is {shown(value)}; {HOW}", param=name)
+        raise RequestError(f"{name} is {quote(value)}; {HOW}", param=name)
     if name == "conversation":
-        entry = found(store, owner, value, "conversation", param=name)
+        entry = find_entry(store, owner, value, "conversation", param=name)
         return Earlier(tuple(entry["items"]), conversation=value)
     return Earlier(tuple(_chain(store, owner, value)), previous=value)
 
@@ -58,7 +58,7 @@ def _conversation_id(value: object) -> object:
     check_names(object_of(value, "conversation"), "conversation", ("id",))
     if not isinstance(value.get("id"), str):
         raise RequestError(
-            f"conversation.id is {shown(value.get('id'))}; it must be an id, a string.",
+            f"conversation.id is {quote(value.get('id'))}; it must be an id, a string.",
             param="conversation.id",
         )
     return value["id"]
@@ -70,23 +70,25 @@ def _chain(store: Kept, owner: str, last: str) -> list[Entry]:
     while at is not None:
         if len(turns) == MAX_TURNS:
             raise RequestError(
-                f"previous_response_id is {shown(last)}; it has more than {MAX_TURNS:,} answers "
+                f"previous_response_id is {quote(last)}; it has more than {MAX_TURNS:,} answers "
                 "before it. Begin anew, with the items that matter as input.",
                 param="previous_response_id",
             )
-        entry = found(store, owner, at, "response", param="previous_response_id")
+        entry = find_entry(store, owner, at, "response", param="previous_response_id")
         turns.append([*entry["input"], *entry["response"]["output"]])
         at = entry["response"]["previous_response_id"]
     return [item for turn in reversed(turns) for item in turn]
 
 
-def found(store: Kept, owner: str, entry_id: str, kind: Any, *, param: str | None = None) -> Entry:
+def find_entry(
+    store: Kept, owner: str, entry_id: str, kind: Any, *, param: str | None = None
+) -> Entry:
     """An owner's entry. Raises: HttpError 404, the same for what is not there and another's."""
     entry = store.get(owner, entry_id, kind)
     if entry is None:
         raise HttpError(
             status=404,
-            message=f"{kind.capitalize()} with id {shown(entry_id)} not found. It was never kept, "
+            message=f"{kind.capitalize()} with id {quote(entry_id)} not found. It was never kept, "
             "was deleted, or is older than this server keeps.",
             param=param,
             code="not_found",

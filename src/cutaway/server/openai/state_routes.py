@@ -12,18 +12,18 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 from cutaway.server.body import read
 from cutaway.server.entry.door import call_of
 from cutaway.server.error_replies import HttpError
-from cutaway.server.field_types import Body, array, given
+from cutaway.server.field_types import Body, array, take_schema
 from cutaway.server.openai.kept import Entry, Kept, Kind
 from cutaway.server.openai.openai_fields import optional
 from cutaway.server.openai.responses_input import messages_of
-from cutaway.server.openai.responses_state import as_items, found
+from cutaway.server.openai.responses_state import as_items, find_entry
 from cutaway.server.route_context import Context
-from cutaway.server.routes import described, json_answer
+from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.tools import object_of
 
 MAX_LISTED = 100
@@ -33,8 +33,8 @@ _ITEMS = array({"type": "object"}, maxItems=20)
 class ConversationBody(Body):
     """The body that begins a conversation."""
 
-    items: Annotated[object, given(optional(_ITEMS))] = None
-    metadata: Annotated[object, given(optional({"type": "object"}))] = None
+    items: Annotated[object, take_schema(optional(_ITEMS))] = None
+    metadata: Annotated[object, take_schema(optional({"type": "object"}))] = None
 
 
 def router(context: Context) -> APIRouter:
@@ -51,55 +51,55 @@ def router(context: Context) -> APIRouter:
 def _responses(routes: APIRouter, context: Context, store: Kept) -> None:
     run = context.worker.run
 
-    @routes.get("/v1/responses/{response_id}", **described())
+    @routes.get("/v1/responses/{response_id}", **describe_route())
     async def response(http: HttpRequest, response_id: str) -> Response:
-        entry = await run(found, store, _owner(http), response_id, "response")
+        entry = await run(find_entry, store, _owner(http), response_id, "response")
         return json_answer(entry["response"])
 
-    @routes.delete("/v1/responses/{response_id}", **described())
+    @routes.delete("/v1/responses/{response_id}", **describe_route())
     async def forget(http: HttpRequest, response_id: str) -> Response:
         await run(_forget, store, _owner(http), response_id, "response")
         return json_answer({"id": response_id, "object": "response", "deleted": True})
 
-    @routes.post("/v1/responses/{response_id}/cancel", **described())
+    @routes.post("/v1/responses/{response_id}/cancel", **describe_route())
     async def cancel(http: HttpRequest, response_id: str) -> Response:
-        await run(found, store, _owner(http), response_id, "response")
+        await run(find_entry, store, _owner(http), response_id, "response")
         raise HttpError(
             status=400,
-            message=f"Response {shown(response_id)} is complete. Only answers in the background "
+            message=f"Response {quote(response_id)} is complete. Only answers in the background "
             "can be cancelled, and this server has none; to end one that is streamed, close its "
             "connection.",
             code="not_cancellable",
         )
 
-    @routes.get("/v1/responses/{response_id}/input_items", **described())
+    @routes.get("/v1/responses/{response_id}/input_items", **describe_route())
     async def input_items(http: HttpRequest, response_id: str) -> Response:
-        entry = await run(found, store, _owner(http), response_id, "response")
+        entry = await run(find_entry, store, _owner(http), response_id, "response")
         return json_answer(_page(entry["input"], http))
 
 
 def _conversations(routes: APIRouter, context: Context, store: Kept) -> None:
     run = context.worker.run
 
-    @routes.post("/v1/conversations", **described(ConversationBody))
+    @routes.post("/v1/conversations", **describe_route(ConversationBody))
     async def begin(http: HttpRequest) -> Response:
         data = await http.body()
         return json_answer(await context.worker.take_in(_begun, store, _owner(http), data))
 
-    @routes.get("/v1/conversations/{conversation_id}", **described())
+    @routes.get("/v1/conversations/{conversation_id}", **describe_route())
     async def conversation(http: HttpRequest, conversation_id: str) -> Response:
-        entry = await run(found, store, _owner(http), conversation_id, "conversation")
+        entry = await run(find_entry, store, _owner(http), conversation_id, "conversation")
         return json_answer(entry["conversation"])
 
-    @routes.delete("/v1/conversations/{conversation_id}", **described())
+    @routes.delete("/v1/conversations/{conversation_id}", **describe_route())
     async def forget(http: HttpRequest, conversation_id: str) -> Response:
         await run(_forget, store, _owner(http), conversation_id, "conversation")
         told = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return json_answer(told)
 
-    @routes.get("/v1/conversations/{conversation_id}/items", **described())
+    @routes.get("/v1/conversations/{conversation_id}/items", **describe_route())
     async def items(http: HttpRequest, conversation_id: str) -> Response:
-        entry = await run(found, store, _owner(http), conversation_id, "conversation")
+        entry = await run(find_entry, store, _owner(http), conversation_id, "conversation")
         return json_answer(_page(entry["items"], http))
 
 
@@ -108,7 +108,7 @@ def _owner(http: HttpRequest) -> str:
 
 
 def _forget(store: Kept, owner: str, entry_id: str, kind: Kind) -> None:
-    found(store, owner, entry_id, kind)
+    find_entry(store, owner, entry_id, kind)
     _written(store.remove, owner, entry_id, kind)
 
 
@@ -145,14 +145,14 @@ def _page(items: list[Entry], http: HttpRequest) -> dict[str, Any]:
     most = whole_number(limit)
     if most is None or not 1 <= most <= MAX_LISTED:
         raise RequestError(
-            f"limit is {shown(limit)}; it must be an integer from 1 to {MAX_LISTED}.", param="limit"
+            f"limit is {quote(limit)}; it must be an integer from 1 to {MAX_LISTED}.", param="limit"
         )
     if order not in ("asc", "desc"):
-        raise RequestError(f"order is {shown(order)}; it must be asc or desc.", param="order")
+        raise RequestError(f"order is {quote(order)}; it must be asc or desc.", param="order")
     ordered = items if order == "asc" else items[::-1]
     ids = [item["id"] for item in ordered]
     if after is not None and after not in ids:
-        raise RequestError(f"after is {shown(after)}; no item has this id.", param="after")
+        raise RequestError(f"after is {quote(after)}; no item has this id.", param="after")
     start = 0 if after is None else ids.index(after) + 1
     listed = ordered[start : start + most]
     return {

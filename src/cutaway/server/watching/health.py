@@ -11,7 +11,7 @@ from starlette.responses import Response
 from cutaway import __version__
 from cutaway.core.errors import EngineClosedError
 from cutaway.server.route_context import Context
-from cutaway.server.routes import PLAIN_TEXT, described, json_answer
+from cutaway.server.routes import PLAIN_TEXT, describe_route, json_answer
 
 STATS_SECONDS = 2  # an engine in a long step is not waited for
 
@@ -21,25 +21,25 @@ def router(context: Context) -> APIRouter:
     routes = APIRouter()
 
     @routes.head("/health", include_in_schema=False)
-    @routes.get("/health", **described())
+    @routes.get("/health", **describe_route())
     async def health() -> Response:
         """200 while this process answers at all."""
         return json_answer({"status": "ok"})
 
     @routes.head("/ready", include_in_schema=False)
-    @routes.get("/ready", **described())
+    @routes.get("/ready", **describe_route())
     async def ready() -> Response:
         """200 while requests are taken in."""
-        fault = context.closed()
+        fault = context.why_closed()
         if fault is not None:
             raise fault
         return json_answer({"status": "ready"})
 
-    @routes.get("/version", **described())
+    @routes.get("/version", **describe_route())
     async def version() -> Response:
         return json_answer({"version": __version__})
 
-    @routes.get("/metrics", **described(answer=PLAIN_TEXT))
+    @routes.get("/metrics", **describe_route(answer=PLAIN_TEXT))
     async def metrics() -> Response:
         try:
             async with asyncio.timeout(STATS_SECONDS):

@@ -72,7 +72,7 @@ class Metrics:
             registry=self._registry,
         ).labels(model)
 
-    def started(self, params: SamplingParams) -> None:
+    def count_started(self, params: SamplingParams) -> None:
         """A request goes to the engine."""
         self._observe("request_params_n", params.n)
         if params.max_tokens is not None:
@@ -82,7 +82,9 @@ class Metrics:
         """Time between two tokens of one answer."""
         self._observe("inter_token_latency_seconds", seconds)
 
-    def finished(self, reason: str, usage: Usage, timings: Timings, *, is_first: bool) -> None:
+    def count_finished(
+        self, reason: str, usage: Usage, timings: Timings, *, is_first: bool
+    ) -> None:
         """One choice came to an end. The prompt counts once, with the first choice."""
         self._success.labels(**self._labels, finished_reason=reason).inc()
         self._generated.inc(usage.completion_tokens)
@@ -98,15 +100,15 @@ class Metrics:
         self._observe("request_inference_time_seconds", inference)
         self._observe("e2e_request_latency_seconds", timings.queue + inference)
 
-    def aborted(self, why: str) -> None:
+    def count_aborted(self, why: str) -> None:
         """A request was cut off: client, deadline or engine."""
         self._aborted.labels(**self._labels, why=why).inc()
 
-    def rejected(self, reason: str) -> None:
+    def count_rejected(self, reason: str) -> None:
         """A request was not taken in."""
         self._rejected.labels(**self._labels, reason=reason).inc()
 
-    def answered(self, route: str, *, status: int, seconds: float) -> None:
+    def count_answered(self, route: str, *, status: int, seconds: float) -> None:
         """An answer went out by HTTP."""
         self._http.labels(**self._labels, route=route, status=str(status)).inc()
 

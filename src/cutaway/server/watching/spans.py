@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from cutaway import __version__
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.server.entry.door import HttpCall
@@ -131,7 +131,7 @@ def _url(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"otlp_endpoint is {shown(endpoint)}; it must be a URL, as http://127.0.0.1:4318."
+            f"otlp_endpoint is {quote(endpoint)}; it must be a URL, as http://127.0.0.1:4318."
         )
     return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}{_PATH}"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 # Tokens that the metadata names by their role; those of the second line never come from plain text.
 END_ROLES = ("eos", "eot", "eom")
@@ -31,7 +31,7 @@ class GgufFields:
 
     def fault(self, name: str, allowed: str) -> ModelFormatError:
         """The error that a field deserves. allowed: what it has to be, in words."""
-        message = f"found {shown(self.value(name))}; it must be {allowed}."
+        message = f"found {quote(self.value(name))}; it must be {allowed}."
         return ModelFormatError(message, file=self.file, field=f"tokenizer.ggml.{name}")
 
     def array(self, name: str, kind: type[Item], *, optional: bool = False) -> Sequence[Item]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.unicode import is_unicode
 
 
@@ -49,7 +49,7 @@ class JsonNode:
 
     def fault(self, allowed: str) -> ModelFormatError:
         """The error that this value deserves."""
-        message = f"found {shown(self.value)}; it must be {allowed}."
+        message = f"found {quote(self.value)}; it must be {allowed}."
         return ModelFormatError(message, file=self.file, field=self.path or "(whole file)")
 
     def mapping(self) -> dict[str, object]:

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import cast
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files.json_node import JsonNode
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.unicode import is_unicode
 
 
-def unsupported(node: JsonNode, known: str) -> UnsupportedModelError:
+def refuse_part(node: JsonNode, known: str) -> UnsupportedModelError:
     """The error for a part of another kind. known: what is known, in words."""
     return UnsupportedModelError(
-        f"{node.file}: {node.path} is {shown(node.value)}; Cutaway knows {known}."
+        f"{node.file}: {node.path} is {quote(node.value)}; Cutaway knows {known}."
     )
 
 
@@ -43,7 +43,7 @@ def added_token(node: JsonNode, ids: Mapping[str, int]) -> AddedToken:
     """
     content, token_id = node["content"].text(), node["id"].number()
     if ids.get(content, token_id) != token_id:
-        raise node["id"].fault(f"{ids[content]}, which the vocabulary gives to {shown(content)}")
+        raise node["id"].fault(f"{ids[content]}, which the vocabulary gives to {quote(content)}")
     is_control = node["special"].flag(default=False)
     return AddedToken(
         token_id=token_id,
@@ -97,13 +97,13 @@ def template_ids(step: JsonNode) -> Iterator[int]:
     if step.value is None or step["type"].value == "ByteLevel":
         return
     if step["type"].value != "TemplateProcessing":
-        raise unsupported(step["type"], "ByteLevel and TemplateProcessing")
+        raise refuse_part(step["type"], "ByteLevel and TemplateProcessing")
     seen_text = False
     for part in step["single"].items():
         if "Sequence" in part.mapping():
             seen_text = True
         elif seen_text:
-            raise unsupported(step["single"], "templates that add tokens in front only")
+            raise refuse_part(step["single"], "templates that add tokens in front only")
         else:
             name = part["SpecialToken"]["id"].text()
             yield from step["special_tokens"][name]["ids"].numbers()

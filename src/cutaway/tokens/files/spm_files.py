@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files.gguf_fields import GgufFields
 from cutaway.tokens.files.json_node import JsonNode
@@ -128,7 +128,7 @@ def _ids(model: ModelFile) -> dict[str, int]:
     for token_id, piece in enumerate(model.pieces):
         if ids.setdefault(piece.text, token_id) != token_id:
             raise ModelFormatError(
-                f"is {shown(piece.text)}, which is also pieces[{ids[piece.text]}]; each must "
+                f"is {quote(piece.text)}, which is also pieces[{ids[piece.text]}]; each must "
                 "differ.",
                 file=model.file,
                 field=f"pieces[{token_id}]",

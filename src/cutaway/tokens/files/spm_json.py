@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files import symbols
 from cutaway.tokens.files.json_node import JsonNode
-from cutaway.tokens.files.json_parts import flat, pattern_of, unsupported, vocabulary_ids
+from cutaway.tokens.files.json_parts import flat, pattern_of, refuse_part, vocabulary_ids
 from cutaway.tokens.oniguruma.pattern import OnigurumaPattern
 from cutaway.tokens.sentencepiece.charsmap import Charsmap
 from cutaway.tokens.sentencepiece.normalizing import (
@@ -92,7 +92,7 @@ def read_vocabulary(
     model = root["model"]
     for key in model.mapping():
         if key not in HONOURED and model[key].value not in SWITCHED_OFF.get(key, ()):
-            raise unsupported(model[key], "models without it")
+            raise refuse_part(model[key], "models without it")
     first_blank, has_bytes = _decoding(root["decoder"])
     byte_ids = byte_ids_of(ids) if has_bytes or model["byte_fallback"].value is True else ()
     token_bytes = {
@@ -163,7 +163,7 @@ def _subword(
         worst = min(score for _, score in pairs)
         return Unigram(usable, scores, fallback, worst=worst, precision="d")
     if kind not in (None, "BPE"):
-        raise unsupported(model["type"], "BPE and Unigram")
+        raise refuse_part(model["type"], "BPE and Unigram")
     merges = model["merges"]
     if not isinstance(merges.value, list):
         raise merges.fault("a list of pairs")
@@ -202,14 +202,14 @@ def _normalizer(step: JsonNode) -> Normalizer:
             raise node.fault("bytes in base64") from None
         return Precompiled(Charsmap(data, file=node.file, field=node.path))
     known = f"{', '.join(NORMAL_FORMS)}, Precompiled, Prepend, Replace, Strip and Sequence"
-    raise unsupported(step["type"], known)
+    raise refuse_part(step["type"], known)
 
 
 def _splitting(step: JsonNode) -> Splitting:
     kind = step["type"].text()
     if kind == "Metaspace":
         if step["replacement"].value != SPACE:
-            raise unsupported(step["replacement"], f"{shown(SPACE)}")
+            raise refuse_part(step["replacement"], f"{quote(SPACE)}")
         return Metaspace(_prefix(step), step["split"].flag(default=True))
     if kind == "WhitespaceSplit":
         return WhitespaceSplit()
@@ -219,10 +219,10 @@ def _splitting(step: JsonNode) -> Splitting:
         goes = {"Isolated": "alone", "MergedWithPrevious": "before", "MergedWithNext": "behind"}
         behaviour = step["behavior"].text()
         if behaviour not in goes or step["invert"].flag(default=False):
-            raise unsupported(step, f"the behaviors {', '.join(goes)}, without invert")
+            raise refuse_part(step, f"the behaviors {', '.join(goes)}, without invert")
         keeps = cast("Literal['alone', 'before', 'behind']", goes[behaviour])
         return SplitAt(pattern_of(step["pattern"]), keeps)
-    raise unsupported(step["type"], "Metaspace, WhitespaceSplit, Split, Digits and Sequence")
+    raise refuse_part(step["type"], "Metaspace, WhitespaceSplit, Split, Digits and Sequence")
 
 
 def _prefix(step: JsonNode) -> Prefix:
@@ -250,18 +250,18 @@ def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:
             has_bytes = True
         elif kind == "Strip":
             if step["content"].value != " " or step["stop"].value != 0:
-                raise unsupported(step, "Strip of blanks at the start")
+                raise refuse_part(step, "Strip of blanks at the start")
             start = step["start"].number()
             if start > 1:
-                raise unsupported(step["start"], "0 and 1")
+                raise refuse_part(step["start"], "0 and 1")
             first_blank = "one goes" if start else first_blank
         elif kind == "Replace":
             if step["pattern"]["String"].value != SPACE or step["content"].value != " ":
-                raise unsupported(step, f"Replace of {shown(SPACE)} by a blank")
+                raise refuse_part(step, f"Replace of {quote(SPACE)} by a blank")
         elif kind != "Fuse":
-            raise unsupported(
+            raise refuse_part(
                 step["type"], "Metaspace, Replace, ByteFallback, Fuse, Strip and Sequence"
             )
     if not steps:
-        raise unsupported(node, "a decoder that says where blanks are")
+        raise refuse_part(node, "a decoder that says where blanks are")
     return first_blank, has_bytes

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import cast
 
 from cutaway.core.errors import ModelFormatError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.merging import Pair, PairMerges
 from cutaway.tokens.unicode import BYTE_SYMBOLS, symbols_to_bytes
 
@@ -61,12 +61,12 @@ def _fault(ids: Mapping[str, int], merge: object, file: str, field: str) -> Mode
     pair = merge.split(" ") if isinstance(merge, str) else merge
     parts = cast("Sequence[object]", pair) if isinstance(pair, list | tuple) else ()
     if [type(part) for part in parts] != [str, str]:
-        message = f"found {shown(merge)}; a merge must be two tokens."
+        message = f"found {quote(merge)}; a merge must be two tokens."
         return ModelFormatError(message, file=file, field=field)
     left, right = cast("Sequence[str]", parts)
     missing = next(token for token in (left, right, left + right) if token not in ids)
     return ModelFormatError(
-        f"{shown(missing)} is not in the vocabulary; both parts of a merge and its result must be.",
+        f"{quote(missing)} is not in the vocabulary; both parts of a merge and its result must be.",
         file=file,
         field=field,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.files.json_node import JsonNode
@@ -81,7 +81,7 @@ def read_added(folder: Path, ids: Mapping[str, int]) -> tuple[AddedToken, ...]:
         text = content.text()
         if ids.get(text, token_id) != token_id or texts.get(token_id, text) != text:
             raise content.fault(
-                f"{shown(texts.get(token_id, text))}, as token {token_id} is called"
+                f"{quote(texts.get(token_id, text))}, as token {token_id} is called"
             )
         if is_special or text not in ids:
             added[token_id] = AddedToken(token_id=token_id, content=text, is_control=is_special)

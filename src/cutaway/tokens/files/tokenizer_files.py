@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.added import AddedToken
 from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.files import symbols
@@ -78,7 +78,7 @@ def _read_ranks(path: Path) -> dict[int, bytes]:
             ranks[int(rank)] = b64decode(token, validate=True)
         except (ValueError, binascii.Error):
             raise ModelFormatError(
-                f"found {shown(line)}; each line must be a token in base64 and its rank.",
+                f"found {quote(line)}; each line must be a token in base64 and its rank.",
                 file=path.name,
                 field=f"line {number}",
             ) from None
@@ -106,7 +106,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], *, file: str) -> Tokeniz
     if kind in ("llama", "t5"):
         return sentencepiece_from_gguf(fields, is_unigram=kind == "t5")
     raise UnsupportedModelError(
-        f"{file}: tokenizer.ggml.model is {shown(kind)}; Cutaway knows gpt2, which is byte-level "
+        f"{file}: tokenizer.ggml.model is {quote(kind)}; Cutaway knows gpt2, which is byte-level "
         "BPE, and llama and t5, which are SentencePiece."
     )
 
@@ -147,7 +147,7 @@ def _family(fields: GgufFields) -> Family:
     pre = fields.value("pre")
     if not isinstance(pre, str):
         raise UnsupportedModelError(
-            f"{fields.file}: tokenizer.ggml.pre is {shown(pre)}, so nothing tells how text is "
+            f"{fields.file}: tokenizer.ggml.pre is {quote(pre)}, so nothing tells how text is "
             "cut. Convert the model again with a newer converter, which writes it."
         )
     return gguf_family(pre)

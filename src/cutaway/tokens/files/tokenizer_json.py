@@ -17,8 +17,8 @@ from cutaway.tokens.files.json_parts import (
     added_token,
     flat,
     pattern_of,
+    refuse_part,
     template_ids,
-    unsupported,
     vocabulary_ids,
     with_control,
 )
@@ -99,11 +99,11 @@ def _byte_vocabulary(
 def _merges(model: JsonNode, ids: Mapping[str, int], control: set[int]) -> symbols.PairMerges:
     kind = model["type"]
     if kind.value not in (None, "BPE"):
-        raise unsupported(kind, "BPE")
+        raise refuse_part(kind, "BPE")
     for key in model.mapping():
         node = model[key]
         if key not in HONOURED and node.value not in SWITCHED_OFF.get(key, ()):
-            raise unsupported(node, "models without it")
+            raise refuse_part(node, "models without it")
     merges = model["merges"]
     listed = merges.value
     if not isinstance(listed, list):
@@ -121,7 +121,7 @@ def _byte_ids(model: JsonNode, ids: Mapping[str, int]) -> tuple[int | None, ...]
     if unknown.value is None or None not in byte_ids:
         return byte_ids
     if model["fuse_unk"].flag(default=False):
-        raise unsupported(model["fuse_unk"], "false, or a vocabulary with all 256 bytes")
+        raise refuse_part(model["fuse_unk"], "false, or a vocabulary with all 256 bytes")
     if unknown.text() not in ids:
         raise unknown.fault("a token of the vocabulary")
     unknown_id = ids[unknown.text()]
@@ -141,7 +141,7 @@ def _normal_form(node: JsonNode) -> NormalForm | None:
     if not forms:
         return None
     if len(forms) > 1 or forms[0]["type"].text() not in NORMAL_FORMS:
-        raise unsupported(node, f"none, {', '.join(NORMAL_FORMS)}")
+        raise refuse_part(node, f"none, {', '.join(NORMAL_FORMS)}")
     return NORMAL_FORMS[forms[0]["type"].text()]
 
 
@@ -157,13 +157,13 @@ def _patterns(node: JsonNode) -> Iterator[OnigurumaPattern]:
                 DIGIT if step["individual_digits"].flag(default=False) else DIGIT + "+"
             )
         elif kind != "ByteLevel":
-            raise unsupported(step["type"], "Split, Digits, ByteLevel and Sequence")
+            raise refuse_part(step["type"], "Split, Digits, ByteLevel and Sequence")
         elif step["add_prefix_space"].flag(default=True):
-            raise unsupported(step["add_prefix_space"], "false")
+            raise refuse_part(step["add_prefix_space"], "false")
         elif step["use_regex"].flag(default=True):
             yield OnigurumaPattern(GPT2)
         if (kind == "ByteLevel") != is_last:
-            raise unsupported(node, "byte-level BPE: ByteLevel once, and last")
+            raise refuse_part(node, "byte-level BPE: ByteLevel once, and last")
 
 
 def _split_pattern(step: JsonNode) -> OnigurumaPattern:
@@ -171,11 +171,11 @@ def _split_pattern(step: JsonNode) -> OnigurumaPattern:
     behaviour = step["behavior"].text(), step["invert"].flag(default=False)
     keeps_matches = behaviour == ("Removed", True) and found.source in TOTAL_PATTERNS
     if behaviour != ("Isolated", False) and not keeps_matches:
-        raise unsupported(step, "the behavior Isolated without invert")
+        raise refuse_part(step, "the behavior Isolated without invert")
     return found
 
 
 def _check_decoder(node: JsonNode) -> None:
     for step in flat(node, "decoders"):
         if step.value is None or step["type"].value != "ByteLevel":
-            raise unsupported(node, "the decoder ByteLevel")
+            raise refuse_part(node, "the decoder ByteLevel")

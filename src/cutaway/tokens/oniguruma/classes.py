@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.oniguruma import properties
-from cutaway.tokens.oniguruma.reader import Refusal, escaped, read_escape, read_property
+from cutaway.tokens.oniguruma.reader import Refusal, escape, read_escape, read_property
 
 # Letters that fold to an ASCII letter and are none.
 FOLDED = {"k": "\u212a", "s": "\u017f"}
@@ -21,11 +21,11 @@ def either_case(character: str) -> str:
     if character.isascii():
         lower = character.lower()
         if lower == character.upper():
-            return escaped(character)
+            return escape(character)
         return lower + character.upper() + FOLDED.get(lower, "")
     if {character.lower(), character.upper(), character.casefold()} != {character}:
-        raise Refusal(f"{shown(character)} without case")
-    return escaped(character)
+        raise Refusal(f"{quote(character)} without case")
+    return escape(character)
 
 
 class ClassReader:
@@ -144,12 +144,12 @@ class ClassReader:
 
     def _range(self, first: str, last: str) -> str:
         if first > last:
-            raise Refusal(f"the range {shown(f'{first}-{last}')}, which ends before it begins")
+            raise Refusal(f"the range {quote(f'{first}-{last}')}, which ends before it begins")
         if not self.without_case:
-            return f"{escaped(first)}-{escaped(last)}"
+            return f"{escape(first)}-{escape(last)}"
         if not last.isascii():
             raise Refusal("a range beyond ASCII without case")
         return "".join(either_case(chr(code)) for code in range(ord(first), ord(last) + 1))
 
     def _one(self, character: str) -> str:
-        return either_case(character) if self.without_case else escaped(character)
+        return either_case(character) if self.without_case else escape(character)

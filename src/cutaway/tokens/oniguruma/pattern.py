@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import regex
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.oniguruma.newer import ANY
-from cutaway.tokens.oniguruma.reader import quoted
-from cutaway.tokens.oniguruma.translate import translated
+from cutaway.tokens.oniguruma.reader import escape_oniguruma
+from cutaway.tokens.oniguruma.translate import translate
 
 _NEWER = regex.compile(ANY)
 
@@ -30,10 +30,10 @@ class OnigurumaPattern:
 
     def __post_init__(self) -> None:
         try:
-            usual, exact = map(regex.compile, translated(self.source))
+            usual, exact = map(regex.compile, translate(self.source))
         except regex.error as error:
             raise UnsupportedModelError(
-                f"split pattern {shown(self.source)} cannot be compiled: {error}."
+                f"split pattern {quote(self.source)} cannot be compiled: {error}."
             ) from None
         object.__setattr__(self, "_usual", usual)
         object.__setattr__(self, "_exact", exact)
@@ -41,9 +41,9 @@ class OnigurumaPattern:
     @classmethod
     def literal(cls, text: str) -> OnigurumaPattern:
         """The pattern that matches a text and nothing else."""
-        return cls("".join(map(quoted, text)))
+        return cls("".join(map(escape_oniguruma, text)))
 
-    def compiled_for(self, text: str) -> regex.Pattern[str]:
+    def compile_for(self, text: str) -> regex.Pattern[str]:
         """The form that matches this text as Oniguruma does."""
         is_newer = not text.isascii() and _NEWER.search(text)
         return self._exact if is_newer else self._usual
@@ -53,7 +53,7 @@ class OnigurumaPattern:
 
         Behind a match of nothing Oniguruma goes on one character later, `regex` at the same place.
         """
-        pattern, at = self.compiled_for(text), 0
+        pattern, at = self.compile_for(text), 0
         while at <= len(text) and (match := pattern.search(text, at)):
             start, end = match.span()
             at = end if end > start else end + 1
@@ -61,4 +61,4 @@ class OnigurumaPattern:
 
     def sub(self, replacement: str, text: str) -> str:
         """The text with the replacement, as it stands, for every match."""
-        return self.compiled_for(text).sub(lambda _: replacement, text)
+        return self.compile_for(text).sub(lambda _: replacement, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.oniguruma.properties import property_members
 
 CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "e": "\x1b"}
@@ -12,14 +12,14 @@ class Refusal(Exception):  # noqa: N818 - told with its place, as an error of it
     """What is not known to mean the same in both dialects, in words."""
 
 
-def escaped(character: str) -> str:
+def escape(character: str) -> str:
     """A character that stands for itself, inside of a class and outside."""
     if character.isalnum() or ord(character) > 127:
         return character
     return f"\\x{ord(character):02x}"
 
 
-def quoted(character: str) -> str:
+def escape_oniguruma(character: str) -> str:
     """A character that stands for itself in Oniguruma's dialect."""
     is_plain = character.isalnum() or not character.isascii()
     return character if is_plain else f"\\{character}"
@@ -52,13 +52,13 @@ def _is_hex(digits: str) -> bool:
 
 def _hex(digits: str) -> str:
     if not _is_hex(digits):
-        raise Refusal(f"{shown(digits)} in place of digits")
+        raise Refusal(f"{quote(digits)} in place of digits")
     return digits
 
 
 def _numbered(digits: str, sign: str, *, most: int, least: int = 1) -> str:
     if not least <= len(digits) <= most or int(_hex(digits), 16) > 0x10FFFF:
-        raise Refusal(f"{sign} with {shown(digits)}")
+        raise Refusal(f"{sign} with {quote(digits)}")
     if 0xD800 <= int(digits, 16) < 0xE000:
         raise Refusal(f"{sign} with half of a pair")
     return chr(int(digits, 16))
@@ -73,5 +73,5 @@ def read_property(text: str, at: int) -> tuple[str, bool, int]:
     is_not = (text[at] == "P") != name.startswith("^")
     members = property_members(name.removeprefix("^"))
     if members is None:
-        raise Refusal(f"the property {shown(name)}")
+        raise Refusal(f"the property {quote(name)}")
     return members, is_not, end + 1

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.oniguruma import properties
 from cutaway.tokens.oniguruma.classes import ClassReader, either_case
-from cutaway.tokens.oniguruma.reader import Refusal, escaped, read_escape, read_property
+from cutaway.tokens.oniguruma.reader import Refusal, escape, read_escape, read_property
 
 NESTED = 50
 # Pairs of letters that one character can stand for where case does not count, as U+FB05 for st.
@@ -32,7 +32,7 @@ class Flags:
     x: bool = False
 
 
-def translated(pattern: str) -> tuple[str, str]:
+def translate(pattern: str) -> tuple[str, str]:
     """Patterns for texts of long known characters, and for texts with newer ones.
 
     Raises: UnsupportedModelError naming pattern, place and the sign that is not known.
@@ -48,7 +48,7 @@ def _translate(pattern: str, known: Callable[[str], str]) -> str:
             raise Refusal(") without its (")
     except Refusal as refusal:
         raise UnsupportedModelError(
-            f"split pattern {shown(pattern)}: {refusal} at character {reader.at + 1}. Cutaway "
+            f"split pattern {quote(pattern)}: {refusal} at character {reader.at + 1}. Cutaway "
             "translates what Oniguruma and the `regex` package are known to match alike, and "
             "refuses the rest: other pieces would give other token ids without an error."
         ) from None
@@ -73,13 +73,13 @@ class _Reader:
                 self.letter = ""
                 written.append("|")
                 continue
-            changed = self.switched(flags)
+            changed = self.read_switch(flags)
             if changed is not None:  # holds to the end of the group, with its alternatives
                 written.append(f"(?:{self.alternatives(changed, depth + 1)})")
                 break
             if flags.x and self.blank():
                 continue
-            written.append(self.repeated(self.atom(flags, depth), flags))
+            written.append(self.read_repeat(self.atom(flags, depth), flags))
         return "".join(written)
 
     def take(self, sign: str) -> bool:
@@ -99,7 +99,7 @@ class _Reader:
             return True
         return False
 
-    def switched(self, flags: Flags) -> Flags | None:
+    def read_switch(self, flags: Flags) -> Flags | None:
         """The flags after `(?i)` and the like; None where no switch stands here."""
         end = self.text.find(")", self.at)
         if not self.text.startswith("(?", self.at) or end < 0:
@@ -138,11 +138,11 @@ class _Reader:
 
     def literal(self, character: str, flags: Flags, before: str) -> str:
         if not flags.i:
-            return escaped(character)
+            return escape(character)
         self.letter = character.lower()
         self._check_pair(before)
         members = either_case(character)
-        return escaped(members) if len(members) == 1 else f"[{members}]"
+        return escape(members) if len(members) == 1 else f"[{members}]"
 
     def _check_pair(self, before: str) -> None:
         if before + self.letter in LIGATURES:
@@ -204,9 +204,9 @@ class _Reader:
         if self.text.startswith("?<", self.at) and found and name.isidentifier():
             self.at += len(name) + 3
             return "(?:", flags
-        raise Refusal(f"a group that begins with {shown('(' + self.text[self.at : self.at + 3])}")
+        raise Refusal(f"a group that begins with {quote('(' + self.text[self.at : self.at + 3])}")
 
-    def repeated(self, atom: str, flags: Flags) -> str:
+    def read_repeat(self, atom: str, flags: Flags) -> str:
         """The atom with how often it may come."""
         here = self.at
         count = self._count()

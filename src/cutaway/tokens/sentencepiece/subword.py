@@ -72,7 +72,7 @@ class Fallback:
         return bool(self.byte_ids) and None not in self.byte_ids
 
 
-def spelled(text: str) -> bytes:
+def spell(text: str) -> bytes:
     """What a part of a piece stands for."""
     return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
 

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 from cutaway.tokens.merging import NO_MERGE, PairMerges, merge
-from cutaway.tokens.sentencepiece.subword import SPACE, Fallback, WordCutter, spelled
+from cutaway.tokens.sentencepiece.subword import SPACE, Fallback, WordCutter, spell
 from cutaway.tokens.tokenizer import Merge, ScoredPiece
 
 
@@ -53,8 +53,8 @@ class ScoreBPE:
         """The merges in order, the best score first."""
         for rank, left, right, parts in self._steps(piece):
             token_id = self._ids[left + right]
-            after = tuple(map(spelled, parts))
-            yield Merge(rank, spelled(left), spelled(right), token_id, after)
+            after = tuple(map(spell, parts))
+            yield Merge(rank, spell(left), spell(right), token_id, after)
 
     def best_cut(self, piece: str) -> Iterable[ScoredPiece]:
         """Nothing: ids come about by merges."""
@@ -157,7 +157,7 @@ class ListedBPE:
         return symbols
 
     def _part(self, token_id: int) -> bytes:
-        return spelled(self._texts[token_id])
+        return spell(self._texts[token_id])
 
 
 def merge_texts(parts: list[str], ranks: Mapping[str, int]) -> list[str]:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from cutaway.tokens.sentencepiece.subword import Fallback, spelled
+from cutaway.tokens.sentencepiece.subword import Fallback, spell
 from cutaway.tokens.tokenizer import Merge, ScoredPiece
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece. Source: sentencepiece unigram_model.h
@@ -82,9 +82,9 @@ class Unigram:
         """The parts with the highest sum of scores, and the score of each."""
         for text, token_id in self._best(piece):
             if token_id < 0:
-                yield ScoredPiece(spelled(text), None, self._unknown_score)
+                yield ScoredPiece(spell(text), None, self._unknown_score)
             else:
-                yield ScoredPiece(spelled(text), token_id, self._scores[text])
+                yield ScoredPiece(spell(text), token_id, self._scores[text])
 
     def describe(self) -> Iterable[str]:
         """Everything that decides ids, in words."""

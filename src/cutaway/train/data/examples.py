@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cutaway.core.errors import ConfigError, RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
 
 Made = TypeVar("Made")
@@ -87,7 +87,7 @@ def _conversation(fields: Mapping[str, object]) -> Conversation:
     if tools is None or tools == []:
         return Conversation(messages)
     if not isinstance(tools, list):
-        raise RequestError(f"tools is {shown(tools)}; it must be a list of functions.")
+        raise RequestError(f"tools is {quote(tools)}; it must be a list of functions.")
     return Conversation(messages, tuple(cast("list[Mapping[str, object]]", tools)))
 
 
@@ -114,7 +114,7 @@ def _side(fields: Mapping[str, object], name: str, role: str) -> tuple[Message, 
 def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise RequestError(f"{name} is {shown(value)}; it must be a string.")
+        raise RequestError(f"{name} is {quote(value)}; it must be a string.")
     return value
 
 
@@ -125,7 +125,7 @@ def _each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made
         try:
             fields: object = json.loads(line) if isinstance(line, str) else line
             if not isinstance(fields, dict):
-                raise RequestError(f"the line is {shown(fields)}; it must be a JSON object.")
+                raise RequestError(f"the line is {quote(fields)}; it must be a JSON object.")
             made.append(make(cast("dict[str, object]", fields)))
         except (ValueError, RecursionError, RequestError) as error:
             raise ConfigError(f"{path}, line {number}: {error}") from None

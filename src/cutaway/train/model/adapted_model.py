@@ -21,7 +21,7 @@ from cutaway.weights.adapter import (
     merge,
     put_on,
     read_adapter,
-    switched_off,
+    switch_off,
     take_off,
     write_adapter,
 )
@@ -110,6 +110,6 @@ class Reference:
             return cls(model.transformer, is_shared=True)
         return cls(copy.deepcopy(model.transformer).requires_grad_(False), is_shared=False)
 
-    def used(self) -> AbstractContextManager[None]:
+    def use(self) -> AbstractContextManager[None]:
         """Around whatever reads the reference's transformer."""
-        return switched_off(self.transformer) if self.is_shared else nullcontext()
+        return switch_off(self.transformer) if self.is_shared else nullcontext()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
 from cutaway.engine.loading.unloaded_model import open_hf
 from cutaway.models.parts.architecture import Architecture
@@ -87,13 +87,13 @@ def open_model(path: str, *, device: torch.device | str = "cpu") -> TrainedModel
     found = find(path)
     if found.kind != "folder":
         raise ConfigError(
-            f"model is {shown(path)}, which is a {found.kind} model; it must be a folder with "
+            f"model is {quote(path)}, which is a {found.kind} model; it must be a folder with "
             f"{CONFIG} and {SINGLE}, whose weights are floats."
         )
     opened = open_hf(found)
     config = cast("dict[str, object]", json.loads((found.path / CONFIG).read_bytes()))
     if "quantization_config" in config or opened.is_part:
-        raise ConfigError(f"model is {shown(path)}; it must be a text model that is not quantized.")
+        raise ConfigError(f"model is {quote(path)}; it must be a text model that is not quantized.")
     with torch.device("meta"):
         transformer = opened.architecture.build()
     architecture = opened.architecture

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.core.step import Step
 from cutaway.models.parts.reading import read_config
 from cutaway.train.data.packing import MicroBatch
@@ -114,7 +114,7 @@ def with_scores(model: TrainedModel, *, seed: int) -> ScoringModel:
     return ScoringModel(**vars(model), scorer=Scorer(model.transformer, seed=seed))
 
 
-def copied(model: TrainedModel) -> TrainedModel:
+def copy_model(model: TrainedModel) -> TrainedModel:
     """A whole model with weights of its own that are the same numbers, without adapters."""
     transformer = copy.deepcopy(model.transformer)
     take_off(transformer)
@@ -139,7 +139,7 @@ def open_scoring(path: str, *, device: torch.device | str = "cpu") -> ScoringMod
     """
     if not is_scoring(path):
         raise ConfigError(
-            f"reward_model is {shown(path)}, which has no scores; `train reward` makes one."
+            f"reward_model is {quote(path)}, which has no scores; `train reward` makes one."
         )
     folder = Path(path)
     config = cast("dict[str, Any]", json.loads((folder / CONFIG).read_bytes()))

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
 from cutaway.text.prompt import encode
 from cutaway.text.template import ChatTemplate
@@ -64,7 +64,7 @@ def final(answers: Sequence[Answered]) -> list[float]:
     return [float(_last_word(each.text) == each.task.answer.strip()) for each in answers]
 
 
-def ended(answers: Sequence[Answered]) -> list[float]:
+def reward_ending(answers: Sequence[Answered]) -> list[float]:
     """1 where the answer came to its end."""
     return [float(each.rollout.is_ended) for each in answers]
 
@@ -83,7 +83,7 @@ VERIFIERS: Mapping[str, Reward] = {
     "exact": exact,
     "contains": contains,
     "final": final,
-    "ended": ended,
+    "ended": reward_ending,
     "length": length,
     "brevity": brevity,
 }
@@ -114,7 +114,7 @@ def total(
     return [sum_ if each.rollout.is_ended else UNENDED for each, sum_ in pairs]
 
 
-def chosen(
+def choose_rewards(
     names: Sequence[str], weights: Sequence[float], scorer: Scorer | None
 ) -> list[tuple[Reward, float]]:
     """Verifiers by name, and a reward model where there is one, each with its weight.
@@ -124,7 +124,7 @@ def chosen(
     for name in names:
         if name not in VERIFIERS:
             raise ConfigError(
-                f"rewards has {shown(name)}; known are {', '.join(VERIFIERS)}. A reward model is "
+                f"rewards has {quote(name)}; known are {', '.join(VERIFIERS)}. A reward model is "
                 "given "
                 "by reward_model."
             )
@@ -182,7 +182,7 @@ def _task(fields: object, template: ChatTemplate, tokenizer: Tokenizer) -> Task:
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if not isinstance(answer, str):
-        raise RequestError(f"answer is {shown(answer)}; it must be a string.")
+        raise RequestError(f"answer is {quote(answer)}; it must be a string.")
     messages = from_dicts(prompt)
     token_ids = encode(
         template.render(messages),

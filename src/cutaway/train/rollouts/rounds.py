@@ -26,7 +26,7 @@ from cutaway.train.losses.losses import Figure
 from cutaway.train.model.adapted_model import AdapterSettings, Reference, with_adapter
 from cutaway.train.model.model_folder import TrainedModel, open_model
 from cutaway.train.model.value_head import Scorer, open_scoring
-from cutaway.train.rollouts.rewards import Answered, Task, chosen, read_tasks, total
+from cutaway.train.rollouts.rewards import Answered, Task, choose_rewards, read_tasks, total
 from cutaway.train.rollouts.rollouts import Rollout, Rollouts, RolloutSettings, agreement
 from cutaway.train.stage import StageSettings, set_precision
 from cutaway.train.stage_config import option
@@ -115,14 +115,14 @@ class Sampling:
         self.held_out = read_tasks(settings.held_out, template, self.tokenizer)
         self.reference = Reference.of(self.model)
         names = [name.strip() for name in settings.rewards.split(",") if name.strip()]
-        self._rewards = chosen(names, [], self.scorer)
-        self._verifier = chosen([settings.verifier], [], None)
+        self._rewards = choose_rewards(names, [], self.scorer)
+        self._verifier = choose_rewards([settings.verifier], [], None)
         self._plan = UpdatePlan(
             [1] * len(self.tasks.tasks), seed=settings.seed, budget=settings.prompts
         )
         longest = max(len(each.token_ids) for each in (*self.tasks.tasks, *self.held_out.tasks))
         sampled = RolloutSettings(temperature=settings.temperature, max_tokens=settings.max_tokens)
-        self._rollouts = Rollouts(loaded(self.model, folder), sampled, longest=longest)
+        self._rollouts = Rollouts(load_trained(self.model, folder), sampled, longest=longest)
 
     def round(self, number: int) -> Round:
         """The answers of a round as the model is now; a function of both."""
@@ -174,7 +174,7 @@ class Sampling:
             batch = MicroBatch(tuple(each.rollout.scored for each in own))
             heat = self.settings.temperature
             old = likelihood(self.model.transformer, batch, temperature=heat).log_probs
-            with self.reference.used():
+            with self.reference.use():
                 reference = likelihood(
                     self.reference.transformer, batch, temperature=heat
                 ).log_probs
@@ -209,7 +209,7 @@ class Sampling:
         return figures
 
 
-def loaded(model: TrainedModel, folder: Path) -> LoadedModel:
+def load_trained(model: TrainedModel, folder: Path) -> LoadedModel:
     """A trained model as the engine wants it; the transformer is the very one."""
     tokenizer = load_folder(folder)
     parameter = next(model.transformer.parameters())

@@ -49,7 +49,7 @@ class Drawing:
                 spans += [Span(pad), cell, Span("  ")] if is_right else [cell, Span(pad + "  ")]
             self.lines.append(spans)
 
-    def wrapped(self, spans: Iterable[Span], *, indent: int = 0, width: int = WIDTH) -> None:
+    def wrap(self, spans: Iterable[Span], *, indent: int = 0, width: int = WIDTH) -> None:
         """Spans one after the other, none broken, in as many lines as it takes."""
         line: list[Span] = [Span(" " * indent)]
         used = indent

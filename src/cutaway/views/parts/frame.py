@@ -18,11 +18,11 @@ SCHEMA = 1  # of the plain values around a payload
 _NAMES = {"float32": "F32", "int64": "I64", "uint8": "U8"}
 
 
-def framed(shown: Shown) -> bytes:
+def frame_view(shown: Shown) -> bytes:
     """A view's numbers and their proof."""
     values, arrays = split(shown.payload)
     told = json.dumps(_described(shown, values), allow_nan=False)
-    return written({"cutaway": told}, arrays)
+    return write_frame({"cutaway": told}, arrays)
 
 
 def plain(shown: Shown) -> bytes:
@@ -43,7 +43,7 @@ def _described(shown: Shown, values: object) -> dict[str, object]:
     }
 
 
-def written(metadata: Mapping[str, str], arrays: Mapping[str, Array]) -> bytes:
+def write_frame(metadata: Mapping[str, str], arrays: Mapping[str, Array]) -> bytes:
     """Named arrays and texts in the layout of safetensors."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     parts: list[bytes] = []

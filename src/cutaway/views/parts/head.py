@@ -240,7 +240,7 @@ def _tile_start(end: int) -> int:
 
 def _rows(seen: Met, start: int, end: int, head: int) -> tuple[Tensor, Tensor]:
     """Shapes: weights over all keys [Q, K], what goes to a sink [Q]."""
-    parts = [seen.opened(*span, head=head) for span in seen.spans(start, end, num_heads=1)]
+    parts = [seen.open_rows(*span, head=head) for span in seen.spans(start, end, num_heads=1)]
     weights = torch.cat([part.weights[:, 0] for part in parts])
     return weights, torch.cat([part.sink[:, 0] for part in parts])
 
@@ -251,7 +251,7 @@ def _tiles(seen: Met, start: int, end: int, head: int) -> tuple[Array, float]:
     column = torch.arange(end, device=device) * TILES // end  # of each key
     tiles = torch.zeros(TILES, TILES, device=device)
     for first, last in seen.spans(start, end, num_heads=1):
-        weights = seen.opened(first, last, head=head).weights[:, 0].float()
+        weights = seen.open_rows(first, last, head=head).weights[:, 0].float()
         row = (torch.arange(first, last, device=device) - start) * TILES // (end - start)
         places = row[:, None] * TILES + column[None, :]
         tiles.view(-1).scatter_reduce_(0, places.flatten(), weights.flatten(), "amax")

@@ -190,7 +190,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
         groups.append(seen.keys.shape[1])
         sums: dict[str, Tensor] = {}
         for first, last in seen.spans(start, end, num_heads=seen.attention.num_heads):
-            opened = seen.opened(first, last)
+            opened = seen.open_rows(first, last)
             found = _statistics(opened, first, successors[first - start : last - start])
             if last == end:
                 own = opened.weights[-1]  # [H, K]

@@ -70,7 +70,7 @@ class Met:
     values: Tensor
     start: int
 
-    def opened(self, start: int, end: int, *, head: int | None = None) -> AttentionTerms:
+    def open_rows(self, start: int, end: int, *, head: int | None = None) -> AttentionTerms:
         """Weights of the queries of some positions, with the stages before them."""
         breathe()
         positions = torch.arange(start, end, device=self.query.device)

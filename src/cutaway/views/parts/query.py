@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from types import UnionType
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shortened, shown
+from cutaway.core.limits import quote, shorten
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Query:
             if field.name not in takes:
                 known = ", ".join(takes) or "nothing"
                 raise RequestError(
-                    f"{field.name} is {shown(value)}, but the view {view} takes {known}.",
+                    f"{field.name} is {quote(value)}, but the view {view} takes {known}.",
                     param=field.name,
                 )
             least, most = (1 if field.name == "top" else 0), bounds.get(field.name)
             if isinstance(value, int) and most is not None and not least <= value < most + least:
                 raise RequestError(
-                    f"{field.name} is {shown(value)}; it must be from {least} to "
+                    f"{field.name} is {quote(value)}; it must be from {least} to "
                     f"{most - 1 + least}.",
                     param=field.name,
                 )
@@ -69,16 +69,16 @@ def query_of(values: Mapping[str, object]) -> Query:
     for name, value in values.items():
         if name not in names:
             raise RequestError(
-                f"{shortened(name)} is no field of a view: {', '.join(names)}.", param=name
+                f"{shorten(name)} is no field of a view: {', '.join(names)}.", param=name
             )
         types, kind = _KINDS.get(name, (int, "a whole number"))
         if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
-            raise RequestError(f"{name} is {shown(value)}; it must be {kind}.", param=name)
+            raise RequestError(f"{name} is {quote(value)}; it must be {kind}.", param=name)
         if isinstance(value, str) and not _is_unicode(value):
             raise RequestError(f"{name} holds a lone surrogate; use valid Unicode.", param=name)
         if name == "price" and isinstance(value, float | int) and not 0 <= value < math.inf:
             raise RequestError(
-                f"price is {shown(value)}; it must be a number from 0 up.", param=name
+                f"price is {quote(value)}; it must be a number from 0 up.", param=name
             )
     given = {name: value for name, value in values.items() if value is not None}
     return Query(**given)  # pyright: ignore[reportArgumentType] types were checked above

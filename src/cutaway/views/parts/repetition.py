@@ -33,7 +33,7 @@ def repeats_of(token_ids: Sequence[int], size: int) -> Repeats:
     return Repeats(size, len(starts), len(starts) - len(distinct))
 
 
-def said_again(token_ids: Sequence[int]) -> int:
+def count_repeated(token_ids: Sequence[int]) -> int:
     """How many tokens at the end stood, in this order, further ahead; at most MAX_AGAIN."""
     longest = 0
     for end in range(len(token_ids) - 1, 0, -1):

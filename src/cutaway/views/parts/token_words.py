@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.tokens.tokenizer import Tokenizer
 
 MAX_TERMS = 8
@@ -34,7 +34,7 @@ def equation_of(text: str) -> Equation | None:
         signs, words = ["+", *signs], [first.strip(), *words]
     if len(words) != len(signs) or len(words) > MAX_TERMS or (equals and not right.strip()):
         raise RequestError(
-            f"text is {shown(text)}; words and signs must take turns, at most {MAX_TERMS} words, "
+            f"text is {quote(text)}; words and signs must take turns, at most {MAX_TERMS} words, "
             "as in 'king - man + woman = queen'.",
             param="text",
         )
@@ -50,7 +50,7 @@ def ids_of_word(tokenizer: Tokenizer, word: str) -> tuple[int, ...]:
     spelled = [tokenizer.encode(f" {word.strip()}"), tokenizer.encode(word.strip())]
     ids = min((each for each in spelled if each), key=len, default=None)
     if not word.strip() or ids is None:
-        raise RequestError(f"text is {shown(word)}; it must hold a word.", param="text")
+        raise RequestError(f"text is {quote(word)}; it must hold a word.", param="text")
     return tuple(ids)
 
 

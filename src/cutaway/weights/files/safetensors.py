@@ -112,7 +112,7 @@ class SafetensorsWeights:
             )
         return values.view(_PART_DTYPES[tensor.dtype]).view(tensor.shape)
 
-    def quantized(self, name: str) -> Quantized | None:
+    def get_quantized(self, name: str) -> Quantized | None:
         """None: what several tensors mean together is read elsewhere."""
         return None  # what several tensors say together is weights/quantized.py's to read
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMS = 8
@@ -81,7 +81,7 @@ def json_object(raw: bytes, *, file: str, field: str) -> dict[str, object]:
     try:
         value = json.loads(raw.decode(), object_pairs_hook=unique) if raw[:1] == b"{" else None
     except (ValueError, RecursionError) as error:
-        message = f"is not JSON: {shown(str(error))}."
+        message = f"is not JSON: {quote(str(error))}."
         raise ModelFormatError(message, file=file, field=field) from None
     if not isinstance(value, dict):
         raise ModelFormatError("is no JSON object.", file=file, field=field)
@@ -105,11 +105,11 @@ def _tensor(path: Path, name: str, value: object, start: int) -> SafetensorsTens
     offsets = _sizes(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or offsets is None or len(offsets) != 2:
         raise fault(
-            f"is {shown(cast('object', value))}; it must have dtype, shape and two data_offsets."
+            f"is {quote(cast('object', value))}; it must have dtype, shape and two data_offsets."
         )
     if dtype not in _BITS:
         raise UnsupportedModelError(
-            f"{path}: tensor {name} has the unknown dtype {shown(dtype)}; known are "
+            f"{path}: tensor {name} has the unknown dtype {quote(dtype)}; known are "
             f"{', '.join(_BITS)}."
         )
     begin, end = offsets
@@ -124,7 +124,7 @@ def _tensor(path: Path, name: str, value: object, start: int) -> SafetensorsTens
 
 def shown_name(name: str) -> str:
     """A tensor's name as it may stand on a terminal."""
-    return name if name.isprintable() and len(name) <= MAX_NAME_LENGTH else shown(name)
+    return name if name.isprintable() and len(name) <= MAX_NAME_LENGTH else quote(name)
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:

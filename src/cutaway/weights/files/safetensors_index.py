@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import cast
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.weights.files.safetensors_header import (
     MAX_HEADER_BYTES,
     SafetensorsTensor,
@@ -57,7 +57,7 @@ def _read_index(path: Path) -> dict[str, str]:
         if not isinstance(shard, str) or not _is_plain(shard):
             raise _index_fault(
                 path,
-                f"puts {shown_name(name)} into {shown(shard)}; it must be the plain name of a "
+                f"puts {shown_name(name)} into {quote(shard)}; it must be the plain name of a "
                 ".safetensors file in the same folder.",
             )
         shard_of[name] = shard

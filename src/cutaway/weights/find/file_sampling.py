@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cutaway.core.errors import ModelError, ModelFormatError, RequestError
-from cutaway.core.limits import LIMITS, check, shown
+from cutaway.core.limits import LIMITS, check, quote
 from cutaway.host import gguf_file
 
 _PREFIX = "general.sampling."
@@ -49,7 +49,7 @@ def file_sampling(path: Path) -> Mapping[str, float]:
             sampling[_NAMES[name]] = _number(_NAMES[name], value, file=str(path), key=key)
         elif name not in _SIDE and value not in _NEUTRAL.get(name, ()):
             warnings.warn(
-                f"{path} recommends {key} {shown(value)}, which Cutaway does not have; what it "
+                f"{path} recommends {key} {quote(value)}, which Cutaway does not have; what it "
                 "recommends otherwise acts.",
                 stacklevel=2,
             )

@@ -20,7 +20,7 @@ from cutaway.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.weights.find import hub, package
 from cutaway.weights.find.file_sampling import file_sampling
 from cutaway.weights.find.folder import check_folder, folder_licence, folder_sampling
@@ -77,7 +77,7 @@ def find(
         return _folder(hub.fetch(name), name)
     close = difflib.get_close_matches(name.lower(), NAMED, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    raise ModelNotFoundError(f"there is no model {shown(name)}.{hint} A model is {_FORMS}.")
+    raise ModelNotFoundError(f"there is no model {quote(name)}.{hint} A model is {_FORMS}.")
 
 
 def _named(name: str, progress: package.Progress | None, accept_license: bool | None) -> Found:

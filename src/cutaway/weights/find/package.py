@@ -57,7 +57,7 @@ def is_cached(model: NamedModel) -> bool:
 
 
 @contextmanager
-def locked(model: NamedModel) -> Generator[None]:
+def lock(model: NamedModel) -> Generator[None]:
     """Keep other processes from fetching or removing the model meanwhile."""
     from filelock import FileLock
 
@@ -79,7 +79,7 @@ def fetch(model: NamedModel, *, progress: Progress | None = None) -> Path:
     path = cached_path(model)
     try:
         if not is_cached(model):
-            with locked(model):
+            with lock(model):
                 if not is_cached(model):  # another process may have fetched it in the meantime
                     _fetch_into(path, model, progress)
                     checked.remember(path, model.sha256)

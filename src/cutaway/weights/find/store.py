@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from cutaway.core.errors import ModelError, ModelFormatError, ModelNotFoundError
-from cutaway.core.limits import shown
+from cutaway.core.limits import quote
 from cutaway.host import gguf_file
 from cutaway.weights.files.safetensors_header import json_object
 from cutaway.weights.files.safetensors_index import folder_tensors
@@ -117,7 +117,7 @@ def remove(name: str) -> int:
     model = _cached(name)
     folder = package.cached_path(model).parent
     try:
-        with package.locked(model):
+        with package.lock(model):
             freed = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             shutil.rmtree(folder)
             checked.record_of(package.cached_path(model)).unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def _cached(name: str) -> NamedModel:
     model = NAMED.get(name)
     if model is None:
         raise ModelNotFoundError(
-            f"{shown(name)} is no name of the model cache; known are {', '.join(NAMED)}."
+            f"{quote(name)} is no name of the model cache; known are {', '.join(NAMED)}."
         )
     if not package.cached_path(model).is_file():
         raise ModelNotFoundError(
@@ -183,7 +183,7 @@ def _architecture(config: Path) -> str:
     word = cast("list[object]", words)[0] if isinstance(words, list) and words else None
     if not isinstance(word, str):
         raise ModelFormatError(
-            f"is {shown(word)}; it must name the model's class.",
+            f"is {quote(word)}; it must name the model's class.",
             file=str(config),
             field="architectures",
         )
