@@ -46,6 +46,13 @@ def test_outcomes_are_the_ends_of_traces() -> None:
             share = drawn.weight / drawn.total
             assert found == DrawOutcome(drawn.token_id, share, last.num_kept)
     assert len({each.token_id for each in outcomes(logits, rows)}) > 2
+    watched = (7, 9, 8, 2999)
+    for row, found in zip(rows, outcomes(logits, rows, watched=watched), strict=True):
+        last = trace(logits, row, watched=watched).effects[-1]
+        if row.params.is_greedy:
+            assert found.watched == tuple(float(each == last.top_token_id) for each in watched)
+        else:
+            assert found.watched == pytest.approx(last.watched, rel=1e-12)
 
 
 def test_l6_each_stage_reports_what_it_left() -> None:

@@ -11,6 +11,7 @@ from cutaway.replay.look import Look
 from cutaway.views import arithmetic
 from cutaway.views.arithmetic import Arithmetic
 from cutaway.views.parts.head_layers import MIXED, QUERY
+from cutaway.views.parts.projection import EMBEDDING, HIDDEN
 from cutaway.views.parts.replay_values import Wanted
 from opened_models import NATIVE, engine_of_case, llama_engine, look_at, payload
 from subjects import engine_of, recomputed
@@ -49,6 +50,22 @@ def test_every_column_is_that_of_the_formula(look: Look) -> None:
     assert shown.is_equal and shown.difference < 1e-6
 
 
+def test_a_query_is_its_input_times_a_matrix_and_one_number_is_multiplied_out(look: Look) -> None:
+    for layer in (0, 1):
+        shown: Arithmetic = payload(look, "arithmetic", layer=layer, head=2, position=7)
+        told = shown.projection
+        assert told is not None and told.width == look.subject.facts.width
+        half = len(told.output) // 2
+        pairs = [each.reshape(2, half) for each in (told.output, shown.query)]
+        lengths = [np.hypot(each[0], each[1]) for each in pairs]
+        np.testing.assert_allclose(lengths[0], lengths[1], rtol=1e-4, err_msg="it only turns")
+        assert told.value == pytest.approx(float(told.output[told.entry]), rel=1e-6)
+        assert abs(told.value) == pytest.approx(np.abs(told.output).max(), rel=1e-6)
+        terms = told.inputs.astype(float) * told.weights
+        assert terms.sum() + told.rest + told.bias == pytest.approx(told.value, rel=1e-5)
+        assert (np.diff(np.abs(terms)) <= 1e-7).all(), "those that count most, in order"
+
+
 def test_of_too_many_keys_the_heaviest_are_told(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,8 +98,9 @@ def test_the_picture_has_the_five_columns_and_says_what_it_leaves_out(look: Look
 
 def taken_once(look: Look, layers: frozenset[int]) -> None:
     """One replay for many looks."""
-    taps, end = frozenset({QUERY, MIXED}), look.subject.num_positions
-    look.take(Wanted(taps=taps, layers=layers, end=end, stored=layers))
+    taps, end = frozenset({QUERY, MIXED, EMBEDDING, HIDDEN}), look.subject.num_positions
+    lower = frozenset(max(0, layer - 1) for layer in layers)
+    look.take(Wanted(taps=taps, layers=layers | lower, end=end, stored=layers))
 
 
 CASES = ["llama-flags", "mistral", "gemma2-flags", "gemma4-flags", "gpt-oss", "qwen3-next"]

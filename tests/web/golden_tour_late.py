@@ -139,7 +139,7 @@ def payloads() -> dict[str, Payload]:
         "sampling": made(
             RowSampling,
             strategies=tuple(
-                Strategy(name, 0, text, share, kept)
+                Strategy(name, 0, text, share, kept, (share,))
                 for name, (text, share, kept) in strategies.items()
             ),
             effects=(Effect("logits", 320, 1.0, 0, 0.75, ()),),

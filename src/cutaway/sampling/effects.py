@@ -82,18 +82,25 @@ def trace(logits: Tensor, row: SamplerRow, *, watched: Sequence[int] = ()) -> Sa
 
 @dataclass(frozen=True)
 class DrawOutcome:
-    """What settings make of a row: how many tokens could be drawn, which was, and its share."""
+    """What settings make of a row: how many tokens could be drawn, which was, and its share.
+
+    watched: chances of the tokens that were asked for; of a greedy row 1 for the one it takes.
+    """
 
     token_id: int
     probability: float
     num_kept: int
+    watched: tuple[float, ...] = ()
 
 
 @one_thread()
 @torch.no_grad()
-def outcomes(logits: Tensor, rows: Sequence[SamplerRow]) -> list[DrawOutcome]:
+def outcomes(
+    logits: Tensor, rows: Sequence[SamplerRow], *, watched: Sequence[int] = ()
+) -> list[DrawOutcome]:
     """One row of logits under several settings: what the ends of their traces say.
 
+    watched: tokens whose chance is reported under each.
     Shapes: logits [V], as for trace.
     """
     came = _as_it_came(logits)  # its weights are computed once for all
@@ -106,10 +113,12 @@ def outcomes(logits: Tensor, rows: Sequence[SamplerRow]) -> list[DrawOutcome]:
         if drawn is None:
             top = first_largest(candidates.logits)
             share = float(candidates.weights[0, top]) / int(exact_sum(candidates.weights))
-            found.append(DrawOutcome(int(top), share, 1))
+            certain = tuple(float(each == int(top)) for each in watched)
+            found.append(DrawOutcome(int(top), share, 1, certain))
         else:
-            num_kept = int((candidates.weights > 0).sum())
-            found.append(DrawOutcome(drawn.token_id, drawn.weight / drawn.total, num_kept))
+            num_kept, weights = int((candidates.weights > 0).sum()), candidates.weights[0]
+            chances = tuple(int(weights[each]) / drawn.total for each in watched)
+            found.append(DrawOutcome(drawn.token_id, drawn.weight / drawn.total, num_kept, chances))
     return found
 
 

@@ -12,6 +12,7 @@ from cutaway.blocks.attention.opened import of_head
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
 from cutaway.views.parts.head_layers import MIXED, QUERY, layer_of, met, position_of, window_of
 from cutaway.views.parts.payload import Array
+from cutaway.views.parts.projection import Projection, before, projection_of
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
@@ -40,6 +41,7 @@ class Arithmetic:
                and up to 32 behind it, which it would have looked at.
     num_left_out, weight_left_out: keys that are not told, and their weight together.
     top:       how many keys the picture shows.
+    projection: the product that made the query; None where it was made in another way.
     """
 
     layer: int
@@ -71,6 +73,7 @@ class Arithmetic:
     difference: float
     is_equal: bool
     top: int
+    projection: Projection | None
 
     def draw(self) -> Drawing:
         """The picture: vectors, products with each key, weights and what they add up to."""
@@ -86,6 +89,7 @@ class Arithmetic:
             ("value", "what it hands over"),
         ):
             self._vector(drawing, name, words)
+        self._projection(drawing)
         capped = "" if self.cap is None else f", squeezed between -{self.cap:g} and {self.cap:g}"
         root = len(self.query) ** -0.5
         usual = f" = 1/sqrt({len(self.query)})" if math.isclose(root, self.softmax_scale) else ""
@@ -109,6 +113,21 @@ class Arithmetic:
             Span(f"{words:<26}", "dim"),
             f"{first} ... {len(values)} numbers, ",
             f"norm {norm:.2f}",
+        )
+
+    def _projection(self, drawing: Drawing) -> None:
+        """The query's largest number, multiplied out."""
+        told = self.projection
+        if told is None:
+            return
+        terms = zip(told.inputs[:2].tolist(), told.weights[:2].tolist(), strict=True)
+        words = " + ".join(f"{x:.2f} x {w:.2f}" for x, w in terms)
+        drawing.line(
+            Span(
+                f"  its number {told.entry} before it turns: {words} + ..., {told.width:,} "
+                f"products, {told.value:.2f}",
+                "dim",
+            )
         )
 
     def _table(self, drawing: Drawing) -> None:
@@ -159,10 +178,12 @@ class Arithmetic:
 
 def wants(subject: Subject, query: Query) -> Wanted:
     """The query at the position, what the layer mixed there, and what it stored up to it."""
-    position, layers = position_of(subject, query), frozenset({layer_of(subject, query)})
+    position, layer = position_of(subject, query), layer_of(subject, query)
+    layers = frozenset({layer})
+    tap, lower = before(layer)
     return Wanted(
-        taps=frozenset({QUERY, MIXED}),
-        layers=layers,
+        taps=frozenset({QUERY, MIXED, tap}),
+        layers=layers if lower is None else layers | {lower},
         start=position,
         end=min(position + 1 + MOST_LATER, subject.num_positions),
         stored=layers,
@@ -218,6 +239,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Arithmetic:
         difference=difference,
         is_equal=difference <= tolerance,
         top=query.top,
+        projection=projection_of(subject, taken, layer=layer, head=head, position=position),
     )
 
 

@@ -74,13 +74,17 @@ class RowDraw:
 
 @dataclass(frozen=True)
 class Strategy:
-    """What the same row and the same random number give under other settings."""
+    """What the same row and the same random number give under other settings.
+
+    probabilities: of RowSampling.watched under them; 0 where one was dropped.
+    """
 
     name: str
     token_id: int
     text: str
     probability: float
     num_kept: int
+    probabilities: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -237,7 +241,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
         recorded=recorded,
         redrawn=redrawn,
         is_same=redrawn == recorded,
-        strategies=_strategies(subject, logits, row),
+        strategies=_strategies(subject, logits, row, watched),
         repetition=tuple(repeats_of(said, size) for size in SIZES),
         said_again=count_repeated(said),
     )
@@ -266,7 +270,9 @@ def _drawn(row: SamplerRow, effect: DrawEffect) -> RowDraw:
     )
 
 
-def _strategies(subject: Subject, logits: Tensor, row: SamplerRow) -> tuple[Strategy, ...]:
+def _strategies(
+    subject: Subject, logits: Tensor, row: SamplerRow, watched: tuple[int, ...]
+) -> tuple[Strategy, ...]:
     neutral = {each: getattr(_NEUTRAL, each) for each in _SETTINGS}
     rows = [
         replace(row, params=replace(row.params, **{**neutral, **settings}))
@@ -279,8 +285,9 @@ def _strategies(subject: Subject, logits: Tensor, row: SamplerRow) -> tuple[Stra
             text=subject.text(each.token_id),
             probability=each.probability,
             num_kept=each.num_kept,
+            probabilities=each.watched,
         )
-        for name, each in zip(STRATEGIES, outcomes(logits, rows), strict=True)
+        for name, each in zip(STRATEGIES, outcomes(logits, rows, watched=watched), strict=True)
     )
 
 

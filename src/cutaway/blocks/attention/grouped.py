@@ -155,6 +155,14 @@ class GroupedAttention(nn.Module):
         """Keys and values of stored tokens. Shapes: [K, G, C] each."""
         return stored["key"], stored["value"]
 
+    def query_rows(self, head: int) -> tuple[Tensor, Tensor | None]:
+        """The matrix that makes one head's query, and its bias. Shapes: [C, D], [C]."""
+        first = (2 * head if self.has_gate else head) * self.head_size
+        rows = slice(first, first + self.head_size)
+        biases = self.qkv.biases
+        bias = None if biases is None else torch.cat(list(biases))[rows]
+        return self.qkv.dense()[rows], bias
+
     def turn_further(self, heads: Tensor, rotation: Cosines) -> Tensor:
         """Queries or keys, turned further. Shapes: [T, H, C]."""
         return rotate(heads, *rotation)
