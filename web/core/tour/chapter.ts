@@ -82,6 +82,7 @@ export interface Chapter {
   name: string;
   does: string;
   view: keyof Payloads;
+  form?: string; // of the station's figure, where another chapter draws it too
   claims(reach: Reach): Promise<Claim[]>;
   lever: Lever;
   /** Words and choices may need this run: whatever they tell, the right answer is not in them. */

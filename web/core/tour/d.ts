@@ -15,6 +15,7 @@ export const D: Chapter = {
     "nothing of the meaning; in another model the same id is another word. A row of ids goes in, and one more comes " +
     "out.",
   view: "tokens",
+  form: "ids",
   async claims(reach) {
     const { vocab_size } = await reach.see("merges");
     const [own, recipe, zero] = [await idsOf(reach, QUESTION), await cut(reach, RECIPE), await tokenOf(reach, 0)];
