@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_built_page_and_it_is_small(wheel: Path) -> None:
     assert sum(info.file_size for info in files.values()) <= 1_500_000
     packed = {Path(name).name: info.compress_size for name, info in files.items()}
     viewer = packed.pop("viewer.html")  # goes out within a trace alone; the page never asks for it
-    assert viewer <= 120 * 1024  # the film of one token plays in it too
+    assert viewer <= 130 * 1024  # the film of one token and every figure play in it too
     assert sum(packed.values()) <= 350 * 1024, "everything that the page may ever fetch"
     index = (ROOT / "src/cutaway/_web/index.html").read_text(encoding="utf-8")
     at_once = [size for name, size in packed.items() if name in index or name == "index.html"]

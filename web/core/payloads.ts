@@ -151,6 +151,20 @@ export interface Head {
   tile_scale: number;
 }
 
+/** x W = q of one head, before the query is normed or turned. */
+export interface Projection {
+  width: number;
+  input: Tensor;
+  output: Tensor;
+  entry: number;
+  value: number;
+  bias: number;
+  places: Tensor;
+  inputs: Tensor;
+  weights: Tensor;
+  rest: number;
+}
+
 export interface Arithmetic {
   layer: number;
   head: number;
@@ -177,6 +191,7 @@ export interface Arithmetic {
   entropy_unscaled: number;
   difference: number;
   is_equal: boolean;
+  projection?: Projection | null; // not in files of earlier versions
 }
 
 export interface FeedForward {
@@ -323,7 +338,8 @@ export interface Sampling {
   recorded: number;
   redrawn: number;
   is_same: boolean;
-  strategies: { name: string; token_id: number; text: string; probability: number; num_kept: number }[];
+  // probabilities: of those watched; not in files of earlier versions.
+  strategies: { name: string; token_id: number; text: string; probability: number; num_kept: number; probabilities?: number[] }[];
   repetition?: Repeats[]; // not in files of earlier versions
   said_again?: number;
 }
