@@ -35,18 +35,18 @@ EXPERTS: dict[str, Any] = {
 }
 
 
-def viewed(prompt: str, view: str, *settings: str) -> dict[str, Any]:
+def ask(prompt: str, view: str, *settings: str) -> dict[str, Any]:
     """A view of an answer, as JSON values."""
     command = [sys.executable, "-m", "cutaway", "view", prompt, "--view", view, "--json", *settings]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def guessed() -> dict[str, Any]:
+def record_guesses() -> dict[str, Any]:
     """An answer with guesses, of which some stood and some fell."""
     settings = ("--chat", "--draft", "ngram", "--temperature", "0", "--max-tokens", "48")
     kept = ("text", "verdict", "came")
     for asked in GUESSED:
-        told = viewed(asked, "speculation", *settings)
+        told = ask(asked, "speculation", *settings)
         verdicts = [guess["verdict"] for step in told["steps"] for guess in step["guesses"]]
         print(f"{asked!r}: {verdicts}", file=sys.stderr)
         if verdicts.count("accepted") >= 4 and "refused" in verdicts:
@@ -63,12 +63,12 @@ def guessed() -> dict[str, Any]:
     return {"asked": asked, "model": told["model"], "steps": steps}
 
 
-def routed() -> dict[str, Any]:
+def record_routes() -> dict[str, Any]:
     """Which experts each letter of a question went to."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(EXPERTS), encoding="utf-8")
-        told = viewed(ROUTED, "experts", "--model", f"random:{config}", "--max-tokens", "1")
+        told = ask(ROUTED, "experts", "--model", f"random:{config}", "--max-tokens", "1")
     count = len(ROUTED)
     names = ("layers", "num_layers", "num_experts", "num_chosen", "has_shared")
     return {
@@ -84,7 +84,7 @@ def routed() -> dict[str, Any]:
 
 def main() -> None:
     """Run both, and write what they told."""
-    told = {"guessed": guessed(), "routed": routed()}
+    told = {"guessed": record_guesses(), "routed": record_routes()}
     INTO.write_text(
         json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
     )

@@ -12,7 +12,7 @@ from cutaway.blocks.attention.opened import of_head
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
 from cutaway.views.parts.head_layers import MIXED, QUERY, layer_of, met, position_of, window_of
 from cutaway.views.parts.payload import Array
-from cutaway.views.parts.projection import Projection, before, projection_of
+from cutaway.views.parts.projection import Projection, projection_of, tap_below
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
@@ -180,7 +180,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
     """The query at the position, what the layer mixed there, and what it stored up to it."""
     position, layer = position_of(subject, query), layer_of(subject, query)
     layers = frozenset({layer})
-    tap, lower = before(layer)
+    tap, lower = tap_below(layer)
     return Wanted(
         taps=frozenset({QUERY, MIXED, tap}),
         layers=layers if lower is None else layers | {lower},

@@ -44,7 +44,7 @@ class Projection:
     rest: float
 
 
-def before(layer: int) -> tuple[str, int | None]:
+def tap_below(layer: int) -> tuple[str, int | None]:
     """The tap that gave the stream which a layer reads."""
     return (EMBEDDING, None) if layer == 0 else (HIDDEN, layer - 1)
 
@@ -56,7 +56,7 @@ def projection_of(
     block = block_of(subject, layer)
     if not isinstance(block.attention, GroupedAttention):
         return None
-    stream = taken.value(*before(layer), start=position, end=position + 1)
+    stream = taken.value(*tap_below(layer), start=position, end=position + 1)
     dtype = cast(torch.dtype, getattr(torch, subject.build.dtype))
     normed = block.attention_norm(stream.to(dtype))[0].double()
     matrix, bias = block.attention.query_rows(head)
