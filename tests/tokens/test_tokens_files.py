@@ -160,7 +160,7 @@ def test_ids_equal_hf_for_every_setting_that_is_read(load, changes):
 
 def test_bytes_without_a_token_become_the_unknown_token_where_one_is_named(load):
     vocab = {token: i for token, i in model()["vocab"].items() if token != "z"} | {"?": 300}
-    root = document(model=model(vocab=vocab, unk_token="?"))
+    root = document(model=model(vocab=vocab, unk_token="?"), added_tokens=[])
     assert load(root).encode("azz") == hf_ids(root, "azz") == [97, 300, 300]
 
 
@@ -223,7 +223,13 @@ def test_a_missing_pre_tokenizer_or_decoder_is_named(load):
         ({"model": model(merges=[["a", ["b"]]])}, "model.merges[0]"),
         ({"model": model(merges=[["a", "c"]])}, "model.merges[0]"),
         ({"model": model(merges=[["xy", "c"]])}, "model.merges[0]"),
-        ({"model": model(unk_token="<nope>", vocab={"a": 0}, merges=[])}, "model.unk_token"),
+        (
+            {
+                "model": model(unk_token="<nope>", vocab={"a": 0}, merges=[]),
+                "added_tokens": [],
+            },
+            "model.unk_token",
+        ),
         ({"model": model(ignore_merges="yes")}, "model.ignore_merges"),
         ({"model": model(vocab={"a\ud800": 1})}, "model.vocab"),
         ({"added_tokens": {}}, "added_tokens"),

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 import regex
 
+from cutaway.tokens.oniguruma.newer import UNASSIGNED
+
 # Unicode White_Space: what \s means to the reference; str.rstrip() would take \x1c to \x1f too.
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 _BLANKS_AT_START = regex.compile(r"\s*")
-_WORD = regex.compile(r"\w")
+# What \w is to Rust, by the Unicode 16 of HF's tokenizers 0.23.
+_WORD = regex.compile(
+    r"(?V1)[[\p{Alphabetic}\p{gc=M}\p{gc=Nd}\p{gc=Pc}\p{Join_Control}]--[" + UNASSIGNED + "]]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,34 @@ def added_token(node: JsonNode, ids: Mapping[str, int]) -> AddedToken:
     )
 
 
+def added_tokens(root: JsonNode, ids: Mapping[str, int]) -> list[AddedToken]:
+    """All entries of added_tokens, each with the id that HF's tokenizers give it.
+
+    They ignore the listed id: a token of the vocabulary keeps its own, every other gets the next.
+    Source: tokenizers, added_vocabulary.rs, add_tokens.
+    Raises: ModelFormatError where that is another one.
+    """
+    vocab = root["model"]["vocab"].value
+    # A list of scored pieces may name one twice.
+    size = len(cast("list[object]", vocab)) if isinstance(vocab, list) else len(ids)
+    highest, seen = -1, set[str]()
+    listed: list[AddedToken] = []
+    for node in root["added_tokens"].items():
+        token = added_token(node, ids)
+        listed.append(token)
+        if not token.content or token.content in seen:
+            continue
+        seen.add(token.content)
+        given = ids.get(token.content, max(size, highest + 1))
+        if given != token.token_id:
+            raise node["id"].fault(
+                f"{given}, which HF's tokenizers give to {quote(token.content)} as the vocabulary "
+                "does not have it. Write the file again with the package that made it"
+            )
+        highest = max(highest, given)
+    return listed
+
+
 def with_control(
     listed: list[AddedToken], ids: Mapping[str, int], control: frozenset[int]
 ) -> tuple[AddedToken, ...]:

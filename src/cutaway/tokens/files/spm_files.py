@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -247,13 +246,14 @@ def _unigram(
 ) -> Unigram:
     """User-defined pieces get a score that makes them win wherever they fit."""
     ordinary = [p.score for p in model.pieces if p.type == PieceType.NORMAL]
-    # Source: unigram_model.cc, where the best score counts from the smallest positive float.
-    best, worst = max([0.0, *ordinary]), min(ordinary, default=0.0)
+    worst = min(ordinary, default=0.0)
     used = {text: score for text, score in scores.items() if text not in unused}
     own = {
         piece.text: token_id
         for token_id, piece in enumerate(model.pieces)
         if piece.type == PieceType.USER_DEFINED
     }
-    bonus = {text: array("f", [len(text.encode()) * best - 0.1])[0] for text in own}
-    return Unigram({**ids, **own}, used | bonus, fallback, worst=worst, precision="f")
+    # sentencepiece 0.2.3 adds nothing for them; 0.2.0 took 0.1 away, which other sums round to.
+    return Unigram(
+        {**ids, **own}, used | dict.fromkeys(own, 0.0), fallback, worst=worst, precision="f"
+    )

@@ -50,7 +50,7 @@ SWITCHED_OFF: Mapping[str, tuple[object, ...]] = {
 }
 NORMAL_FORMS: Mapping[str, NormalForm] = {f: f for f in ("NFC", "NFD", "NFKC", "NFKD")}
 PREFIXES: Mapping[str, Prefix] = {p: p for p in ("first", "always", "never")}
-FirstBlank = Literal["kept", "one goes"]
+FirstBlank = Literal["kept", "one goes", "all of the first go"]
 
 
 def is_sentencepiece(root: JsonNode) -> bool:
@@ -63,16 +63,22 @@ def is_sentencepiece(root: JsonNode) -> bool:
     kinds = [step["type"].value for step in steps if step.value is not None]
     model = root["model"]
     return (
-        model["type"].value == "Unigram"
+        is_unigram(model)
         or model["byte_fallback"].value is True
         or "Metaspace" in kinds
         or "ByteFallback" in kinds
     )
 
 
+def is_unigram(model: JsonNode) -> bool:
+    """By its type, or in older files, which have none, by its list of scored pieces."""
+    kind = model["type"].value
+    return kind == "Unigram" or (kind is None and isinstance(model["vocab"].value, list))
+
+
 def listed_ids(model: JsonNode) -> dict[str, int]:
     """Text -> id; a unigram vocabulary is a list of pairs of text and score."""
-    if model["type"].value != "Unigram":
+    if not is_unigram(model):
         return vocabulary_ids(model["vocab"])
     ids: dict[str, int] = {}
     for token_id, entry in enumerate(model["vocab"].items()):
@@ -116,6 +122,8 @@ def read_vocabulary(
             for token in added
         ),
         first_blank=first_blank,
+        with_own_blank=frozenset(each for each in byte_ids if each is not None)
+        | {token.token_id for token in added},
     )
 
 
@@ -135,7 +143,7 @@ def _pair(entry: JsonNode) -> tuple[str, float]:
 
 
 def _unknown_id(model: JsonNode, ids: Mapping[str, int]) -> int | None:
-    if model["type"].value == "Unigram":
+    if is_unigram(model):
         node = model["unk_id"]
         if node.value is None:
             return None
@@ -157,7 +165,7 @@ def _subword(
     """kept_out: ids that plain text must not become: control tokens, and bytes by their names."""
     kind = model["type"].value
     usable = {text: token_id for text, token_id in ids.items() if token_id not in kept_out and text}
-    if kind == "Unigram":
+    if is_unigram(model):
         pairs = [_pair(entry) for entry in model["vocab"].items()]
         scores = {text: score for i, (text, score) in enumerate(pairs) if usable.get(text, -1) == i}
         worst = min(score for _, score in pairs)
@@ -245,7 +253,8 @@ def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:
     for step in steps:
         kind = step["type"].text()
         if kind == "Metaspace":
-            first_blank = "kept" if _prefix(step) == "never" else "one goes"
+            # There a token's own blanks in the middle go, too.
+            first_blank = "kept" if _prefix(step) == "never" else "all of the first go"
         elif kind == "ByteFallback":
             has_bytes = True
         elif kind == "Strip":

@@ -14,7 +14,7 @@ from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.files import spm_json, symbols
 from cutaway.tokens.files.json_node import JsonNode
 from cutaway.tokens.files.json_parts import (
-    added_token,
+    added_tokens,
     flat,
     pattern_of,
     refuse_part,
@@ -54,7 +54,7 @@ def load_tokenizer_json(path: Path) -> ByteBPE | SentencePiece:
     is_marked = spm_json.is_sentencepiece(root)
     model = root["model"]
     ids = spm_json.listed_ids(model) if is_marked else vocabulary_ids(model["vocab"])
-    listed = [added_token(node, ids) for node in root["added_tokens"].items()]
+    listed = added_tokens(root, ids)
     roles = read_roles(path.parent, ids | {token.content: token.token_id for token in listed})
     prefix = [i for step in flat(root["post_processor"], "processors") for i in template_ids(step)]
     if roles.adds_bos is not None:

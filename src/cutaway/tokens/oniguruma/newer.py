@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cutaway.tokens.unicode import class_members
+
 # Assigned by the Unicode of regex 2026.11, unassigned in that of tokenizers 0.23's Oniguruma (16).
 _RANGES = """
 558 58b-58c 5c8-5c9 88f b53-b54 c5c cdc 1acf-1af0 208f 209d-209f 20c1-20c4 2b96 2e60-2e63 a7ce-a7cf
@@ -16,11 +18,6 @@ a7d2 a7d4 a7dd a7e2 a7f1 ab6c-ab6d fbc3-fbd2 fd90-fd91 fdc8-fdce 107bb-107bf 109
 """
 
 
-def _members() -> str:
-    ranges = (each.partition("-")[::2] for each in _RANGES.split())
-    return "".join(f"{chr(int(a, 16))}-{chr(int(b or a, 16))}" for a, b in ranges)
-
-
 # As members of a character class; U+0295 became a letter without case.
-UNASSIGNED = _members()
+UNASSIGNED = class_members(_RANGES)
 ANY = f"[{UNASSIGNED}\u0295]"

@@ -32,8 +32,10 @@ class SentencePieceVocabulary:
     added:       tokens that are found before that; is_normalized ones in the normalized text, as
                  their content stands here.
     first_blank: what becomes of the blank in front of a decoded text, since encode put it there:
-                 it is kept, or goes, or that of each token goes while the text is empty.
-    with_own_blank: ids whose own blanks stay even there: bytes, and the sign for unknown text.
+                 it is kept, or goes, or all blanks of the first token go, or that of each token
+                 goes while the text is empty.
+    with_own_blank: ids whose own blanks stay even there: bytes, added tokens, and the sign for
+                 unknown text.
     """
 
     token_bytes: Mapping[int, bytes]
@@ -41,7 +43,7 @@ class SentencePieceVocabulary:
     normalize: Normalizer
     splittings: tuple[Splitting, ...] = ()
     added: tuple[AddedToken, ...] = ()
-    first_blank: Literal["kept", "one goes", "each goes"] = "kept"
+    first_blank: Literal["kept", "one goes", "all of the first go", "each goes"] = "kept"
     with_own_blank: frozenset[int] = frozenset()
 
 
@@ -122,6 +124,8 @@ class SentencePiece:
         rules = self.vocabulary
         for token_id in token_ids:
             data = self.token_bytes(token_id)
+            if rules.first_blank == "all of the first go":
+                return data if token_id in rules.with_own_blank else data.replace(b" ", b"")
             if token_id in rules.with_own_blank or not data.startswith(b" "):
                 return data
             if rules.first_blank == "one goes" or len(data) > 1:
