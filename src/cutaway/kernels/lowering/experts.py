@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from cutaway.kernels import native
 from cutaway.kernels.experts import GroupedLayers
 from cutaway.kernels.gate import clamped_gate, gelu_gate, gelu_tanh_gate, relu_gate, silu_gate
 from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, present
+from cutaway.kernels.lowering.packing import packed_matrix
 from cutaway.kernels.lowering.rows import is_matrix, rows_of
 from cutaway.kernels.native.structs import Rows
 from cutaway.kernels.recording import TOKENS, Call, Recorded
@@ -32,7 +31,7 @@ def score(
     """A score per expert: a product whose matrix is packed as the floats that it is."""
     if not is_matrix(x) or isinstance(weight, Recorded) or weight.dtype != torch.float32:
         return None
-    packed = _packed(weight)
+    packed = packed_matrix(weight)
     source, norm = forms.before(x, call)
     out: Recorded = call.results
 
@@ -45,20 +44,6 @@ def score(
         ]
 
     return NativeCall((source,), (out,), make)
-
-
-# By matrix: a model is recorded again for looks and for what changes it, its routers stay.
-_PACKED: MutableMapping[Tensor, tuple[int, native.PackedWeight]] = WeakIdKeyDictionary()
-
-
-def _packed(weight: Tensor) -> native.PackedWeight:
-    """The matrix as native kernels read it, packed once while nobody writes to it."""
-    version = weight._version  # pyright: ignore[reportPrivateUsage]
-    written, packed = _PACKED.get(weight, (None, None))
-    if packed is None or written != version:
-        packed = native.PackedWeight.from_matrix(weight, native.Kind.F32)
-        _PACKED[weight] = (version, packed)
-    return packed
 
 
 def choose(forms: Forms, call: Call, scores: Any, rule: Any) -> NativeCall | None:

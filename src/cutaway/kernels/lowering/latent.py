@@ -12,6 +12,7 @@ from cutaway.kernels import native
 from cutaway.kernels.linear import project_heads
 from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, is_head_rows
 from cutaway.kernels.lowering.heads import stores_of, turn_into
+from cutaway.kernels.lowering.packing import packed_stack
 from cutaway.kernels.lowering.rows import is_spaced
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import TOKENS, Call, Recorded
@@ -93,10 +94,7 @@ def _project_into(forms: Forms, call: Call, out: Recorded) -> NativeCall | None:
     x, matrices = call.args
     if not is_head_rows(x) or isinstance(matrices, Recorded) or matrices.dtype != torch.float32:
         return None
-    kind = native.Kind.F32
-    stack = native.WeightStack.of(
-        [native.PackedWeight.from_matrix(each.contiguous(), kind) for each in matrices]
-    )
+    stack = packed_stack(matrices)
 
     def make(place: Place) -> list[native.Operation]:
         return [native.heads_linear(place(x), stack, out=place(out))]
