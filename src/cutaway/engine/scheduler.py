@@ -347,14 +347,19 @@ class Scheduler:
 
         The oldest of all stands in front of either.
         """
+        first = self._running[0].owner if self._running else ""
+        if all(s.owner == first for s in self._running):  # most steps: nobody needs be weighed
+            return [], list(self._running)
         loads = self._shares.loads(self._running)
-        most = max(loads.values(), default=0)
+        most = max(loads.values())
         light = [s for s in self._running if loads[s.owner] < most]
         light.sort(key=lambda s: (s is not self._running[0], loads[s.owner]))
         return light, [s for s in self._running if loads[s.owner] == most]
 
     def _plan_light(self, plan: _Plan, light: list[Sequence]) -> int:
         """Let owners with less than another go first. Returns how many tokens of prompts."""
+        if not light and not self._waiting:
+            return 0
         decodes, prefills = _split(light)
         for sequence in decodes:
             self._grant(plan, sequence, 1)
@@ -447,7 +452,7 @@ class Scheduler:
         is_light: only those of owners that still have less than another; others give way to them.
         """
         # Whoever was preempted in this step would only come back to be preempted again.
-        if plan.has_preempted:
+        if plan.has_preempted or not self._waiting:
             return
         loads = self._shares.loads(self._running)
         owed: list[Counter[str]] | None = None

@@ -101,8 +101,10 @@ class Guests:
         while self._last and step - next(iter(self._last.values())) > GUEST_STEPS:
             self._last.popitem(last=False)
 
-    def has_room_to_keep(self, running: Iterable[Sequence]) -> bool:
+    def has_room_to_keep(self, running: Items[Sequence]) -> bool:
         """Whether somebody runs several sequences while others than who does come lately."""
+        if len(running) < 2:
+            return False
         crowds = {owner for owner, num in Counter(s.owner for s in running).items() if num > 1}
         return bool(crowds) and any(owner not in crowds for owner in self._last)
 
