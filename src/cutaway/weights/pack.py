@@ -6,12 +6,14 @@ It knows neither architectures nor what a matrix is for: targets say where it go
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
+from cutaway.kernels.native.large_pages import Shelf
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split
 from cutaway.weights.pack_stacks import pack_stacks
@@ -26,7 +28,13 @@ def pack_weights(
     Tells which names went. The rest (norms, biases) is left to load_weights. Names and shapes
     were compared before.
     """
-    return _replace(module, source, targets, _pack) | pack_stacks(module, source, targets)
+    shelf = Shelf()
+
+    def pack(source: WeightSource, name: str, target: Target) -> Packed:
+        weight = _pack(source, name, target).packed
+        return Packed(replace(weight, data=shelf.put(weight.data)))
+
+    return _replace(module, source, targets, pack) | pack_stacks(module, source, targets)
 
 
 def keep_weights(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cutaway.kernels.native import structs
+from cutaway.kernels.native.large_pages import room_for
 from cutaway.kernels.native.library import check, library
 
 GROUP_COLUMNS: Final = 32
@@ -172,7 +173,7 @@ class PackedWeight:
         if not kind.is_integer or columns % GROUP_COLUMNS:
             raise AssertionError(f"{columns} columns cannot become {kind.name}")
         num_panels = -(-rows // PANEL_ROWS)
-        data = torch.empty(packed_bytes(kind, shape), dtype=torch.uint8)
+        data = room_for(packed_bytes(kind, shape))
         panels = data.view(num_panels, columns // GROUP_COLUMNS, -1)
         first = 0
         for chunk in chunks:
@@ -281,8 +282,8 @@ def _pack(
     source: int, address: int, row_order: Tensor | None, shape: tuple[int, int], kind: Kind
 ) -> PackedWeight | None:
     rows, columns = shape
-    # torch aligns to 64 bytes, which is what a register wants.
-    data = torch.empty(packed_bytes(kind, shape), dtype=torch.uint8)
+    # Aligned to 64 bytes, which is what a register wants.
+    data = room_for(packed_bytes(kind, shape))
     order = 0
     if row_order is not None:
         if row_order.dtype != torch.int64 or row_order.shape != (rows,):

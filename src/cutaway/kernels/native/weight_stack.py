@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cutaway.kernels.native import structs
+from cutaway.kernels.native.large_pages import room_for
 from cutaway.kernels.native.weight import PANEL_ROWS, Kind, PackedWeight, packed_bytes
 
 _ALIGNMENT: Final = 64  # bytes from a multiple of which each matrix begins
@@ -32,7 +33,7 @@ class WeightStack:
         """Matrices of zeros, which put fills."""
         size = packed_bytes(kind, (num_rows, num_columns))
         size = -(-size // _ALIGNMENT) * _ALIGNMENT
-        data = torch.zeros(num_matrices, size, dtype=torch.uint8)
+        data = room_for(num_matrices * size).view(num_matrices, size)
         return WeightStack(data, num_rows, num_columns, kind)
 
     @staticmethod
