@@ -20,6 +20,7 @@ from time import thread_time
 import torch
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import open_gguf
@@ -75,7 +76,7 @@ def main() -> None:
         write_random(Path(folder), args.model, args.rank)
         llm = LLM(args.model, lora=(f"random={folder}",), cache_tokens=16384)
     capture.set_num_threads(1)
-    print(f"{args.model}, rank {args.rank}, load {os.getloadavg()[0]:.1f}")
+    print(f"{args.model}, rank {args.rank}, load {os.getloadavg()[0]:.1f}, {form_of(llm.engine)}")
     print("| answers at once | ratio with / without, median | quartiles | ms a step without |")
     print("|---|---|---|---|")
     for count in (1, 8):

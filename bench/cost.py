@@ -18,6 +18,7 @@ import statistics
 from time import perf_counter
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.blocks.weighed import model_work
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import num_pages
@@ -75,6 +76,7 @@ def main() -> None:
     given = parser.parse_args()
     short, long, rounds = given.short, 10 * given.short, given.rounds
     first = LLM(given.model, cache_tokens=12 * short + 4 * (rounds + _MORE)).engine
+    print(form_of(first))
     room = num_pages(first.model, first.config)
     more = (Engine(first.model, first.config, num_pages=room) for _ in range(2))
     low, high, both = (Timed(engine) for engine in (first, *more))

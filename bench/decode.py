@@ -31,9 +31,11 @@ def main() -> None:
     import transformers
 
     from cutaway import LLM, SamplingParams
+    from cutaway.bench.form import form_of
 
     llm = LLM(args.model, dtype="float32", cache_tokens=4096)
     fastest = LLM(args.model, cache_tokens=4096)
+    print(f"{form_of(fastest.engine)} beside {form_of(llm.engine)}")
     theirs = _in_transformers(llm)
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
     prompt = llm.encode(PROMPT)

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from cutaway import LLM, SamplingParams
+from cutaway.bench.form import form_of
 from cutaway.core.request import Request
 from cutaway.service.process import ProcessService
 
@@ -34,6 +35,7 @@ def main() -> None:
 
 async def _measure(args: Any) -> None:
     llm = LLM(args.model, cache_tokens=8192)
+    print(form_of(llm.engine))
     service = ProcessService(args.model, cache_tokens=8192)
     await service.start()
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)

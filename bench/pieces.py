@@ -18,6 +18,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.core.looks import ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3_000, help="of the prompt")
     given = parser.parse_args()
     engine = LLM(given.model, cache_tokens=2 * given.tokens + 1_024).engine
+    print(form_of(engine))
     plain = served(engine, given.tokens)
     print(
         f"longest step without a view: {max(plain[1:]) * 1e3:.1f} ms, median {median(plain):.4f} s"

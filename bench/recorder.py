@@ -13,6 +13,7 @@ import tracemalloc
 from time import perf_counter
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.trace.ledger import Ledger
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     given = parser.parse_args()
     engine = LLM(given.model).engine
+    print(form_of(engine))
     print("sequences   share of step time   us per step")
     for count in (1, 8, 32):
         seconds, inside, steps = run(engine, count, given.tokens)

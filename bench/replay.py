@@ -7,6 +7,7 @@ import random
 from time import perf_counter
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.replay.plan import Level
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     count = parser.parse_args().count
     llm = LLM("smollm2", cache_tokens=256, page_size=8, prefill_chunk=32, max_sequences=8)
+    print(form_of(llm.engine))
     began = perf_counter()
     answers = served(llm, count)
     print(

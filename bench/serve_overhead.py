@@ -15,6 +15,7 @@ import statistics
 import time
 
 from cutaway import LLM, SamplingParams
+from cutaway.bench.form import form_of
 from cutaway.bench.server import cpu_seconds, start_server
 
 PROMPT = "Stream {number}: gravity is a fundamental force that"
@@ -30,6 +31,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     args = options.parse_args()
     llm = LLM(args.model, cache_tokens=CACHE_TOKENS)
+    print(form_of(llm.engine))
     prompts = [llm.encode(PROMPT.format(number=number)) for number in range(args.streams)]
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
     num_tokens = args.streams * args.tokens

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from cutaway import LLM
+from cutaway.bench.form import form_of
 from cutaway.core.request import SamplingParams
 from cutaway.replay.look import Look
 from cutaway.replay.trace_file import save_trace
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--views", help="all, unless some are named")
     given = parser.parse_args()
     llm = LLM(given.model)
+    print(form_of(llm.engine))
     params = SamplingParams(max_tokens=given.tokens, ignore_eos=True, seed=0)
     llm.generate("Once upon a time", params)
     ledger = llm.engine.ledger

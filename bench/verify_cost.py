@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from time import perf_counter
 
+from cutaway.bench.form import form_of
 from cutaway.cache.paged import PageTables
 from cutaway.core.step import Numbers, ShapePlan, Step
 from cutaway.engine.engine import Engine
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     asked = parser.parse_args()
     engine = LLM(asked.model, cache_tokens=16_384).engine
+    print(form_of(engine))
     print("guesses " + " ".join(f"{k:>6}" for k in GUESSES))
     for batch in asked.batches:
         tables = [reserved(engine, asked.context) for _ in range(batch)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cutaway.kernels import hardware, native
+from cutaway.kernels.native import library
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -67,6 +68,20 @@ def test_control_groups_limit_threads(tmp_path: Path, files: dict[str, str], thr
 def test_bandwidth_and_instruction_sets_are_those_of_the_library() -> None:
     assert "portable" in hardware.instruction_sets()
     assert hardware.read_bandwidth(rounds=1) > 1e8
+
+
+def test_bandwidth_is_that_of_as_many_bytes_as_a_model_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer that a large cache holds says nothing of a model that it does not."""
+
+    class Library:
+        @staticmethod
+        def cw_read_bandwidth(address: int, num_bytes: int, rounds: int) -> float:
+            return float(num_bytes)
+
+    monkeypatch.setattr(library, "library", Library)
+    least = hardware.read_bandwidth()
+    assert least >= 1 << 28 and hardware.read_bandwidth(num_bytes=1) == least
+    assert hardware.read_bandwidth(num_bytes=int(least) + 4096) == least + 4096
 
 
 @pytest.mark.parametrize("asked, most", [("1", 1), ("100000", None), ("0", None), ("x", None)])

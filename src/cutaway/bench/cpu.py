@@ -217,7 +217,7 @@ def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: CpuRepo
     ours, bandwidths = list[float](), list[float]()
     theirs: dict[str, list[float]] = {name: [] for name in case.targets if name in sides.peers}
     for number in range(rounds + 1):
-        bandwidths.append(sides.ours.ask("bandwidth"))
+        bandwidths.append(sides.ours.ask("bandwidth", num_bytes=sides.path.stat().st_size))
         ours.append(_ask(sides.ours, case, steps))
         for name, measured in theirs.items():
             measured.append(min(_ask(peer, case, steps) for peer in sides.peers[name]))

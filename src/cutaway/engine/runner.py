@@ -67,6 +67,11 @@ class Runner:
         return self._native is not None and self._native.kernel == "native"
 
     @property
+    def torch_calls(self) -> tuple[str, ...]:
+        """Operations of recorded steps that have no native form, in order."""
+        return () if self._native is None else self._native.torch_calls
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether decode steps can be begun before their tokens are known on the host."""
         return self._graphs is not None and self._graphs.runs_ahead

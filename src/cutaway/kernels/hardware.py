@@ -41,14 +41,18 @@ def instruction_sets() -> tuple[str, ...]:
     return library.isas() if library.is_available() else ()
 
 
-def read_bandwidth(*, rounds: int = 5) -> float:
-    """Bytes per second at which the native threads read memory together: the median of rounds."""
+def read_bandwidth(*, rounds: int = 5, num_bytes: int = 0) -> float:
+    """Bytes per second at which the native threads read memory together: the median of rounds.
+
+    num_bytes: of what else is read meanwhile, such as a model's weights, where that is more than
+    256 MiB. A buffer that is smaller may stay in a cache that they do not fit.
+    """
     import numpy
 
     from cutaway.kernels.native import library
 
     # Written once, or all pages would be one page of zeros.
-    buffer = numpy.full(_READ_BYTES, 1, numpy.uint8)
+    buffer = numpy.full(max(_READ_BYTES, num_bytes), 1, numpy.uint8)
     return library.library().cw_read_bandwidth(buffer.ctypes.data, buffer.nbytes, rounds)
 
 

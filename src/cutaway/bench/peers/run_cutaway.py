@@ -10,6 +10,7 @@ import sys
 import time
 from itertools import count
 
+from cutaway.bench.form import form_of
 from cutaway.bench.peers.question_loop import answers, serve, token_ids
 from cutaway.core.request import Request, SamplingParams
 from cutaway.kernels import capture, hardware
@@ -25,11 +26,11 @@ class Cutaway:
         self._engine = LLM(model, cache_tokens=16384).engine
         capture.set_num_threads(threads)
         self._ids = count()
-        self.versions = f"cutaway {__version__}, {hardware.instruction_sets()[0]}"
+        self.versions = f"cutaway {__version__}, {form_of(self._engine)}"
 
-    def bandwidth(self) -> float:
-        """Bytes per second that this machine reads from memory."""
-        return hardware.read_bandwidth()
+    def bandwidth(self, num_bytes: int = 0) -> float:
+        """Bytes per second that this machine reads from memory; see hardware.read_bandwidth."""
+        return hardware.read_bandwidth(num_bytes=num_bytes)
 
     def prefill(self, tokens: int) -> float:
         """Seconds to compute a new prompt and its first token."""
