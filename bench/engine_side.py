@@ -30,7 +30,10 @@ class Side:
         capture.set_num_threads(threads)
         self._ids, self._now = count(), CLOCKS[clock]
         self._running: list[str] = []
-        self.versions = f"{hardware.instruction_sets()[0]}, {threads} threads"
+        self.start(8, 1)  # a step, so that the runner knows its kernel
+        kernel = self._engine.runner.kernel
+        self.versions = f"{kernel}, {hardware.instruction_sets()[0]}, {threads} threads"
+        self.start(8, 0)
 
     def start(self, context: int, sequences: int) -> float:
         """Let so many sequences decode from now on, in the place of those that did."""

@@ -1,12 +1,12 @@
 """This engine against that of another checkout: whole engines, in turn, on the same core.
 
 Each side is a process of its own with its own checkout's code and library, so structs may differ.
-A round is a row of short slices: old, new, new, old and so on, a few milliseconds apart, so that
-both meet the same machine; its ratio is the median over pairs of slices, of processes that were
-started in either order, for equal processes were seen to differ by some percent. What is judged is
-the lower quartile of the rounds' ratios, old seconds over new: above 1, this checkout is faster. On
-one thread the clock is the processor's time of that thread, since a busy machine takes the wall's.
-Run it against the same commit first: how far from 1 it comes then is its error on this machine.
+A round starts two of each at once, for equal processes were seen to differ by some percent, and is
+a row of short slices: old, new, new, old and so on, so that both meet the same machine. Its ratio
+is the median over pairs of slices. What is judged is the lower quartile of the rounds' ratios, old
+seconds over new: above 1, this checkout is faster. On one thread the clock is the processor's time
+of that thread, since a busy machine takes the wall's. Run it against the same commit first: how far
+from 1 it comes then is its error on this machine. Seven rounds take four minutes on two threads.
 
     git worktree add /tmp/old COMMIT && (cd /tmp/old && python native/build.py)
     python bench/engines_against.py /tmp/old
@@ -20,7 +20,9 @@ import math
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,11 +42,13 @@ MODELS: dict[str, Callable[[], Path]] = {
 }
 # Name, sequences (0: prompts), context of each or tokens of a prompt, steps of a slice.
 CASES = (
-    ("decode 1", 1, 64, 8),
-    ("decode 8", 8, 64, 4),
-    ("decode 32", 32, 64, 2),
+    ("decode 1", 1, 16, 16),
+    ("decode 8", 8, 16, 8),
+    ("decode 32", 32, 16, 3),
     ("prefill 512", 0, 512, 1),
 )
+# Seconds after a slice of several threads: so long those of the other side spin for a next step.
+REST = 0.06
 
 
 def side(checkout: Path, model: Path, options: argparse.Namespace) -> Peer:
@@ -61,11 +65,16 @@ def side(checkout: Path, model: Path, options: argparse.Namespace) -> Peer:
     )
 
 
-def question(sequences: int, context: int, steps: int) -> Callable[[Peer], float]:
-    """What is asked of both for one slice."""
-    if sequences:
-        return lambda peer: peer.ask("steps", number=steps)
-    return lambda peer: peer.ask("prompt", tokens=context)
+def question(sequences: int, context: int, steps: int, rest: float) -> Callable[[Peer], float]:
+    """What is asked of both for one slice, when the other's threads have gone to sleep."""
+
+    def ask(peer: Peer) -> float:
+        time.sleep(rest)
+        if sequences:
+            return peer.ask("steps", number=steps)
+        return peer.ask("prompt", tokens=context)
+
+    return ask
 
 
 def slices(old: Peer, new: Peer, ask: Callable[[Peer], float], pairs: int) -> list[float]:
@@ -80,33 +89,35 @@ def slices(old: Peer, new: Peer, ask: Callable[[Peer], float], pairs: int) -> li
     return ratios
 
 
-def launch(checkouts: tuple[Path, Path], model: Path, options: argparse.Namespace) -> Ratios:
-    """Medians over pairs of slices, by case, of two new processes, started in this order.
+def run_round(old: Path, new: Path, model: Path, options: argparse.Namespace) -> Ratios:
+    """Old seconds over new, by case: the geometric mean of two pairs of new processes.
 
     Which of two equal processes is faster is settled when they start, by where their memory comes
-    to lie: one round of equals gave 0.80. So a round starts both twice, in either order.
+    to lie: one round of equals gave 0.80.
     """
     found: Ratios = {}
-    with ExitStack() as stack:
-        first, second = (stack.enter_context(side(each, model, options)) for each in checkouts)
+    order = (old, new, new, old)
+    with ExitStack() as stack, ThreadPoolExecutor(len(order)) as starting:
+        peers = [starting.submit(side, each, model, options) for each in order]
+        first, second, third, fourth = (stack.enter_context(each.result()) for each in peers)
+        assert {first.versions} == {each.versions for each in (second, third, fourth)}, (
+            f"sides run in different forms: {first.versions}; {second.versions}"
+        )
         for name, sequences, context, steps in CASES:
             if options.only not in name:
                 continue
-            if sequences:
-                for peer in (first, second):
-                    peer.ask("start", context=context, sequences=sequences)
-            ask = question(sequences, context, steps)
-            slices(first, second, ask, 2)  # warms up
+            ask = question(sequences, context, steps, REST if options.threads > 1 else 0.0)
             pairs = options.slices if sequences else options.slices // 2
-            found[name] = statistics.median(slices(first, second, ask, pairs))
+            ratios: list[float] = []
+            for before, after in ((first, second), (fourth, third)):
+                for peer in (before, after) if sequences else ():
+                    peer.ask("start", context=context, sequences=sequences)
+                slices(before, after, ask, 1)  # warms up
+                ratios.append(statistics.median(slices(before, after, ask, pairs)))
+                for peer in (before, after) if sequences else ():
+                    peer.ask("start", context=context, sequences=0)
+            found[name] = math.prod(ratios) ** (1 / len(ratios))
     return found
-
-
-def run_round(old: Path, new: Path, model: Path, options: argparse.Namespace) -> Ratios:
-    """Old seconds over new, by case: the geometric mean of both orders of starting."""
-    one = launch((old, new), model, options)
-    other = launch((new, old), model, options)
-    return {name: math.sqrt(ratio / other[name]) for name, ratio in one.items()}
 
 
 def report(rounds: Sequence[Ratios], bar: float) -> bool:
@@ -130,7 +141,9 @@ def main() -> int:
     parser.add_argument("--model", choices=MODELS, default="q4_1")
     parser.add_argument("--only", default="", help="a part of the names of the wanted cases")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--slices", type=int, default=24, help="pairs of a round; of prompts half")
+    parser.add_argument(
+        "--slices", type=int, default=6, help="pairs of two processes in a round; of prompts half"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("thread", "wall"), default="thread")
     parser.add_argument("--core", default="any", help="the core that both sides stay on")
