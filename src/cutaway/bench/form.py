@@ -5,7 +5,7 @@ from __future__ import annotations
 from cutaway.engine.engine import Engine
 from cutaway.engine.native import is_recorded
 from cutaway.kernels import hardware
-from cutaway.kernels.native.library import num_threads, why_missing
+from cutaway.kernels.capture import num_threads, why_missing
 
 
 def form_of(engine: Engine) -> str:

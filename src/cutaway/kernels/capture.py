@@ -18,7 +18,12 @@ from torch import Tensor
 from cutaway.core.step import LayerCache, Numbers, Step
 from cutaway.kernels.lowering import Lowered, NativeCall, lower
 from cutaway.kernels.native import NativeStep, Operation, Program, is_available, room
-from cutaway.kernels.native.library import num_operations, set_num_threads
+from cutaway.kernels.native.library import (
+    num_operations,
+    num_threads,
+    set_num_threads,
+    why_missing,
+)
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import (
     PAGES,
@@ -33,7 +38,15 @@ from cutaway.kernels.recording import (
     tap,
 )
 
-__all__ = ["PAGE_DTYPES", "Tape", "is_available", "num_operations", "set_num_threads"]
+__all__ = [
+    "PAGE_DTYPES",
+    "Tape",
+    "is_available",
+    "num_operations",
+    "num_threads",
+    "set_num_threads",
+    "why_missing",
+]
 
 
 @dataclass(slots=True)

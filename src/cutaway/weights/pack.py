@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
-from cutaway.kernels.native.large_pages import Shelf
+from cutaway.kernels.native import Shelf
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal, half_split
 from cutaway.weights.pack_stacks import pack_stacks

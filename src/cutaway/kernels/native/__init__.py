@@ -13,6 +13,7 @@ from cutaway.kernels.native.attention import (
 )
 from cutaway.kernels.native.delta import DeltaInputs, NativeDeltaWeights, StatePages, delta
 from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
+from cutaway.kernels.native.large_pages import Shelf
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import NormWeights, Operation
@@ -58,6 +59,7 @@ __all__ = [
     "RoutingRule",
     "RowChoice",
     "RowSampler",
+    "Shelf",
     "StatePages",
     "WeightStack",
     "attend",
