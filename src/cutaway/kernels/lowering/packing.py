@@ -39,7 +39,7 @@ def _once(source: Tensor, pack: Callable[[], T]) -> T:
     base = source if source._base is None else source._base  # pyright: ignore[reportPrivateUsage]
     version = source._version  # pyright: ignore[reportPrivateUsage]
     kept = _KEPT.setdefault(base, {})
-    place = (source.storage_offset(), tuple(source.shape), source.stride())
+    place = (int(source.storage_offset()), tuple(source.shape), source.stride())
     written, packed = kept.get(place, (None, None))
     if packed is None or written != version:
         packed = pack()
