@@ -12,7 +12,7 @@ from cutaway.kernels import native
 from cutaway.kernels.experts import GroupedLayers
 from cutaway.kernels.gate import clamped_gate, gelu_gate, gelu_tanh_gate, relu_gate, silu_gate
 from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, present
-from cutaway.kernels.lowering.packing import packed_matrix
+from cutaway.kernels.lowering.packed_floats import packed_matrix
 from cutaway.kernels.lowering.rows import is_matrix, rows_of
 from cutaway.kernels.native.structs import Rows
 from cutaway.kernels.recording import TOKENS, Call, Recorded

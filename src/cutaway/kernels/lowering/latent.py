@@ -12,7 +12,7 @@ from cutaway.kernels import native
 from cutaway.kernels.linear import project_heads
 from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, is_head_rows
 from cutaway.kernels.lowering.heads import stores_of, turn_into
-from cutaway.kernels.lowering.packing import packed_stack
+from cutaway.kernels.lowering.packed_floats import packed_stack
 from cutaway.kernels.lowering.rows import is_spaced
 from cutaway.kernels.native.pages import PAGE_DTYPES
 from cutaway.kernels.recording import TOKENS, Call, Recorded

@@ -11,7 +11,7 @@ from native_cases import needs_native
 from torch import Tensor
 
 from cutaway.kernels import native
-from cutaway.kernels.lowering import packing
+from cutaway.kernels.lowering import packed_floats
 
 pytestmark = needs_native
 
@@ -29,18 +29,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 def test_a_routers_matrix_is_packed_again_only_when_it_changed(made: list[Tensor]) -> None:
     one, other = torch.nn.Parameter(torch.randn(8, 64)), torch.randn(8, 64)
-    first = packing.packed_matrix(one)
-    assert packing.packed_matrix(one) is first and len(made) == 1
-    assert packing.packed_matrix(other) is not first and len(made) == 2
+    first = packed_floats.packed_matrix(one)
+    assert packed_floats.packed_matrix(one) is first and len(made) == 1
+    assert packed_floats.packed_matrix(other) is not first and len(made) == 2
     with torch.no_grad():
         one.mul_(2)
-    again = packing.packed_matrix(one)
+    again = packed_floats.packed_matrix(one)
     assert again is not first and torch.equal(again.dense(), one.detach())
     made.clear()
-    before = len(packing._KEPT)
+    before = len(packed_floats._KEPT)
     del one
     gc.collect()
-    assert len(packing._KEPT) == before - 1, "what is packed goes with its matrix"
+    assert len(packed_floats._KEPT) == before - 1, "what is packed goes with its matrix"
 
 
 @torch.no_grad()
@@ -56,8 +56,8 @@ def test_matrices_of_heads_are_packed_once_though_each_forward_views_them_anew(
         return up.view(4, 48, 32)[:, 16:]
 
     def check(view: Callable[[], Tensor]) -> native.WeightStack:
-        stack = packing.packed_stack(view())
-        assert packing.packed_stack(view()) is stack
+        stack = packed_floats.packed_stack(view())
+        assert packed_floats.packed_stack(view()) is stack
         for index, matrix in enumerate(view()):
             assert torch.equal(stack.matrix(index).dense(), matrix)
         return stack
