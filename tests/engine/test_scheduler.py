@@ -13,7 +13,7 @@ from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission import shares
-from cutaway.engine.admission.shares import LEAST_TOKENS
+from cutaway.engine.admission.shares import most_beside
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 
@@ -458,7 +458,7 @@ def test_while_others_come_the_prompts_of_a_crowd_take_short_steps(
     assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
     again = make_sequence(8, answer=1, name="again", owner="bob")
     scheduler.add(again)
-    assert num_prompt_tokens(scheduler) <= 8 + LEAST_TOKENS
+    assert num_prompt_tokens(scheduler) <= 8 + most_beside(8)
     assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
     assert [num_prompt_tokens(scheduler) for _ in range(4)][-1] >= 128, "nobody else for long"
 
@@ -484,6 +484,25 @@ def test_while_others_come_the_answers_of_a_crowd_take_turns_and_leave_room_for_
     gained = [each.num_output_tokens - num for each, num in before.items()]
     assert min(gained) >= 4 and max(gained) <= 12, "each has its turn"
     assert long.num_computed_tokens >= 8 * 8, "a prompt goes on beside them"
+
+
+def test_who_has_one_running_and_more_waiting_is_a_crowd_too() -> None:
+    """A prompt that takes whole steps, one of an owner's after another: the rest of them wait."""
+    scheduler = make_scheduler(pages=4000, max_tokens=512, max_prompt=128, shared=32, chunk=128)
+    scheduler.add(make_sequence(8, answer=1, name="bob", owner="bob"))
+    step(scheduler)
+    for number in range(3):
+        scheduler.add(make_sequence(4000, name=f"long{number}", owner="alice"))
+    assert [num_prompt_tokens(scheduler) for _ in range(4)] == [32] * 4
+    assert scheduler.crowds == {"alice"}
+    for each in (*scheduler.waiting, *scheduler.running[1:]):
+        scheduler.finish(each)
+    assert scheduler.crowds == set() and num_prompt_tokens(scheduler) == 128
+
+
+def test_a_short_step_is_filled_up_beside_a_prompt_and_a_longer_one_by_a_fifth() -> None:
+    counts = [(1, 7), (5, 3), (6, 2), (7, 1), (8, 2), (16, 4), (100, 25)]
+    assert [(num, most_beside(num)) for num, _ in counts] == counts
 
 
 def test_prompts_of_who_has_one_each_keep_long_steps() -> None:
@@ -544,7 +563,7 @@ def test_the_oldest_goes_before_who_has_less() -> None:
     for sequence in (oldest, make_sequence(9, 60, name="bob", owner="bob")):
         scheduler.add(sequence)
     step(scheduler)
-    for number in range(4):
+    for number in range(3):
         scheduler.add(make_sequence(3, 60, name=f"alice{number}", owner="alice"))
     while scheduler.num_waiting:
         step(scheduler)

@@ -52,7 +52,7 @@ def test_seeds_that_broke_a_promise_once_keep_it(seed: int) -> None:
 
 
 def test_a_light_prompt_that_goes_on_by_one_token_bounds_a_step() -> None:
-    # Beside its one token who has most gets LEAST_TOKENS, and nobody is let in: by design. The
+    # Beside its one token who has most gets a few, and nobody is let in: by design. The
     # check once took that token for one of an answer, which bounds nothing.
     assert simulator.run_seed(1_001_808).finished > 0
 
@@ -248,7 +248,11 @@ def prompts_go_by_age_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_has_most_takes_the_rest_of_a_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduling, "LEAST_TOKENS", 1 << 20)
+    patch.setattr(scheduling, "most_beside", lambda num_prompt: 1 << 20)
+
+
+def who_has_most_takes_16_tokens_beside_a_prompt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduling, "most_beside", lambda num_prompt: max(16, num_prompt // 4))
 
 
 def the_youngest_of_all_gives_its_pages(patch: pytest.MonkeyPatch) -> None:
@@ -297,6 +301,7 @@ FAULTS: tuple[Patch, ...] = (
     the_oldest_gives_way_to_a_newcomer,
     prompts_go_by_age_alone,
     who_has_most_takes_the_rest_of_a_step,
+    who_has_most_takes_16_tokens_beside_a_prompt,
     the_youngest_of_all_gives_its_pages,
     the_oldest_gives_its_pages,
     turns_ignore_what_owners_have,

@@ -2,14 +2,14 @@
 
 Free of torch. What a step had computed by then is lost and computed again, to the same bits: its
 tokens become final only at its end. So no two steps in a row are broken off, and only those of
-owners that run several sequences, for owners that are none of them.
+owners that have several sequences, for owners that are none of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections import deque
 from collections.abc import Sequence as Items
+from collections.abc import Set
 
 from cutaway.engine.scheduler import Scheduled
 
@@ -38,10 +38,10 @@ class Breaks:
         """The request that came first of those on their way is there, or has been refused."""
         self._coming.popleft()
 
-    def may_break(self, scheduled: Items[Scheduled], running: Iterable[str]) -> bool:
+    def may_break(self, scheduled: Items[Scheduled], crowds: Set[str]) -> bool:
         """Whether a step that begins now may be broken off.
 
-        running: the owner of each sequence that runs.
+        crowds: owners that have several sequences, running or waiting.
         """
         self._crowd = frozenset()
         if self._was_broken:
@@ -49,10 +49,9 @@ class Breaks:
             return False
         if sum(item.count for item in scheduled) < LEAST_TOKENS:
             return False
-        crowd = frozenset(owner for owner, num in Counter(running).items() if num > 1)
-        if any(item.sequence.owner not in crowd for item in scheduled):
+        if any(item.sequence.owner not in crowds for item in scheduled):
             return False
-        self._crowd = crowd
+        self._crowd = frozenset(crowds)
         return True
 
     def is_wanted(self) -> bool:

@@ -395,8 +395,8 @@ class Engine:
         """What tells whether a step is to be broken off; None where it never is."""
         if not self._can_roll_back or self._suspects:
             return None
-        owners = (sequence.owner for sequence in self.scheduler.running)
-        return self.breaks.is_wanted if self.breaks.may_break(scheduled, owners) else None
+        may_break = self.breaks.may_break(scheduled, self.scheduler.crowds)
+        return self.breaks.is_wanted if may_break else None
 
     def _take_back(self, part: Items[Scheduled], fault: Exception) -> None:
         """Begin again, each alone: states may have gone on in the step that raised."""

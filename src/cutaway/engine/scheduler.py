@@ -17,13 +17,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Items
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
-from cutaway.engine.admission.shares import LEAST_TOKENS, PROMPT_TOKENS_PER_TOKEN, Guests, Shares
+from cutaway.engine.admission.shares import (
+    PROMPT_TOKENS_PER_TOKEN,
+    Owners,
+    Shares,
+    most_beside,
+)
 from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.sequence import Sequence
 from cutaway.host.faults import again
@@ -38,8 +44,8 @@ class SchedulerConfig:
     prefill_chunk:       of one sequence's prompt in one forward.
     max_prompt_tokens:   of all prompts in one forward; None sets no further bound. A step is not
                          interrupted, so this bounds what a newcomer waits for it.
-    shared_tokens:       of who has most, with several sequences, in one forward while others come
-                         now and then: they would wait for a long step each time.
+    shared_tokens:       of who has most, while somebody has several sequences, running or waiting,
+                         and others come now and then: they would wait for a long step each time.
     Raises: ConfigError when one is out of range.
     """
 
@@ -140,7 +146,7 @@ class Scheduler:
             max_sequences=config.max_sequences, capacity_tokens=cache.capacity_tokens
         )
         self._num_steps = 0
-        self._guests = Guests()
+        self._owners = Owners()
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._keys: dict[Sequence, PageKeys] = {}  # of every sequence that has not ended
@@ -189,6 +195,11 @@ class Scheduler:
         return tuple(self._waiting)
 
     @property
+    def crowds(self) -> Set[str]:
+        """Owners with several sequences, running or waiting."""
+        return self._owners.crowds
+
+    @property
     def capacity_tokens(self) -> int:
         """Length at which the engine ends a sequence, because nothing longer can be computed."""
         return self.cache.capacity_tokens
@@ -210,7 +221,7 @@ class Scheduler:
         keys = self.cache.keys(sequence.cache_root)
         self._waiting.add(sequence)
         self._keys[sequence] = keys
-        self._guests.note(sequence.owner, self._num_steps)
+        self._owners.come(sequence.owner, self._num_steps)
 
     def schedule(self) -> list[Scheduled]:
         """What the next step computes; empty only when there is no work.
@@ -219,7 +230,7 @@ class Scheduler:
         Where this raises, nothing was scheduled: end the sequence in turn, if any, and ask again.
         """
         self._num_steps += 1
-        self._guests.forget_those_before(self._num_steps)
+        self._owners.forget_those_before(self._num_steps)
         self.turn = None
         steps = self._plan_step()
         if not steps and self.has_work:
@@ -304,7 +315,7 @@ class Scheduler:
         elif sequence in self._keys:
             self._waiting.remove(sequence)
         if self._keys.pop(sequence, None) is not None:
-            self._guests.note(sequence.owner, self._num_steps)
+            self._owners.leave(sequence.owner, self._num_steps)
         self._blocked = None
 
     def spoil(self, sequence: Sequence) -> tuple[tuple[int, ...], ...]:
@@ -405,9 +416,9 @@ class Scheduler:
         num_prompt: what light owners' prompts take of this step.
         """
         if num_prompt:
-            return max(LEAST_TOKENS, num_prompt // PROMPT_TOKENS_PER_TOKEN)
+            return most_beside(num_prompt)
         shared = self.config.shared_tokens
-        return shared if shared and self._guests.has_room_to_keep(self._running) else None
+        return shared if shared and self._owners.has_room_to_keep else None
 
     def _grant(self, plan: _Plan, sequence: Sequence, wanted: int) -> None:
         """Give a running sequence what budget and pages allow; for its first token, preempt."""

@@ -7,7 +7,7 @@ is more. An owner's load is what its running sequences weigh together.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from collections.abc import Sequence as Items
 
 from cutaway.engine.sequence import Sequence
@@ -15,9 +15,9 @@ from cutaway.engine.sequence import Sequence
 # While prompts of owners with less load are computed, the others get a token for so many of theirs:
 # so a first token takes at most 5/4 of its time alone, and who has most keeps a fifth of a step.
 PROMPT_TOKENS_PER_TOKEN = 4
-# The others get so many in any case. On a CPU that lengthens the step of a newcomer little, whose
-# prompt is mostly cached: SmolLM2 on one core takes 12 ms for 8 tokens, 18 for 12 and 23 for 16.
-LEAST_TOKENS = 4
+# The others fill a step up to so many in any case: weights are read once for all of them. SmolLM2 on
+# one core takes 7.2 ms for 1 token and for 8 alike, 10.5 for 12 and 13 for 16 (minima of 30).
+SHORT_STEP_TOKENS = 8
 # For so many steps whoever came is expected again: half a minute of short ones.
 GUEST_STEPS = 2000
 
@@ -85,28 +85,53 @@ class Shares:
         return found if is_heavier else None
 
 
-class Guests:
-    """Owners that came lately, and so may come again while others fill the steps."""
+def most_beside(num_prompt: int) -> int:
+    """Tokens of who has most beside so many of a light owner's prompts."""
+    return max(1, num_prompt // PROMPT_TOKENS_PER_TOKEN, SHORT_STEP_TOKENS - num_prompt)
+
+
+class Owners:
+    """Who is here with how many sequences, and who came lately, and so may come again."""
 
     def __init__(self) -> None:
+        self._num: Counter[str] = Counter()  # sequences that have not ended: they run or wait
+        self._crowds: set[str] = set()
         self._last: OrderedDict[str, int] = OrderedDict()
 
-    def note(self, owner: str, step: int) -> None:
-        """One of an owner's sequences came or ended."""
-        self._last[owner] = step
-        self._last.move_to_end(owner)
+    @property
+    def crowds(self) -> Set[str]:
+        """Owners with several sequences, be it that one runs while the others wait for it."""
+        return self._crowds
+
+    def come(self, owner: str, step: int) -> None:
+        """A sequence of an owner was added."""
+        self._num[owner] += 1
+        if self._num[owner] > 1:
+            self._crowds.add(owner)
+        self._see(owner, step)
+
+    def leave(self, owner: str, step: int) -> None:
+        """A sequence of an owner has ended."""
+        self._num[owner] -= 1
+        if self._num[owner] < 2:
+            self._crowds.discard(owner)
+        if self._num[owner] < 1:
+            del self._num[owner]
+        self._see(owner, step)
 
     def forget_those_before(self, step: int) -> None:
         """Expect nobody any more who was last seen GUEST_STEPS ago."""
         while self._last and step - next(iter(self._last.values())) > GUEST_STEPS:
             self._last.popitem(last=False)
 
-    def has_room_to_keep(self, running: Items[Sequence]) -> bool:
-        """Whether somebody runs several sequences while others than who does come lately."""
-        if len(running) < 2:
-            return False
-        crowds = {owner for owner, num in Counter(s.owner for s in running).items() if num > 1}
-        return bool(crowds) and any(owner not in crowds for owner in self._last)
+    @property
+    def has_room_to_keep(self) -> bool:
+        """Whether there is a crowd, and others than crowds come lately."""
+        return bool(self._crowds) and any(owner not in self._crowds for owner in self._last)
+
+    def _see(self, owner: str, step: int) -> None:
+        self._last[owner] = step
+        self._last.move_to_end(owner)
 
 
 def _youngest(running: Items[Sequence], owner: str) -> Sequence:
