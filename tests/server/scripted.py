@@ -49,7 +49,7 @@ class ScriptedService:
             num_parameters=1,
         )
 
-    def refusal(self, owner: str) -> None:
+    def refusal(self, owner: str, num_coming: int = 0) -> None:
         """Nobody is refused."""
 
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:

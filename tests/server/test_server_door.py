@@ -479,6 +479,54 @@ def test_who_has_all_its_answers_is_refused_before_anything_of_its_body_is_parse
     assert [each.status_code for each in others] == [200] and taken == ["alice", "bob"]
 
 
+def test_of_a_burst_no_more_is_parsed_than_the_engine_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine counts what is in it: what is on its way there counts like that."""
+    taken: list[str] = []
+    take_in = Worker.take_in
+
+    async def body() -> tuple[list[httpx2.Response], httpx2.Response, list[httpx2.Response], int]:
+        go_on = asyncio.Event()
+
+        async def held(self: Worker, *args: Any, **kwargs: Any) -> Any:
+            taken.append(who_asks())
+            await go_on.wait()
+            return await take_in(self, *args, **kwargs)
+
+        monkeypatch.setattr(Worker, "take_in", held)
+        traffic = TrafficConfig(max_waiting=8)
+        service = LocalService(
+            f"random:{make_folder(tmp_path / 'tiny') / 'config.json'}",
+            traffic=traffic,
+            max_sequences=2,
+        )
+        async with serving(tmp_path / "tiny", keys=KEYS, service=service) as (app, _):
+            async with client(app, key=KEY) as alice, client(app, key=OTHER) as bob:
+                tasks = [
+                    asyncio.create_task(alice.post("/v1/chat/completions", json=chat()))
+                    for _ in range(20)
+                ]
+                done: set[asyncio.Task[httpx2.Response]] = set()
+                while len(done) < 12:  # those that are refused
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.sleep(0.01)
+                num_parsed = len(taken)
+                other = asyncio.create_task(bob.post("/v1/chat/completions", json=chat()))
+                while "bob" not in taken:
+                    await asyncio.sleep(0.01)
+                go_on.set()
+                burst = await asyncio.gather(*tasks)
+                later = [await alice.post("/v1/chat/completions", json=chat()) for _ in range(3)]
+                return burst, await other, later, num_parsed
+
+    burst, other, later, num_parsed = asyncio.run(body())
+    assert num_parsed == 8, "4/5 of 2 that run and 8 that wait"
+    assert Counter(each.status_code for each in burst) == {200: 8, 503: 12}
+    assert other.status_code == 200, "others have room"
+    assert [each.status_code for each in later] == [200] * 3, "all of it was given back"
+
+
 def test_keys_are_compared_in_constant_time() -> None:
     source = inspect.getsource(auth)
     assert "hmac.compare_digest" in source

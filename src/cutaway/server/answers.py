@@ -127,6 +127,7 @@ async def _measured(
     endings: list[tuple[float, Delta]] = []  # with when each was heard, by perf_counter
     try:
         in_time = _in_time(call, request)
+        call.arrive()  # the engine's own bound counts it in the next line
         async with aclosing(_watched(context, in_time, watch)) as deltas:
             async for delta in deltas:
                 _measure(context, delta, heard)

@@ -16,6 +16,7 @@ from cutaway import __version__
 from cutaway.core.errors import CutawayError
 from cutaway.server import lora_routes, models, page, tokenizer_routes
 from cutaway.server.anthropic import messages as anthropic
+from cutaway.server.entry.arrivals import Arrivals
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door
 from cutaway.server.error_replies import HttpError, absent, encode_fault, fault_of, headers_of
@@ -24,7 +25,7 @@ from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
 from cutaway.server.openai import responses as openai_responses
 from cutaway.server.openai import state_routes as openai_state
-from cutaway.server.route_context import Context
+from cutaway.server.route_context import ANSWERING, Context
 from cutaway.server.watching import health
 
 # One entry per API, in the order of the documentation.
@@ -68,7 +69,7 @@ def build_app(context: Context, *, keys: Keys | None = None) -> Door:
         context.config,
         keys=keys,
         metrics=context.metrics,
-        refusal=context.refusal,
+        arrivals=Arrivals(context.refusal, ANSWERING),
     )
 
 

@@ -137,16 +137,18 @@ class Context:
         """What answers to a request call their model: the adapter, where it has one."""
         return self.name if request.lora in ("", "off") else request.lora
 
-    def refusal(self, path: str, owner: str) -> HttpError | None:
-        """Why a request of an owner is not taken in now, before its body is read.
+    def refusal(self, path: str, owner: str, num_coming: int) -> HttpError | None:
+        """Why a request of an owner is not taken in now, before its body is parsed.
 
         Who has all the answers that it may have hears it here: to parse and tokenize what is then
         refused took 1.7 ms of this process each.
+
+        num_coming: requests of the owner that are read and not with the engine yet.
         """
         fault = self.why_closed()
         if fault is not None or path not in ANSWERING:
             return fault
-        refused = self.service.refusal(owner)
+        refused = self.service.refusal(owner, num_coming)
         return None if refused is None else fault_of(refused)
 
     def why_closed(self) -> HttpError | None:

@@ -291,9 +291,10 @@ class ProcessService:
             del self._feeds[number]
             life.say(Leave(number))
 
-    def refusal(self, owner: str) -> OverloadedError | None:
-        """Why an owner gets no further answer now, before anything of its request is read."""
-        return None if self._traffic is None else self._traffic.refusal(owner)
+    def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
+        """Why an owner gets no further answer now, before anything of its request is parsed."""
+        traffic = self._traffic
+        return None if traffic is None else traffic.refusal(owner, num_coming=num_coming)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""

@@ -217,8 +217,11 @@ class Service(Protocol):
         """Why the engine is given up; returns when it is, and else never."""
         ...
 
-    def refusal(self, owner: str) -> OverloadedError | None:
-        """Why an owner gets no further answer now, before anything of its request is read."""
+    def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
+        """Why an owner gets no further answer now, before anything of its request is parsed.
+
+        num_coming: requests of the owner that are read and have not come to follow yet.
+        """
         ...
 
     async def drain(self, seconds: float) -> None:

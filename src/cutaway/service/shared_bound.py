@@ -22,9 +22,15 @@ class SharedBound:
         """What nobody holds; below 0 when one that came first brought more than all."""
         return self.most - self.total
 
-    def has_room(self, owner: str, amount: int = 1) -> bool:
-        """Whether an owner may hold so much more; whoever comes when it is empty may."""
-        return not self.total or (amount <= self.left and self._held[owner] < SHARE * self.left)
+    def has_room(self, owner: str, amount: int = 1, *, coming: int = 0) -> bool:
+        """Whether an owner may hold so much more; whoever comes when it is empty may.
+
+        coming: what it is about to hold besides.
+        """
+        left = self.left - coming
+        if not self.total and not coming:
+            return True
+        return amount <= left and self._held[owner] + coming < SHARE * left
 
     def take(self, owner: str, amount: int = 1) -> None:
         """Count what an owner holds from now on; whether it may is for has_room to say."""

@@ -64,15 +64,20 @@ class Traffic:
         self._is_empty.clear()
         return place
 
-    def refusal(self, owner: str, num_answers: int = 1) -> OverloadedError | None:
-        """Why an owner gets no more answers now, whatever is asked; None where it may."""
+    def refusal(
+        self, owner: str, num_answers: int = 1, *, num_coming: int = 0
+    ) -> OverloadedError | None:
+        """Why an owner gets no more answers now, whatever is asked; None where it may.
+
+        num_coming: requests of the owner that have not entered yet.
+        """
         if self._is_closed:
             return OverloadedError(
                 "the engine is about to end and takes nothing new in. Ask another, or try again "
                 "later.",
                 retry_after=DRAIN_RETRY_SECONDS,
             )
-        if self._answers.has_room(owner, num_answers):
+        if self._answers.has_room(owner, num_answers, coming=num_coming):
             return None
         return self._overload(f"{self._answers.most} answers at once")
 

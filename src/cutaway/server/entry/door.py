@@ -17,6 +17,7 @@ from typing import Any
 
 from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
+from cutaway.server.entry.arrivals import Arrivals, nothing
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
 from cutaway.server.error_replies import HttpError, encode_fault, fault_of, headers_of
@@ -73,6 +74,7 @@ class HttpCall:
     is_head: bool = False  # only the headers of the answer are wanted
     counts: dict[str, int] = field(default_factory=dict[str, int])  # tokens, for the log
     began: float = field(default_factory=perf_counter)
+    arrive: Callable[[], None] = nothing  # to be called where the engine takes it over
 
     @property
     def sharer(self) -> str:
@@ -97,8 +99,7 @@ class HttpCall:
 class Door:
     """The application behind its door.
 
-    refusal: asked before each POST, with its path and whose share it takes: why it is not taken in
-        now, if it is not.
+    arrivals: asked of each POST before its body is read, and again before it is parsed.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class Door:
         *,
         keys: Keys,
         metrics: Metrics,
-        refusal: Callable[[str, str], HttpError | None],
+        arrivals: Arrivals,
     ) -> None:
         self._app = app
         self._config = config
         self._keys = keys
         self._metrics = metrics
-        self._refusal = refusal
+        self._arrivals = arrivals
         self._num_open = 0
         self._places = SharedBound(config.max_open_requests)
         # Bodies on their way, the one that began first in front: when all places are taken it
@@ -172,6 +173,9 @@ class Door:
             self._enter(call, scope)
             _check_form(scope["method"], headers)
         body = await self._body(call, headers, receive)
+        if call.has_place:  # who sends slowly was none of those on their way so far
+            self._check_is_taken_in(call, scope)
+            call.arrive = self._arrivals.begin(scope["path"], call.sharer)
         # For HEAD whatever GET answers, without its body; the server below has a scope of its own.
         asked = {**scope, "method": "GET"} if call.is_head else scope
         try:
@@ -242,8 +246,12 @@ class Door:
             )
         places.take(call.sharer)
         call.has_place = True
+        self._check_is_taken_in(call, scope)
+
+    def _check_is_taken_in(self, call: HttpCall, scope: Scope) -> None:
+        """Raise HttpError where its owner has all that it may."""
         is_work = scope["method"] == "POST"
-        fault = self._refusal(scope["path"], call.sharer) if is_work else None
+        fault = self._arrivals.refusal(scope["path"], call.sharer) if is_work else None
         if fault is not None:
             self._metrics.count_rejected(fault.code or "closed")
             raise fault
@@ -251,6 +259,7 @@ class Door:
     def _leave(self, call: HttpCall) -> None:
         """Give its place back, once."""
         self._bodies.pop(call, None)
+        call.arrive()
         if call.has_place:
             call.has_place = False
             self._places.give(call.sharer)
