@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cutaway.host.aside import run_aside
+from cutaway.host.aside import PriorityAllowance, run_aside
 
 
 def test_it_gives_what_the_work_gives_or_raises() -> None:
@@ -46,6 +46,27 @@ def test_work_that_takes_long_gives_way_and_no_other_thread_does() -> None:
             time.sleep(0.001)
         return own()
 
-    assert run_aside(own, seconds=30) == usual, "short work is like any other"
-    assert run_aside(until_lower, seconds=0.01) > usual
-    assert own() == usual and run_aside(own, seconds=30) == usual
+    assert run_aside(own, allowance=PriorityAllowance(30)) == usual, "short work is like any other"
+    assert run_aside(until_lower, allowance=PriorityAllowance(0.01)) > usual
+    assert own() == usual and run_aside(own, allowance=PriorityAllowance(30)) == usual
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_who_has_one_after_another_done_gets_the_rest_at_low_priority() -> None:
+    usual, clock = os.getpriority(os.PRIO_PROCESS, 0), [100.0]
+    allowance = PriorityAllowance(0.02, clock=lambda: clock[0])
+
+    def lowered() -> bool:
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            time.sleep(0.001)
+            if os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) != usual:
+                return True
+        return False
+
+    assert [run_aside(lowered, allowance=allowance) for _ in range(3)] == [True] * 3
+    assert allowance.left() == 0, "all of it was used by the first"
+    clock[0] += 2
+    assert allowance.left() == pytest.approx(0.01), "it comes back with time"
+    clock[0] += 1000
+    assert allowance.left() == pytest.approx(0.02), "and is no more than it was"

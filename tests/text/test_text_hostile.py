@@ -18,7 +18,7 @@ from cutaway.core.errors import TemplateError
 from cutaway.text import meter as meter_module
 from cutaway.text import template as template_module
 from cutaway.text.chat_messages import from_dicts
-from cutaway.text.meter import MAX_TEXT, STEPS_AT_START, Meter
+from cutaway.text.meter import MAX_TEXT, REST_SECONDS, STEPS_AT_START, Meter
 from cutaway.text.template import MAX_LEXEMES, MAX_SOURCE, ChatTemplate
 
 TALK = from_dicts([{"role": "user", "content": "hello"}])
@@ -392,7 +392,13 @@ def test_a_long_rendering_rests_so_that_other_threads_have_their_turns(
 ) -> None:
     """Counted, not timed: a neighbour waits for 100 steps, be the rendering without end."""
     rests: list[int] = []
-    monkeypatch.setattr(meter_module, "sleep", lambda _: rests.append(meters[-1].spent))
+    seconds: list[float] = []
+
+    def sleep(each: float) -> None:
+        rests.append(meters[-1].spent)
+        seconds.append(each)
+
+    monkeypatch.setattr(meter_module, "sleep", sleep)
     ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}").render(TALK)
     assert not rests, "a usual conversation is rendered without a break"
     endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
@@ -401,6 +407,10 @@ def test_a_long_rendering_rests_so_that_other_threads_have_their_turns(
     between = [after - before for before, after in pairwise(rests)]
     assert rests[0] <= 1001 and max(between) <= 110
     assert len(rests) >= (STEPS_AT_START - 1000) / 110
+    short = [each for each, spent in zip(seconds, rests, strict=True) if spent <= 20_000]
+    assert set(short) == {REST_SECONDS}, "a long talk is hardly slower"
+    assert seconds == sorted(seconds) and seconds[-1] >= 10 * REST_SECONDS
+    assert sum(seconds) < 2.5, "and there is an end to it"
 
 
 def test_i01_a_spent_budget_stays_spent(meters: list[Meter]) -> None:

@@ -32,10 +32,13 @@ STEPS_PER_CHAR = 1
 # After the first steps, which are more than those of a usual conversation, a rendering rests after
 # each so many, about 0.3 ms: whoever waits for the interpreter waits for that, and not for the
 # 0.5 ms after which it may ask for it, once for each thread that computes. Shorter rests are over
-# before the other thread has woken up.
+# before the other thread has woken up. Past STEPS_OF_LONG, which a hundred messages with tools do
+# not reach, rests grow with what was spent: what has no end takes ever less of a core.
 FIRST_STEPS_WITHOUT_REST: Final = 1000
 STEPS_BETWEEN_RESTS: Final = 100
 REST_SECONDS: Final = 1e-4
+STEPS_OF_LONG: Final = 20_000
+MOST_RESTS: Final = 10.0  # of REST_SECONDS, at once
 
 T = TypeVar("T")
 
@@ -78,7 +81,7 @@ class Meter:
         self.spent += steps
         if self.spent >= self._rests_at:
             self._rests_at = self.spent + STEPS_BETWEEN_RESTS
-            sleep(REST_SECONDS)
+            sleep(REST_SECONDS * min(MOST_RESTS, max(1.0, self.spent / STEPS_OF_LONG)))
         if self.spent > self.steps:
             raise BudgetError(
                 f"it needs more than {self.steps} steps, which is the limit for this input"

@@ -15,8 +15,8 @@ from cutaway.engine.sequence import Sequence
 # While prompts of owners with less load are computed, the others get a token for so many of theirs:
 # so a first token takes at most 5/4 of its time alone, and who has most keeps a fifth of a step.
 PROMPT_TOKENS_PER_TOKEN = 4
-# The others fill a step up to so many in any case: weights are read once for all of them. SmolLM2 on
-# one core takes 7.2 ms for 1 token and for 8 alike, 10.5 for 12 and 13 for 16 (minima of 30).
+# The others fill a step up to so many in any case: weights are read once for all. SmolLM2 on one
+# core takes 7.2 ms for 1 token and for 8 alike, 10.5 for 12 and 13 for 16 (minima of 30).
 SHORT_STEP_TOKENS = 8
 # For so many steps whoever came is expected again: half a minute of short ones.
 GUEST_STEPS = 2000
