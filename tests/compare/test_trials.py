@@ -24,7 +24,9 @@ from cutaway.compare.levers import LEVERS, NOT_SERVED, change_of
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError, RequestError
 from cutaway.core.looks import ComparisonRequest, EventBatch, ViewRequest
 from cutaway.engine.engine import Engine
+from cutaway.host import turns
 from cutaway.kernels import capture
+from cutaway.kernels.native import library, program
 from cutaway.quantize.packed import Packed
 from cutaway.service import view_queue as lanes
 from cutaway.service.view_queue import ViewQueue
@@ -174,6 +176,55 @@ def test_rows_of_others_have_the_same_bits_beside_one(tmp_path: Path) -> None:
     assert [t.checksum for t in ours.tokens] == [t.checksum for t in theirs.tokens]
     assert packed and most_unpacked == len(packed)
     assert all(each.unpacked is None for each in packed)
+
+
+@pytest.mark.parametrize("change", ["batch=12", "prefill_chunk=256", "ablate=0"])
+def test_a_long_step_is_left_between_its_operations_and_nobody_gets_other_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Counted, not timed: of operations, and of layers in torch, between two turns of others."""
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
+    name = make_model(tmp_path, hidden_size=64, intermediate_size=96, head_dim=16)
+    engine, alone = (LLM(name, cache_tokens=2048).engine for _ in range(2))
+    answer = answered(engine, range(20, 180))
+    done: list[int] = []
+    parts: list[int] = []  # tokens times operations of each turn, or a layer
+    run, block = library.library().cw_program_run_part, type(engine.model.transformer.blocks[0])
+    forward = block.forward
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return run_part if name == "cw_program_run_part" else getattr(library.library(), name)
+
+    def run_part(handle: Any, step: Any, first: int, count: int) -> int:
+        done.append(count * step._obj.num_tokens)
+        return run(handle, step, first, count)
+
+    def layer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done.append(8 * 32)
+        return forward(self, *args, **kwargs)
+
+    if capture.is_available():
+        monkeypatch.setattr(program, "library", Counted)
+    monkeypatch.setattr(block, "forward", layer)
+    request_ = replace(engines.workload(4, count=1)[0], request_id="other")
+
+    def serve() -> None:
+        parts.append(sum(done))
+        if len(parts) == 40:
+            engine.add(request_)
+        if engine.has_work:
+            engine.step()
+        done.clear()
+
+    assert events_of(ended(ViewQueue(engine), tried(answer, change), serve))
+    engines.run(alone, [request_])
+    assert engine.ledger is not None and alone.ledger is not None
+    ours = engine.ledger.find(request_.request_id)
+    theirs = alone.ledger.find(request_.request_id)
+    assert ours is not None and theirs is not None and ours.finish_reason is not None
+    assert [t.checksum for t in ours.tokens] == [t.checksum for t in theirs.tokens]
+    assert max(parts) <= 8 * 32 and sum(map(bool, parts)) > 20
 
 
 def test_looks_go_first_and_comparisons_in_their_order() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,32 @@ def test_a_step_that_is_broken_off_at_any_operation_changes_no_token(
         target.breaks.arrive()
         assert finish(target, said) == wanted
         assert target.breaks.num_broken == before + 1
+
+
+def test_between_two_looks_a_long_step_has_fewer_operations_to_the_same_tokens(
+    target: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd(target)
+    wanted = finish(target, {})
+    monkeypatch.setattr(program, "_PART_TOKENS", 16)
+    parts: list[tuple[int, int]] = []
+    native = library.library()
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return run_part if name == "cw_program_run_part" else getattr(native, name)
+
+    def run_part(handle: Any, step: Any, first: int, count: int) -> Any:
+        parts.append((step._obj.num_tokens, count))
+        return native.cw_program_run_part(handle, step, first, count)
+
+    monkeypatch.setattr(program, "library", Counted)
+    crowd(target)
+    assert finish(target, {}) == wanted
+    longest = max(tokens for tokens, _ in parts)
+    assert longest >= 128 and {count for tokens, count in parts if tokens == longest} == {1}
+    assert max(count for _, count in parts) > 1, "short steps have longer parts"
+    assert all(tokens * count <= 8 * 16 or count == 1 for tokens, count in parts)
 
 
 def test_no_two_steps_in_a_row_are_broken_off(target: Engine) -> None:

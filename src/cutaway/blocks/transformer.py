@@ -20,6 +20,7 @@ from cutaway.blocks.unembed import Unembedding
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
 from cutaway.host.pulse import PULSE
+from cutaway.host.turns import breathe
 from cutaway.quantize.packed import Packed
 
 
@@ -88,6 +89,7 @@ class Transformer(nn.Module):
                 next_norm=norms[layer + 1] if layer + 1 < len(norms) else None,
             )
             PULSE.beat()
+            breathe()
         return hidden
 
     @property

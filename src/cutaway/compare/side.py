@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from itertools import count
-from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 from torch import Tensor
@@ -24,6 +23,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
+from cutaway.host.turns import own_seconds
 from cutaway.quantize.packed import unpack_once
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.trace.ledger import part_of
@@ -234,10 +234,10 @@ class Side:
         num_known: tokens of the answer that stand in the prompt.
         """
         ours = requests[0].request_id
-        done, began = _Answered(), perf_counter()
+        done, began = _Answered(), own_seconds()
         with closing(self.engine.follower.follow(requests)) as steps:
             for news in steps:
-                done.seconds += perf_counter() - began
+                done.seconds += own_seconds() - began
                 for delta in news:
                     if delta.error is not None:
                         raise delta.error
@@ -245,7 +245,7 @@ class Side:
                     if delta.request_id == ours:
                         done.take(delta)
                 yield num_known + len(done.token_ids)
-                began = perf_counter()
+                began = own_seconds()
         return done
 
     def _record(self, request: Request) -> AnswerRecord:

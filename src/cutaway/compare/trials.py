@@ -1,12 +1,15 @@
 """Comparisons that somebody waits for: the first of them goes on by one step at a time.
 
-Each runs over pages of its own, so that the answers of everybody else stay what they are.
+Each runs over pages of its own, so that the answers of everybody else stay what they are, and in
+a thread of its own, which stops in the midst of a step that is long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import cast
 
@@ -22,6 +25,7 @@ from cutaway.core.limits import quote
 from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
+from cutaway.host.turns import in_turns, rest
 from cutaway.trace.ledger import find_recorded
 from cutaway.views.parts.payload import as_json
 
@@ -34,10 +38,14 @@ _BESIDE = "other requests were answered between its steps; only its own steps we
 
 @dataclass(eq=False)
 class _Trial:
-    """num_told: events so far.   told: the last word of how far it is, and when."""
+    """turns: what it does, a piece at a time; each step's progress is put into reached.
+
+    num_told: events so far.   told: the last word of how far it is, and when.
+    """
 
     tried: ComparisonRequest
-    steps: Generator[ComparisonProgress, None, Comparison]
+    turns: Generator[None, None, Comparison]
+    reached: list[ComparisonProgress]
     hear: Hear
     first_step: int | None = None
     num_told: int = 0
@@ -73,16 +81,18 @@ class Trials:
         except CutawayError as error:
             hear(error)
             return
-        self._open[name] = _Trial(tried, _steps(source, change, tried), hear)
+        reached: list[ComparisonProgress] = []
+        run = partial(_run, partial(_steps, source, change, tried), reached)
+        self._open[name] = _Trial(tried, in_turns(run), reached, hear)
 
     def leave(self, name: Hashable) -> None:
         """Nobody waits any more: what it holds is free at once."""
         trial = self._open.pop(name, None)
         if trial is not None:
-            trial.steps.close()
+            trial.turns.close()
 
     def step(self) -> None:
-        """One step of the first. A fault ends it alone."""
+        """One step of the first, or a piece of it. A fault ends it alone."""
         name, trial = next(iter(self._open.items()))
         if trial.first_step is None:
             trial.first_step = self._engine.num_steps
@@ -98,7 +108,9 @@ class Trials:
     def _go_on(self, trial: _Trial) -> None:
         """Raises: StopIteration behind the last word."""
         try:
-            self._tell(trial, next(trial.steps))
+            next(trial.turns)
+            if trial.reached:
+                self._tell(trial, trial.reached.pop())
         except StopIteration as ended:
             found: Comparison = ended.value
             if self._engine.num_steps != trial.first_step:
@@ -139,6 +151,20 @@ def _steps(
         with_own_pages(source), change, num_runs=tried.num_runs, price=tried.price
     )
     return (yield from steps)
+
+
+def _run(
+    begin: Callable[[], Generator[ComparisonProgress, None, Comparison]],
+    reached: list[ComparisonProgress],
+) -> Comparison:
+    """The same in the thread of its turns: it stops behind each step, and where steps breathe."""
+    with closing(begin()) as steps:
+        while True:
+            try:
+                reached[:] = [next(steps)]
+            except StopIteration as ended:
+                return ended.value
+            rest()
 
 
 def _event(trial: _Trial, value: dict[str, object], *, is_last: bool) -> EventBatch:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
+from cutaway.host.turns import breathe
 
 if TYPE_CHECKING:
     from cutaway.engine.engine import Engine
@@ -41,6 +42,7 @@ class Follower:
                 for request in requests:
                     self._engine.add(request)
                     self._inboxes[request.request_id] = inbox
+                    breathe()
             while num_open:
                 self._step(inbox, requests if is_stopped() else ())
                 news = [inbox.popleft() for _ in range(len(inbox))]

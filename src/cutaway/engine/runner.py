@@ -18,6 +18,7 @@ from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.host.pulse import PULSE
+from cutaway.host.turns import breathed
 
 
 class Runner:
@@ -42,6 +43,8 @@ class Runner:
         self._version = 0 if adapters is None else adapters.version
         self._native = None if record is None else record()
         self.kernel = "plain"  # what ran the latest step
+        # Whether others' steps may be run in the midst of one: not where they would be run here.
+        self.gives_turns = False
 
     @property
     def num_bytes(self) -> int:
@@ -104,6 +107,8 @@ class Runner:
         """
         if self._adapters is not None and self._adapters.version != self._version:
             self._record_again(self._adapters.version)
+        if self.gives_turns:
+            is_over = breathed  # nobody comes to it
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
@@ -121,7 +126,9 @@ class Runner:
     def _forward_with_torch(self, numbers: Numbers, sink: Sink | None) -> Tensor:
         if self._native is not None and self._native.keeps:
             self.kernel = self._native.kernel
-            return self._native.run(self._step(numbers, sink))
+            return self._native.run(
+                self._step(numbers, sink), breathed if self.gives_turns else None
+            )
         if self._graphs is not None and self._graphs.fits(numbers):
             self.kernel = "graph"
             return self._graphs.run(numbers, sink)

@@ -24,6 +24,25 @@ def breathe() -> None:
         turns.breathe()
 
 
+def breathed() -> bool:
+    """Stop here if others should have a turn; False, for who asks whether to go on no further."""
+    breathe()
+    return False
+
+
+def rest() -> None:
+    """Stop here, however little was done since the last time."""
+    turns = getattr(_here, "turns", None)
+    if turns is not None:
+        turns.rest()
+
+
+def own_seconds() -> float:
+    """A clock that stands still while this thread's work waits for its next turn."""
+    turns = getattr(_here, "turns", None)
+    return perf_counter() - (0.0 if turns is None else turns.seconds_away)
+
+
 def in_turns(work: Callable[[], T]) -> Generator[None, None, T]:
     """What work gives, in as many steps as it takes; closing the generator ends it at a breath.
 
@@ -46,7 +65,7 @@ class _Turns(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._ours, self._theirs = threading.Semaphore(0), threading.Semaphore(0)
-        self._began = 0.0
+        self._began = self.seconds_away = 0.0
         self._has_ended = self._is_left = False
         self._found: list[T] = []
         self._fault: BaseException | None = None
@@ -78,10 +97,17 @@ class _Turns(Generic[T]):
 
     def breathe(self) -> None:
         """Called by the work."""
-        if self._is_left or perf_counter() - self._began < PIECE_SECONDS:
+        if perf_counter() - self._began >= PIECE_SECONDS:
+            self.rest()
+
+    def rest(self) -> None:
+        """Called by the work."""
+        if self._is_left:
             return  # who is left ends in one go
+        left = perf_counter()
         self._theirs.release()
         self._ours.acquire()
+        self.seconds_away += perf_counter() - left
         if self._is_left:
             raise _LeftError
 

@@ -81,6 +81,7 @@ class Replay:
                 keeps=keeps,
                 is_plain=intervenes,
             )
+            runner.gives_turns = True
             used = SpareRunner(pool, runner, num_pages, max_tokens, keeps)
         self.pool, self._runner = used.pool, used.runner
         if spares is not None and is_spared:

@@ -24,7 +24,8 @@ from cutaway.kernels.native.structs import MAX_GROUPS, Code, GroupStruct, StepSt
 
 # Operations between two looks at whether somebody wants a step of 32 tokens broken off: about a
 # layer and a half, so that of SmolLM2 has 20 parts of some 2 ms. Fewer tokens are done sooner, so
-# their parts have more: one costs some 5 us, which was 2 % of a step of 8 tokens.
+# their parts have more: one costs some 5 us, which was 2 % of a step of 8 tokens. Of more tokens
+# they have fewer, be it a single one.
 _PART = 8
 _PART_TOKENS = 32
 
@@ -171,7 +172,7 @@ class Program:
         if not runs_parts(library()):
             self.run(step)
             return True
-        part = _PART * max(1, _PART_TOKENS // max(1, step.struct.num_tokens))
+        part = max(1, _PART * _PART_TOKENS // max(1, step.struct.num_tokens))
         struct = ctypes.byref(step.struct)
         for first in range(0, len(self._kept), part):
             if is_over():
