@@ -12,7 +12,7 @@ import pytest
 
 import tiny
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.admission.shares import most_beside
+from cutaway.engine.admission.shares import share_beside
 from cutaway.engine.breaks import Breaks
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
@@ -169,7 +169,7 @@ def test_beside_a_crowd_a_newcomer_is_in_the_next_step_whatever_step_runs(
     target.breaks.arrive()
     target.add(request("bob", "bob", length=30))
     take(target, said)
-    assert len(said["bob"]) == 1 and ahead[1] <= most_beside(30)
+    assert len(said["bob"]) == 1 and ahead[1] <= share_beside(30)
     while len(said["bob"]) < 6:
         take(target, said)
         assert ahead[-1] <= 32, "while others come a crowd's steps are short"

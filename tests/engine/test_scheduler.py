@@ -13,7 +13,7 @@ from cutaway.core.errors import ConfigError, ContextLengthError
 from cutaway.core.layout import CacheField, CacheSpec, Full, Window, group_layers
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission import shares
-from cutaway.engine.admission.shares import most_beside
+from cutaway.engine.admission.shares import share_beside
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 
@@ -458,7 +458,7 @@ def test_while_others_come_the_prompts_of_a_crowd_take_short_steps(
     assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
     again = make_sequence(8, answer=1, name="again", owner="bob")
     scheduler.add(again)
-    assert num_prompt_tokens(scheduler) <= 8 + most_beside(8)
+    assert num_prompt_tokens(scheduler) <= 8 + share_beside(8)
     assert max(num_prompt_tokens(scheduler) for _ in range(18)) <= 32 + 6
     assert [num_prompt_tokens(scheduler) for _ in range(4)][-1] >= 128, "nobody else for long"
 
@@ -502,7 +502,7 @@ def test_who_has_one_running_and_more_waiting_is_a_crowd_too() -> None:
 
 def test_a_short_step_is_filled_up_beside_a_prompt_and_a_longer_one_by_a_fifth() -> None:
     counts = [(1, 7), (5, 3), (6, 2), (7, 1), (8, 2), (16, 4), (100, 25)]
-    assert [(num, most_beside(num)) for num, _ in counts] == counts
+    assert [(num, share_beside(num)) for num, _ in counts] == counts
 
 
 def test_prompts_of_who_has_one_each_keep_long_steps() -> None:

@@ -248,11 +248,11 @@ def prompts_go_by_age_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def who_has_most_takes_the_rest_of_a_step(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduling, "most_beside", lambda num_prompt: 1 << 20)
+    patch.setattr(scheduling, "share_beside", lambda num_prompt: 1 << 20)
 
 
 def who_has_most_takes_16_tokens_beside_a_prompt(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduling, "most_beside", lambda num_prompt: max(16, num_prompt // 4))
+    patch.setattr(scheduling, "share_beside", lambda num_prompt: max(16, num_prompt // 4))
 
 
 def the_youngest_of_all_gives_its_pages(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
 from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
-from cutaway.host.turns import own_seconds
+from cutaway.host.turns import read_own_clock
 from cutaway.quantize.packed import unpack_once
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.trace.ledger import part_of
@@ -234,10 +234,10 @@ class Side:
         num_known: tokens of the answer that stand in the prompt.
         """
         ours = requests[0].request_id
-        done, began = _Answered(), own_seconds()
+        done, began = _Answered(), read_own_clock()
         with closing(self.engine.follower.follow(requests)) as steps:
             for news in steps:
-                done.seconds += own_seconds() - began
+                done.seconds += read_own_clock() - began
                 for delta in news:
                     if delta.error is not None:
                         raise delta.error
@@ -245,7 +245,7 @@ class Side:
                     if delta.request_id == ours:
                         done.take(delta)
                 yield num_known + len(done.token_ids)
-                began = own_seconds()
+                began = read_own_clock()
         return done
 
     def _record(self, request: Request) -> AnswerRecord:

@@ -18,7 +18,7 @@ from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.host.pulse import PULSE
-from cutaway.host.turns import breathed
+from cutaway.host.turns import pause
 
 
 class Runner:
@@ -108,7 +108,7 @@ class Runner:
         if self._adapters is not None and self._adapters.version != self._version:
             self._record_again(self._adapters.version)
         if self.gives_turns:
-            is_over = breathed  # nobody comes to it
+            is_over = pause  # nobody comes to it
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
@@ -126,9 +126,7 @@ class Runner:
     def _forward_with_torch(self, numbers: Numbers, sink: Sink | None) -> Tensor:
         if self._native is not None and self._native.keeps:
             self.kernel = self._native.kernel
-            return self._native.run(
-                self._step(numbers, sink), breathed if self.gives_turns else None
-            )
+            return self._native.run(self._step(numbers, sink), pause if self.gives_turns else None)
         if self._graphs is not None and self._graphs.fits(numbers):
             self.kernel = "graph"
             return self._graphs.run(numbers, sink)

@@ -28,7 +28,7 @@ from cutaway.engine.admission.shares import (
     PROMPT_TOKENS_PER_TOKEN,
     Owners,
     Shares,
-    most_beside,
+    share_beside,
 )
 from cutaway.engine.admission.waiting import WaitingQueue
 from cutaway.engine.sequence import Sequence
@@ -416,7 +416,7 @@ class Scheduler:
         num_prompt: what light owners' prompts take of this step.
         """
         if num_prompt:
-            return most_beside(num_prompt)
+            return share_beside(num_prompt)
         shared = self.config.shared_tokens
         return shared if shared and self._owners.has_room_to_keep else None
 

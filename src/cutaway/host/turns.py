@@ -24,7 +24,7 @@ def breathe() -> None:
         turns.breathe()
 
 
-def breathed() -> bool:
+def pause() -> bool:
     """Stop here if others should have a turn; False, for who asks whether to go on no further."""
     breathe()
     return False
@@ -37,7 +37,7 @@ def rest() -> None:
         turns.rest()
 
 
-def own_seconds() -> float:
+def read_own_clock() -> float:
     """A clock that stands still while this thread's work waits for its next turn."""
     turns = getattr(_here, "turns", None)
     return perf_counter() - (0.0 if turns is None else turns.seconds_away)

@@ -85,7 +85,7 @@ class Shares:
         return found if is_heavier else None
 
 
-def most_beside(num_prompt: int) -> int:
+def share_beside(num_prompt: int) -> int:
     """Tokens of who has most beside so many of a light owner's prompts."""
     return max(1, num_prompt // PROMPT_TOKENS_PER_TOKEN, SHORT_STEP_TOKENS - num_prompt)
 

@@ -147,28 +147,28 @@ def complaint(grammar: Grammar) -> str:
 def _serve(seconds: float) -> None:
     _bound_memory()
     import_module("llguidance")  # once, for all forks
-    allowance, try_out = PriorityAllowance(), _tried_apart if _HAS_FORKS else _tried
+    allowance, try_out = PriorityAllowance(), _try_apart if _HAS_FORKS else _try_out
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         said = try_out(Grammar(*json.loads(line)), seconds, allowance)
         print(said or "null", flush=True)
 
 
-def _tried(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -> str:
+def _try_out(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -> str:
     """The complaint, as JSON; ends this process where compiling takes longer."""
     with _bounded_time(seconds):
         said = run_aside(lambda: complaint(grammar), stack_bytes=_STACK_BYTES, allowance=allowance)
     return json.dumps(said)
 
 
-def _tried_apart(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -> str:
+def _try_apart(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -> str:
     """The same in a fork; empty where that came to no end."""
     reads, writes = os.pipe()
     began = monotonic()
     pid = os.fork()  # there is no other thread here
     if pid == 0:
         try:
-            os.write(writes, _tried(grammar, seconds, allowance).encode())
+            os.write(writes, _try_out(grammar, seconds, allowance).encode())
         finally:
             os._exit(0)
     os.close(writes)

@@ -40,7 +40,7 @@ class Arrivals:
         It may be called again, and is where the request ends before.
         """
         if path not in self._answering:
-            return nothing
+            return do_nothing
         self._coming[owner] += 1
         is_over = False
 
@@ -56,5 +56,5 @@ class Arrivals:
         return arrive
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """What is left to do for a request that is not on its way."""

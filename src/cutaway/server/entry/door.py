@@ -17,7 +17,7 @@ from typing import Any
 
 from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
-from cutaway.server.entry.arrivals import Arrivals, nothing
+from cutaway.server.entry.arrivals import Arrivals, do_nothing
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
 from cutaway.server.error_replies import HttpError, encode_fault, fault_of, headers_of
@@ -74,7 +74,7 @@ class HttpCall:
     is_head: bool = False  # only the headers of the answer are wanted
     counts: dict[str, int] = field(default_factory=dict[str, int])  # tokens, for the log
     began: float = field(default_factory=perf_counter)
-    arrive: Callable[[], None] = nothing  # to be called where the engine takes it over
+    arrive: Callable[[], None] = do_nothing  # to be called where the engine takes it over
 
     @property
     def sharer(self) -> str:
