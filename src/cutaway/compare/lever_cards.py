@@ -10,7 +10,7 @@ from cutaway.compare.levers import (
     ENGINES,
     MODELS,
     MODULES,
-    MOST_COPIES,
+    MOST_SERVED_COPIES,
     MOST_TOKENS,
     NOT_SERVED,
     RUNS,
@@ -96,7 +96,7 @@ def _ends(engine: Engine, name: str) -> tuple[str, int, int] | None:
         "patch": ("patch", 0, facts.num_layers - 1),
         "window": ("whole", 1, engine.max_length),
         "experts_per_token": ("whole", 1, num_experts(engine.model) or 1),
-        "batch": ("whole", 1, MOST_COPIES),
+        "batch": ("whole", 1, MOST_SERVED_COPIES),
         "prefill_chunk": ("whole", 1, MOST_TOKENS),
         "page_size": ("whole", 1, MOST_TOKENS),
     }

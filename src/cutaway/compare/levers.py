@@ -14,6 +14,9 @@ from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
 
 MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
+# Of batch beside the answers of others: a step stops between operations, and the map to the
+# vocabulary is one, of a row for each copy: 256 rows of SmolLM2's take some 30 ms on two cores.
+MOST_SERVED_COPIES = 256
 
 # What each lever's value is, in the order of the help.
 DRAWS: Mapping[str, str] = {
@@ -112,6 +115,11 @@ def check_served(change: Change) -> None:
     if why is not None:
         raise change.refusal(
             f"{why}. Run `cutaway compare PROMPT --change {change.lever}=...` instead"
+        )
+    if change.lever == "batch" and (whole_number(change.value.strip()) or 0) > MOST_SERVED_COPIES:
+        raise change.refusal(
+            f"beside others' answers it must be a whole number from 1 to {MOST_SERVED_COPIES}. Run "
+            "`cutaway compare PROMPT --change batch=...` for more"
         )
 
 
