@@ -65,8 +65,8 @@ def test_who_has_one_after_another_done_gets_the_rest_at_low_priority() -> None:
         return False
 
     assert [run_aside(lowered, allowance=allowance) for _ in range(3)] == [True] * 3
-    assert allowance.left() == 0, "all of it was used by the first"
+    assert allowance.refill() == 0, "all of it was used by the first"
     clock[0] += 2
-    assert allowance.left() == pytest.approx(0.01), "it comes back with time"
+    assert allowance.refill() == pytest.approx(0.01), "it comes back with time"
     clock[0] += 1000
-    assert allowance.left() == pytest.approx(0.02), "and is no more than it was"
+    assert allowance.refill() == pytest.approx(0.02), "and is no more than it was"

@@ -37,8 +37,8 @@ class PriorityAllowance:
         self._clock, self._told = clock, clock()
         self._lock = threading.Lock()
 
-    def left(self) -> float:
-        """Seconds that there are now."""
+    def refill(self) -> float:
+        """Add what has come back, and tell the seconds that there are now."""
         with self._lock:
             now = self._clock()
             self._left = min(self._most, self._left + _REFILLED * (now - self._told))
@@ -90,7 +90,7 @@ def run_aside(
             thread.start()
         finally:
             threading.stack_size(before)
-    began, seconds = monotonic(), allowance.left()
+    began, seconds = monotonic(), allowance.refill()
     thread.join(seconds)
     if thread.is_alive():
         give_way(thread)

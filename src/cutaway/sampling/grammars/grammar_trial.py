@@ -175,7 +175,7 @@ def _try_apart(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -
     with open(reads, encoding="utf-8") as answer:
         said = answer.read()
     _, status = os.waitpid(pid, 0)
-    allowance.use(min(allowance.left(), monotonic() - began))
+    allowance.use(min(allowance.refill(), monotonic() - began))
     return said if status == 0 else ""
 
 
