@@ -83,7 +83,8 @@ def main() -> None:
         layers.program.run(step)
         bandwidths, times, floors = list[float](), list[float](), list[float]()
         for _ in range(options.rounds):
-            bandwidths.append(hardware.read_bandwidth(rounds=1))
+            num_bytes = layers.bytes_of_one * EXPERTS
+            bandwidths.append(hardware.read_bandwidth(rounds=1, num_bytes=num_bytes))
             before = time.perf_counter()
             layers.program.run(step)
             times.append((time.perf_counter() - before) * 1e3)

@@ -20,6 +20,7 @@ from torch import Tensor
 from cutaway.core.step import GroupTables, ShapePlan, Step
 from cutaway.kernels import hardware, native
 from cutaway.kernels.native import library, structs
+from cutaway.kernels.native.large_pages import room_for
 from cutaway.kernels.store import scale_rows
 
 PAGE = 16
@@ -85,13 +86,15 @@ class Model:
     ) -> None:
         def weights(rows: int, columns: int) -> list[native.PackedWeight]:
             one = random_weight(type_name, rows, columns)
-            # Own memory for each layer, or the caches would hold them all.
-            return [
-                native.PackedWeight(one.data.clone(), rows, columns, one.kind)
-                for _ in range(shape.layers)
-            ]
 
-        self.shape = shape
+            def copy() -> native.PackedWeight:
+                data = shelf.put(room_for(one.num_bytes).copy_(one.data))
+                return native.PackedWeight(data, rows, columns, one.kind)
+
+            # Own memory for each layer, or the caches would hold them all.
+            return [copy() for _ in range(shape.layers)]
+
+        self.shape, shelf = shape, native.Shelf()
         width, mixed = shape.width, shape.heads * shape.head_size
         self.qkv, self.output = weights(shape.qkv, width), weights(width, mixed)
         self.gate, self.up = weights(shape.inner, width), weights(shape.inner, width)
@@ -265,7 +268,10 @@ def main() -> None:
             bytes_read = model.bytes_read(contexts)
         program.run(step)
         rounds = options.rounds if rows <= 32 else max(3, options.rounds // 4)
-        pairs = [(hardware.read_bandwidth(rounds=1), timed(program, step)) for _ in range(rounds)]
+        pairs = [
+            (hardware.read_bandwidth(rounds=1, num_bytes=model.num_bytes), timed(program, step))
+            for _ in range(rounds)
+        ]
         floor = bytes_read / statistics.median(b for b, _ in pairs) * 1e3
         times = sorted(t for _, t in pairs)
         middle = statistics.median(times)
