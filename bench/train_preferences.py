@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from cutaway.host.run_record import read_record
 from cutaway.train import dpo, grpo, ppo, pretrain, reward, sft
 from cutaway.train.model.model_folder import TrainedModel
-from cutaway.train.record import read_record
 from cutaway.train.vocabulary import VocabularySettings, learn
 
 WORDS = (

@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+from cutaway.host.run_record import read_record
 from cutaway.train import pretrain
-from cutaway.train.record import read_record
 from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
 

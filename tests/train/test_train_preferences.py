@@ -15,6 +15,7 @@ from preference_stages import pairs, talks, tasks, tuned, write_lines
 from cutaway.core.errors import ConfigError
 from cutaway.core.step import Step
 from cutaway.engine.loading.template_of import compiled_template
+from cutaway.host.run_record import read_record
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train import distill, dpo, grpo, ppo, reward, sft
 from cutaway.train.data.packing import ScoredSequence
@@ -24,7 +25,6 @@ from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.model.value_head import copy_model, open_scoring, scores, with_scores
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
-from cutaway.train.record import read_record
 from cutaway.train.rollouts.rewards import Answered, Task, choose_rewards, final, total
 from cutaway.train.rollouts.rollouts import Rollout
 from cutaway.train.rollouts.rounds import RoundPart

@@ -18,8 +18,8 @@ import torch
 from cutaway import LLM, SamplingParams
 from cutaway.core.errors import ConfigError
 from cutaway.host import whole_file
+from cutaway.host.run_record import read_record
 from cutaway.train import checkpoint, pretrain, sft
-from cutaway.train.record import read_record
 from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
 from cutaway.weights.files.safetensors import SafetensorsWeights

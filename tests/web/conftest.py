@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,7 +63,13 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder whose runs of training the page shows; nothing is in it at first."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def link(tmp_path_factory: pytest.TempPathFactory, runs: Path) -> Iterator[str]:
     """The address that the program prints: it lets in the first browser that opens it."""
     folder = tmp_path_factory.mktemp("page")
     # Room for an answer that is still being written when a test stops it.
@@ -70,7 +77,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config.write_text(json.dumps(tiny.config(max_position_embeddings=16384)), encoding="utf-8")
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     (folder / "keys").write_text("alice a-key-of-enough-characters\n", encoding="utf-8")
-    settings = ("--dtype", "float32", "--cache-tokens", "16384", "--no-open")
+    settings = ("--dtype", "float32", "--cache-tokens", "16384", "--no-open", "--runs", str(runs))
     process = subprocess.Popen(
         command("run", f"random:{config}", *settings, "--api-key-file", str(folder / "keys")),
         env=environment(),

@@ -20,6 +20,7 @@ ROOMS = {
     "lab": "Sampling lab",
     "engine": "Engine",
     "bpe": "Learn a vocabulary",
+    "training": "Training",
     "open": "Open a trace",
 }
 # What Tab should reach: seen, usable, and the chosen one of a group that arrow keys walk.

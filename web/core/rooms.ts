@@ -8,6 +8,7 @@ export const ROOMS = [
   { id: "levers", name: "Levers", about: "Change one thing of this answer, and read what that did." },
   { id: "engine", name: "Engine", about: "What the engine holds at this moment: pages, batch and queue." },
   { id: "bpe", name: "Learn a vocabulary", about: "Watch byte pairs become tokens, one merge at a time." },
+  { id: "training", name: "Training", about: "Models as they learn: the runs of this machine, curve by curve, live." },
   { id: "open", name: "Open a trace", about: "An answer in a file, looked into without a server." },
 ] as const;
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cutaway.cli.serve import keys_of, serve_model
+from cutaway.cli.serve import RUNS, keys_of, serve_model
 from cutaway.cli.settings.options import Given, SettingsFile, integer, with_settings
 from cutaway.cli.settings.setting_keys import ENGINE, FLEET, MODEL, TRAFFIC
 from cutaway.cli.terminal.terminal import note
@@ -36,6 +36,7 @@ def run(
             help="API keys of other clients; the page is let in by a link that works once",
         ),
     ] = None,
+    runs: Annotated[Path, RUNS] = Path("runs"),
     no_open: Annotated[
         bool, typer.Option("--no-open", help="print the page's address and open no browser")
     ] = False,
@@ -56,7 +57,7 @@ def run(
         if not no_open:
             _open(link)
 
-    serve_model(settings, config, server, keys, served_name="", form="text", greet=greet)
+    serve_model(settings, config, server, keys, served_name="", form="text", runs=runs, greet=greet)
 
 
 def _link(url: str, keys: Keys) -> str:

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
 
+RUNS = typer.Option(
+    metavar="FOLDER",
+    envvar="CUTAWAY_RUNS",
+    show_envvar=False,
+    help="the page's room Training shows the runs of cutaway train that lie in it, as they go",
+)
+
 
 @with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
 def serve(
@@ -123,6 +130,7 @@ def serve(
             rich_help_panel=_SAFETY,
         ),
     ] = None,
+    runs: Annotated[Path, RUNS] = Path("runs"),
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(
@@ -163,6 +171,7 @@ def serve(
         served_name=served_name or "",
         form=log,
         store=store,
+        runs=runs,
         otlp_endpoint=otlp_endpoint,
     )
 
@@ -190,6 +199,7 @@ def serve_model(
     served_name: str,
     form: Literal["text", "json"],
     store: Path | None = None,
+    runs: Path = Path("runs"),
     otlp_endpoint: str | None = None,
     greet: Callable[[str, str], None] | None = None,
 ) -> None:
@@ -213,7 +223,7 @@ def serve_model(
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
         service = service_of(settings, server, tell=log.of_engine)
         context = Context.of(found, service, server, name=served_name)
-        context.store = kept
+        context.store, context.runs = kept, runs
         context.max_silent_seconds = settings.process.silent_seconds
         context.spans = None if otlp_endpoint is None else spans_to(otlp_endpoint, context.name)
         url = url_of(listener)

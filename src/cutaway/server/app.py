@@ -20,7 +20,7 @@ from cutaway.server.entry.arrivals import Arrivals
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.door import ClientGoneError, Door
 from cutaway.server.error_replies import HttpError, absent, encode_fault, fault_of, headers_of
-from cutaway.server.looks import learn_routes, lever_routes, traces, views
+from cutaway.server.looks import learn_routes, lever_routes, run_routes, traces, views
 from cutaway.server.openai import chat as openai_chat
 from cutaway.server.openai import completions as openai_completions
 from cutaway.server.openai import responses as openai_responses
@@ -41,6 +41,7 @@ ROUTERS: tuple[Callable[[Context], APIRouter], ...] = (
     views.router,
     lever_routes.router,
     learn_routes.router,
+    run_routes.router,
     traces.router,
     health.router,
 )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cutaway.core.errors import RequestError
@@ -39,6 +40,7 @@ class Context:
     name:     what requests call it.
     sampling: what the model's makers recommend; it stands where a request says nothing.
     store:    where answers of the Responses API are kept, if anybody asked for that.
+    runs:     the folder whose runs of training can be followed.
     spans:    where requests are told as spans, if anybody asked for that.
     max_silent_seconds: without a sign of work of the engine; then nothing is taken in.
     """
@@ -50,6 +52,7 @@ class Context:
     template_source: str | None
     sampling: Mapping[str, float] = field(default_factory=dict[str, float])
     store: Kept | None = None
+    runs: Path = Path("runs")
     spans: Spans | None = None
     max_silent_seconds: float = ProcessConfig.hang_seconds
     worker: Worker = field(default_factory=Worker)

@@ -22,6 +22,7 @@ from torch import nn
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
 from cutaway.core.version import __version__
+from cutaway.host.run_record import Record, read_record
 from cutaway.host.whole_file import write_whole
 from cutaway.train import checkpoint, exporters
 from cutaway.train.loop import LossBatch, Updated, run
@@ -29,7 +30,6 @@ from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
-from cutaway.train.record import Record, read_record
 from cutaway.train.schedules import COURSES, Schedule
 from cutaway.train.stage_config import option, resolve_settings
 

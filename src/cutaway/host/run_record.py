@@ -1,0 +1,115 @@
+"""What a run of training wrote down: a line of JSON per update, which any reader can follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cutaway.core.errors import ConfigError
+from cutaway.host.whole_file import write_whole
+
+FILE = "record.jsonl"
+_MOST_BYTES = 1 << 20  # read of a record at once: about a thousand updates
+
+
+class Record:
+    """A run's record, appended to line by line.
+
+    folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def begin(self, first: int) -> None:
+        """Keep the updates before first: those after it come again, with the same numbers."""
+        kept = [row for row in read_record(self.path) if row["update"] < first]
+        write_whole(self.path, "".join(_line(row) for row in kept))
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """One more line, whole in the file when this returns."""
+        with self.path.open("a", encoding="utf-8") as opened:
+            opened.write(_line(row))
+
+
+@dataclass(frozen=True)
+class RecordPart:
+    """Some rows of a record. start, end: bytes of the file that they take. size: of the file."""
+
+    rows: list[dict[str, Any]]
+    start: int
+    end: int
+    size: int
+
+
+def read_record(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record, in order; none where there is no file, nor of a line that was torn.
+
+    Raises: ConfigError naming a line that is none of a record.
+    """
+    rows: list[dict[str, Any]] = []
+    part = RecordPart([], 0, 0, 0)
+    while path.is_file():
+        part = read_part(path, part.end, num_before=len(rows))
+        if not part.rows:
+            break
+        rows += part.rows
+    return rows
+
+
+def read_part(path: Path, start: int, *, num_before: int = 0) -> RecordPart:
+    """The rows from a byte on, a megabyte of them at most; all anew where no line begins there.
+
+    num_before: rows ahead, for the numbers of lines in errors.
+    Raises: ConfigError naming a line that is none of a record; OSError.
+    """
+    with path.open("rb") as opened:
+        size = opened.seek(0, 2)
+        if not _begins_line(opened, start, size):
+            start = 0
+        opened.seek(start)
+        data = opened.read(_MOST_BYTES)
+        if b"\n" not in data and len(data) == _MOST_BYTES:
+            data += opened.readline()
+    whole = data[: data.rfind(b"\n") + 1]
+    rows = [
+        _row(line, f"{path}, line {number}")
+        for number, line in enumerate(whole.split(b"\n")[:-1], start=num_before + 1)
+    ]
+    return RecordPart(rows, start, start + len(whole), size)
+
+
+def read_last(path: Path) -> dict[str, Any] | None:
+    """The newest row that is whole; None where there is none.
+
+    Raises: ConfigError; OSError.
+    """
+    with path.open("rb") as opened:
+        size = opened.seek(0, 2)
+        opened.seek(max(0, size - _MOST_BYTES))
+        lines = opened.read().split(b"\n")[:-1]
+    return _row(lines[-1], f"{path}, its last line") if lines else None
+
+
+def _begins_line(opened: Any, start: int, size: int) -> bool:
+    if not 0 < start <= size:
+        return start == 0
+    opened.seek(start - 1)
+    return opened.read(1) == b"\n"
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row: object = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict) or not isinstance(row.get("update"), int):  # type: ignore[union-attr]
+        raise ConfigError(f"{where} is no update of a run.")
+    return cast("dict[str, Any]", row)
+
+
+def _line(row: Mapping[str, object]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"

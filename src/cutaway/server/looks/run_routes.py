@@ -1,0 +1,113 @@
+"""Runs of `cutaway train` by HTTP, as they go: which there are, and what each wrote down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import time
+from typing import Any, cast
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cutaway.core.errors import ConfigError, RequestError
+from cutaway.core.limits import quote
+from cutaway.host.run_record import FILE, RecordPart, read_last, read_part
+from cutaway.server.error_replies import HttpError
+from cutaway.server.looks.opt_in import check_on
+from cutaway.server.route_context import Context
+from cutaway.server.routes import describe_route, json_answer
+
+SCHEMA = 1
+MOST_RUNS = 200  # that are listed, the newest
+_RUN = "run.json"  # a folder that holds it is a run: train/stage.py writes it first
+
+
+def router(context: Context) -> APIRouter:
+    """The routes of this API."""
+    routes = APIRouter()
+
+    @routes.get("/cutaway/v1/runs", **describe_route())
+    async def list_runs(http: HttpRequest) -> Response:
+        check_on(context)
+        return json_answer(await context.worker.take_in(_list, context.runs))
+
+    @routes.get("/cutaway/v1/runs/{name}", **describe_route())
+    async def follow_run(http: HttpRequest, name: str) -> Response:
+        check_on(context)
+        start = _start_of(http)
+        return json_answer(await context.worker.take_in(_follow, context.runs, name, start))
+
+    return routes
+
+
+def _start_of(http: HttpRequest) -> int:
+    """The byte of the record to go on from. Raises: RequestError."""
+    text = http.query_params.get("start", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise RequestError(
+            f"start is {quote(text)}; it must be the end that the last answer told, or 0.",
+            param="start",
+        )
+    return int(text)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Folders of runs, the one that was written to last first."""
+    if not folder.is_dir():
+        return []
+    found = [each for each in folder.iterdir() if (each / _RUN).is_file()]
+    return sorted(found, key=_written, reverse=True)[:MOST_RUNS]
+
+
+def _written(run: Path) -> float:
+    """When a run was last written to, in seconds of the clock on the wall."""
+    record = run / FILE
+    return (record if record.is_file() else run / _RUN).stat().st_mtime
+
+
+def _list(folder: Path) -> dict[str, Any]:
+    return {"schema": SCHEMA, "folder": folder.name, "runs": [_head(run) for run in _runs(folder)]}
+
+
+def _head(run: Path) -> dict[str, Any]:
+    """What a run is, how far it is and what it last wrote down; its fault where it has one."""
+    head: dict[str, Any] = {"name": run.name, "is_over": (run / "model").is_dir()}
+    head["idle_seconds"] = max(0.0, round(time() - _written(run), 1))
+    try:
+        told = _settings(run)
+        last = read_last(run / FILE) if (run / FILE).is_file() else None
+    except (ConfigError, OSError) as error:
+        return {**head, "fault": str(error).replace(str(run), run.name)}
+    return {**head, **told, "last": last}
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    """The stage and its settings. Raises: ConfigError for a file of another kind; OSError."""
+    try:
+        told: object = json.loads((run / _RUN).read_bytes())
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise ConfigError(f"{run / _RUN} does not say what run this is.")
+    names = ("stage", "settings", "device")
+    return {name: cast("dict[str, Any]", told).get(name) for name in names}
+
+
+def _follow(folder: Path, name: str, start: int) -> dict[str, Any]:
+    """A run and its rows from a byte on. Raises: HttpError 404; ConfigError."""
+    run = next((each for each in _runs(folder) if each.name == name), None)
+    if run is None:
+        raise HttpError(
+            status=404,
+            message=f"no run in {quote(folder.name)} is called {quote(name)}. GET /cutaway/v1/runs "
+            "lists them.",
+            code="not_found",
+            param="name",
+        )
+    head = _head(run)
+    is_told = "fault" not in head and (run / FILE).is_file()
+    part = read_part(run / FILE, start) if is_told else RecordPart([], 0, 0, 0)
+    told = {"start": part.start, "end": part.end, "size": part.size, "rows": part.rows}
+    return {"schema": SCHEMA, **head, **told}

@@ -1,0 +1,60 @@
+"""The room Training in a real browser: it invites, and then follows a run while it is made."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_web_checks import axe, violations  # noqa: F401
+from test_web_rooms import room
+
+from cutaway.host.run_record import Record
+
+if TYPE_CHECKING:
+    from conftest import Opened
+
+pytestmark = pytest.mark.slow
+
+
+def row(update: int) -> dict[str, object]:
+    return {
+        "update": update,
+        "loss": 4 - update / 20,
+        "count": 100,
+        "norm": 1 + update % 3,
+        "rate": 1e-3,
+        "seconds": 0.5,
+        "figures": {"reward": update / 50, "k3_of_answer": update / 100, "ended": None},
+        "norms": {"embedding": 0.5, "blocks.0": 0.01 * (1 + update)},
+        "measured": {"held_out_loss": 4.0} if update % 10 == 9 else {},
+    }
+
+
+def test_a_run_is_watched_as_it_goes(opened: Opened, runs: Path, axe: str) -> None:  # noqa: F811
+    dialog = room(opened, "training", "Training")
+    dialog.get_by_text("cutaway train bpe vocabulary.toml").wait_for()
+    record = Record(runs / "leash")
+    record.path.parent.mkdir()
+    told = {"stage": "ppo", "settings": {"updates": 40}, "device": "cpu"}
+    (runs / "leash" / "run.json").write_text(json.dumps(told), encoding="utf-8")
+    dialog.get_by_text("No update is done yet").wait_for()
+    for update in range(20):
+        record.add(row(update))
+    dialog.get_by_text("20 of 40 updates, about 10 s left").wait_for()
+    dialog.get_by_role("img", name="Loss: 4 at update 1, 3.05 at 20").wait_for()
+    for update in range(20, 40):
+        record.add(row(update))
+    (runs / "leash" / "model").mkdir()
+    dialog.get_by_role("img", name="Loss: 4 at update 1, 2.05 at 40").wait_for()
+    dialog.get_by_role("img", name="Reward against KL: 0 at KL, k3 0, 0.78 at 0.39").wait_for()
+    dialog.get_by_role("img", name=re.compile("2 parts over 40 updates")).wait_for()
+    dialog.get_by_role("cell", name="done").wait_for()
+    for scheme in ("light", "dark"):
+        opened.page.emulate_media(color_scheme=scheme)
+        assert violations(opened.page, axe) == [], scheme
+    (runs / "leash" / "run.json").write_text("?", encoding="utf-8")
+    dialog.get_by_role("cell", name="leash/run.json does not say what run this is.").wait_for()
+    assert opened.said == []
