@@ -21,6 +21,7 @@ PACKAGE_LOOKS = {
     "cli/repl/local_tools.py": ["date.today", "date.today"],  # the tool that tells today's date
     "server/route_context.py": ["time.time"],  # since when a model is served
     "server/watching/log.py": ["datetime.fromtimestamp"],  # when a line was logged
+    "server/looks/run_routes.py": ["time.time"],  # how long ago a run last wrote
     "server/models.py": ["datetime.fromtimestamp"],  # the same as text
     "server/openai/chat.py": ["time.time", "time.time"],  # when an answer was made
     "server/openai/completions.py": ["time.time", "time.time"],

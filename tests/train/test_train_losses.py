@@ -248,3 +248,37 @@ def test_norms_by_block_add_up_to_the_whole() -> None:
     squares = sum(norm * norm for norm in done.norms.values())
     assert math.sqrt(squares) == pytest.approx(done.norm, rel=1e-5)
     assert all(norm > 0 for norm in done.norms.values())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_q3_one_weights_way_is_that_of_adamw(optimizer: str) -> None:
+    """Each number told is worked out again from those before it, by the paper's own formula."""
+    _, model = tiny.random_model()
+    told = OptimizerSettings(name=optimizer, rate=1e-2, max_norm=0.1)
+    optimizers = Optimizers(model, told)
+    decays = optimizers.parameters[optimizers.watched].ndim == 2
+    assert optimizers.watched.startswith("blocks.0.") and decays is (optimizer == "adamw")
+    mean = square = 0.0
+    after = float(optimizers.parameters[optimizers.watched].detach().flatten()[0])
+    for update in range(5):
+        factor = 1 - update / 10
+        done = descend(
+            [MicroBatch(tuple(SEQUENCES))],
+            lambda batch: cross_entropy(likelihood(model, batch)),
+            optimizers,
+            update=update,
+            factor=factor,
+        ).weight
+        gradient = done["gradient"]
+        assert done["before"] == after and gradient != 0
+        mean = told.betas[0] * mean + (1 - told.betas[0]) * gradient
+        square = told.betas[1] * square + (1 - told.betas[1]) * gradient**2
+        assert (done["mean"], done["square"]) == pytest.approx((mean, square), rel=1e-5)
+        unbiased = [
+            m / (1 - b ** (update + 1)) for m, b in zip((mean, square), told.betas, strict=True)
+        ]
+        rate = told.rate * factor
+        decayed = after * (1 - rate * told.decay * decays)
+        moved = decayed - rate * unbiased[0] / (math.sqrt(unbiased[1]) + told.epsilon)
+        assert done["after"] == pytest.approx(moved, rel=1e-5)
+        after = done["after"]

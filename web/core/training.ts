@@ -10,6 +10,7 @@ export interface Update {
   figures: Record<string, number | null>;
   norms: Record<string, number | null>;
   measured: Record<string, number | null>;
+  weight?: Record<string, number | null>; // one weight's way: before, gradient, mean, square, after
 }
 
 /** What a run is and how far it came. fault: why it cannot be read. */
@@ -57,12 +58,12 @@ export interface Point {
   y: number;
 }
 
-type Part = "figures" | "measured" | "norms";
+type Part = "figures" | "measured" | "norms" | "weight";
 
 /** The points of one number over the updates, those left out in which it was not told or was none. */
 export function seriesOf(rows: readonly Update[], name: string, part: Part | null = null): Point[] {
   return rows.flatMap((row) => {
-    const value = part ? row[part][name] : (row as unknown as Record<string, number | null>)[name];
+    const value = part ? row[part]?.[name] : (row as unknown as Record<string, number | null>)[name];
     return typeof value === "number" && Number.isFinite(value) ? [{ x: row.update + 1, y: value }] : [];
   });
 }
@@ -78,7 +79,7 @@ export function against(rows: readonly Update[], x: string, y: string): Point[] 
 /** All names under a part of the rows, in the order in which they came. */
 export function namesIn(rows: readonly Update[], part: Part): string[] {
   const found = new Set<string>();
-  for (const row of rows) for (const name of Object.keys(row[part])) found.add(name);
+  for (const row of rows) for (const name of Object.keys(row[part] ?? {})) found.add(name);
   return [...found];
 }
 

@@ -39,6 +39,7 @@ class Updated:
     loss: sum / count of the update, which is what was descended.   count: of the whole update.
     norm: of all gradients before the clip.   rate: of the update.
     norms: of the gradients of each block, where it was asked for.
+    weight: one weight's way in this update, see Optimizers.step.
     figures: means of what the losses gave beside, over the update.
     """
 
@@ -49,6 +50,7 @@ class Updated:
     rate: float
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     norms: Mapping[str, float] = field(default_factory=dict[str, float])
+    weight: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def descend(
@@ -90,7 +92,7 @@ def descend(
             f"update {update}: the loss is {total.mean} and the gradient's norm {norm}; nothing "
             "was moved. Take a smaller rate, or look at the data of this update."
         )
-    optimizers.step(factor)
+    weight = optimizers.step(factor)
     optimizers.forget_gradients()
     return Updated(
         update=update,
@@ -100,6 +102,7 @@ def descend(
         rate=optimizers.settings.rate * factor,
         figures={name: figure.mean for name, figure in figures.items()},
         norms=norms,
+        weight=weight,
     )
 
 

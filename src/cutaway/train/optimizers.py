@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,11 @@ def _is_lookup(name: str) -> bool:
     return name.startswith(("embedding.", "layer_inputs.table", "layer_inputs.embedding"))
 
 
+def _first(value: Tensor | None) -> float:
+    """The first number; 0 for a gradient that is not there."""
+    return 0.0 if value is None else float(value.detach().flatten()[0])
+
+
 class Optimizers:
     """The optimizers of one module, stepped together.
 
@@ -109,8 +115,32 @@ class Optimizers:
             listed, lr=settings.rate, betas=settings.betas, eps=settings.epsilon, fused=True
         )
 
-    def step(self, factor: float) -> None:
-        """Move every parameter along its gradient, at the peak rate times factor."""
+    @cached_property
+    def watched(self) -> str:
+        """The parameter whose first number is told update by update; "" where AdamW moves none."""
+        names = [name for each in self.groups if each.optimizer == "adamw" for name in each.names]
+        inner = [name for name in names if name.startswith("blocks.")]
+        matrices = [name for name in inner if self.parameters[name].ndim == 2]
+        return next(iter((*matrices, *inner, *names)), "")
+
+    def step(self, factor: float) -> dict[str, float]:
+        """Move every parameter along its gradient, at the peak rate times factor.
+
+        Gives one weight's way, as AdamW goes (arXiv:1711.05101, algorithm 2): before, gradient
+        (clipped), mean and square (its moments after this gradient), after.
+        """
+        if not self.watched:
+            self._step(factor)
+            return {}
+        parameter = self.parameters[self.watched]
+        values = {"before": parameter, "gradient": parameter.grad}
+        told = {name: _first(value) for name, value in values.items()}
+        self._step(factor)
+        state = next(each.state[parameter] for each in self._torchs if parameter in each.state)
+        moments = {"mean": state["exp_avg"], "square": state["exp_avg_sq"], "after": parameter}
+        return told | {name: _first(value) for name, value in moments.items()}
+
+    def _step(self, factor: float) -> None:
         for each in self._torchs:
             for group in each.param_groups:
                 group["lr"] = self.settings.rate * factor

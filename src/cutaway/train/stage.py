@@ -300,6 +300,7 @@ def _row(updated: Updated, seconds: float, measured: Mapping[str, float]) -> dic
         "seconds": round(seconds, 4),
         "figures": dict(updated.figures),
         "norms": {name: float(f"{norm:.6g}") for name, norm in updated.norms.items()},
+        "weight": dict(updated.weight),
         "measured": dict(measured),
     }
 
