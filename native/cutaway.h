@@ -186,7 +186,8 @@ typedef struct {
 // may be null, and is not out.
 typedef struct {
   CW_ROWS_FIELDS
-  const float* x;       // [rows, D]
+  const float* x;       // [rows, D], rows x_stride apart
+  int64_t x_stride;
   const float* add;     // [rows, D] or null
   float* sum;           // [rows, D]; null exactly when add is
   cw_norming norm;

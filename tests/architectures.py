@@ -28,6 +28,12 @@ LATENT = {
     **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10, "n_routed_experts": 8},
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+FEW = {"num_hidden_layers": 2, "pad_token_id": 0}  # what is padded has a row of the vocabulary
+LONG = {
+    **{"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+    "short_factor": [1.0, 1.1, 1.3, 1.7, 2.1, 3.0],
+    "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 8.0],
+}
 STATE = {
     **{"linear_key_head_dim": 8, "linear_value_head_dim": 10, "linear_num_key_heads": 2},
     "head_dim": 16,

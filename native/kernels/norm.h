@@ -78,7 +78,7 @@ bool run_norm(const void* arguments, const cw_step& step, cutaway::Worker& worke
   const cw_norm& a = *static_cast<const cw_norm*>(arguments);
   return each(worker, rows_of(a.rows, step), [&](Range rows) {
     for (int64_t r = rows.begin; r < rows.end; r++) {
-      const float* x = a.x + r * a.width;
+      const float* x = a.x + r * a.x_stride;
       if (a.add) {
         float* sum = a.sum + r * a.width;
         add_rows(x, a.add + r * a.width, a.width, sum);

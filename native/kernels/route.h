@@ -85,8 +85,10 @@ inline void route_row(const cw_route& a, const float* scores, const RouteMemory&
   __builtin_memcpy(m.values, m.choice, bytes);
   if (a.rule == CW_SOFTMAX_THEN_TOP) softmax_row(m.values, num_experts);
   if (a.rule == CW_SIGMOID_THEN_TOP) sigmoid_row(m.values, num_experts);
-  // A softmax keeps the order of scores, and tells far ones less well apart: scores decide.
-  if (a.rule == CW_SIGMOID_THEN_TOP || a.num_groups > 1) __builtin_memcpy(m.choice, m.values, bytes);
+  // A softmax keeps the order of scores, and tells far ones less well apart: scores decide, unless
+  // probabilities are added up or to.
+  if (a.rule == CW_SIGMOID_THEN_TOP || a.num_groups > 1 || a.correction)
+    __builtin_memcpy(m.choice, m.values, bytes);
   if (a.correction)
     for (int64_t e = 0; e < num_experts; e++) m.choice[e] += a.correction[e];
   if (a.num_groups > 1)

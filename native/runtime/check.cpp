@@ -97,7 +97,7 @@ bool check(const cw_take& a, Limits& limits) {
 }
 
 bool check(const cw_norm& a, Limits&) {
-  return a.x && a.out && is_size(a.width) && !a.add == !a.sum && check_norming(a.norm) &&
+  return a.x && a.out && is_size(a.width) && a.x_stride >= a.width && !a.add == !a.sum && check_norming(a.norm) &&
          a.norm.kind != CW_NO_NORM && (!a.residual || a.residual != a.out);
 }
 

@@ -55,7 +55,7 @@ std::string layout() {
        FIELD(cw_take, out), FIELD(cw_take, width), FIELD(cw_take, most_tokens)});
   add(text, "cw_norm", sizeof(cw_norm),
       {FIELD(cw_norm, rows), FIELD(cw_norm, capacity), FIELD(cw_norm, x),
-       FIELD(cw_norm, add), FIELD(cw_norm, sum), FIELD(cw_norm, norm),
+       FIELD(cw_norm, x_stride), FIELD(cw_norm, add), FIELD(cw_norm, sum), FIELD(cw_norm, norm),
        FIELD(cw_norm, out), FIELD(cw_norm, width), FIELD(cw_norm, residual)});
   add(text, "cw_linear", sizeof(cw_linear),
       {FIELD(cw_linear, rows), FIELD(cw_linear, capacity), FIELD(cw_linear, x),

@@ -211,7 +211,7 @@ def test_gguf_metadata_means_the_same_as_config_json(tmp_path):
 
 
 def test_refuses_what_it_does_not_know():
-    with pytest.raises(UnsupportedModelError, match="known are DeepseekV2ForCausalLM"):
+    with pytest.raises(UnsupportedModelError, match=r"known are .*DeepseekV2ForCausalLM"):
         shape_of({"architectures": ["Unknown"]})
     with pytest.raises(UnsupportedModelError, match="attention_bias is true"):
         shape_of({**tiny("Qwen3NextForCausalLM", flags=False)[1], "attention_bias": True})

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cutaway.blocks.router import (
     CorrectedSigmoid,
+    CorrectedSoftmax,
     ExpertGroups,
     GroupedSoftmaxThenTop,
     SoftmaxThenTop,
@@ -49,7 +50,13 @@ def weighed() -> WeighedSoftmax:
     return rule
 
 
-SIGMOID = grouped_sigmoid(True)
+def corrected_softmax() -> CorrectedSoftmax:
+    rule = CorrectedSoftmax(16, num_chosen=K)
+    rule.correction.data = 0.2 * random(1, 16, seed=7)
+    return rule
+
+
+SIGMOID, CORRECTED = grouped_sigmoid(True), corrected_softmax()
 WEIGHED = weighed()
 FOUR_GROUPS = native.GroupChoice(4, 2, 2)
 TOP, SOFTMAX = native.RoutingRule.TOP_THEN_SOFTMAX, native.RoutingRule.SOFTMAX_THEN_TOP
@@ -60,6 +67,15 @@ RULES: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], native.Routing
         WEIGHED,
         native.Routing(
             SOFTMAX, K, factors=WEIGHED.factors.data, score_multiplier=0.3, is_renormalized=True
+        ),
+    ),
+    "corrected softmax": (
+        CORRECTED,
+        native.Routing(
+            *(SOFTMAX, K),
+            correction=CORRECTED.correction.data[0],
+            is_renormalized=True,
+            least_sum=1e-12,
         ),
     ),
     "top first": (TopThenSoftmax(K), native.Routing(TOP, K)),

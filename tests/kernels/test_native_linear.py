@@ -192,6 +192,10 @@ def test_norm_is_that_of_the_plain_twin(isa: str, width: int) -> None:
         with running(isa, threads=2):
             run_rows(native.norm(total, weight, 1e-5, out=added, residual=add), count)
         assert torch.equal(added, add + out)
+        part, apart = torch.cat((add, total, x), dim=1)[:, width : 2 * width], torch.empty_like(x)
+        with running(isa, threads=2):
+            run_rows(native.norm(part, weight, 1e-5, out=apart), count)
+        assert torch.equal(apart, out), "a part of wider rows"
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -6,6 +6,7 @@ values (interleaved pairs, norms as 1 + w, matrices turned) is done here.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "attention_bias": False},
     ),
 }
+PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 
 
 @pytest.mark.parametrize("word", CASES)
@@ -65,19 +67,15 @@ def write(model: Any, word: str, path: Path) -> None:
         writer.add_feed_forward_length(config.n_inner or 4 * config.hidden_size)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
     else:
-        writer.add_feed_forward_length(config.intermediate_size)
-        writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        rope = config.rope_parameters
-        writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
-        if getattr(config, "head_dim", None):
-            writer.add_key_length(config.head_dim)
-            writer.add_value_length(config.head_dim)
-    if word.startswith("gemma"):
-        writer.add_sliding_window(config.sliding_window)
-    if word == "gemma2":
-        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        inner = config.intermediate_size
+        if word == "lfm2":  # two thirds, rounded up as the model does
+            inner = model.model.layers[0].feed_forward.w1.out_features
+        writer.add_feed_forward_length(inner)
+        add_norms_and_heads(writer, word, config)
+        add_positions(writer, config)
+    for name, add in WRITTEN.get(word, {}).items():
+        if getattr(config, name, None) is not None:
+            getattr(writer, add)(getattr(config, name))
     add_tokenizer(writer, config.vocab_size)
     table = gguf.get_tensor_name_map(word_id(word), config.num_hidden_layers)
     tied = config.tie_word_embeddings
@@ -93,6 +91,56 @@ def write(model: Any, word: str, path: Path) -> None:
     writer.close()
 
 
+# Fields of a configuration, and what of the package writes them.
+_WINDOW, _LOGITS = {"sliding_window": "add_sliding_window"}, {"logit_scale": "add_logit_scale"}
+_FACTORS = {
+    "attention_multiplier": "add_attention_scale",
+    "embedding_multiplier": "add_embedding_scale",
+    "residual_multiplier": "add_residual_scale",
+    "logits_scaling": "add_logit_scale",
+}
+WRITTEN: dict[str, dict[str, str]] = {
+    "gemma2": {
+        **_WINDOW,
+        "attn_logit_softcapping": "add_attn_logit_softcapping",
+        "final_logit_softcapping": "add_final_logit_softcapping",
+    },
+    "gemma3": _WINDOW,
+}
+
+
+def add_norms_and_heads(writer: Any, word: str, config: Any) -> None:
+    groups = config.num_key_value_heads
+    if word == "lfm2":
+        groups = [0 if kind == "conv" else groups for kind in config.layer_types]
+    writer.add_head_count_kv(groups)
+    if word in ("command-r", "cohere2"):
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+
+
+def add_positions(writer: Any, config: Any) -> None:
+    rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    share = rope.get("partial_rotary_factor")
+    if share is not None:
+        size = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+        writer.add_rope_dimension_count(int(size * share))
+    if rope.get("rope_type") == "longrope":
+        trained = rope["original_max_position_embeddings"]
+        stretch = config.max_position_embeddings / trained
+        writer.add_rope_scaling_orig_ctx_len(trained)
+        writer.add_rope_scaling_attn_factors((1 + math.log(stretch) / math.log(trained)) ** 0.5)
+        for kind in ("short", "long"):
+            factors = torch.tensor(rope[f"{kind}_factor"], dtype=torch.float32)
+            writer.add_tensor(f"rope_factors_{kind}.weight", factors.numpy())
+
+
 def word_id(word: str) -> int:
     return next(number for number, known in gguf.MODEL_ARCH_NAMES.items() if known == word)
 
@@ -106,7 +154,9 @@ def changed(name: str, tensor: torch.Tensor, word: str, config: Any) -> torch.Te
     heads = {"q_proj": config.num_attention_heads}
     heads["k_proj"] = getattr(config, "num_key_value_heads", 0)
     count = next((n for part, n in heads.items() if f".{part}." in name), None)
-    if word in ("llama", "smollm3") and count:
+    if word == "lfm2" and ".conv.conv." in name:
+        return tensor.squeeze(1)
+    if word in PERMUTED and count:
         halves = tensor.reshape(count, 2, -1, *tensor.shape[1:])
         return halves.swapaxes(1, 2).reshape(tensor.shape)
     return tensor
@@ -132,7 +182,7 @@ def add_tokenizer(writer: Any, vocab_size: int) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("foo", 'architecture "foo" is not known; known are deepseek2, gemma2'),
+        ("foo", 'architecture "foo" is not known; known are '),
         ("llama", "llama.embedding_length: is missing; the architecture needs it."),
     ],
 )

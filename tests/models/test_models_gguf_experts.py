@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_models_gguf import add_tokenizer, changed, word_id
+from test_models_gguf import WRITTEN, add_tokenizer, changed, word_id
 from torch import Tensor
 
 import architectures
@@ -63,10 +63,14 @@ def write(model: Any, word: str, path: Path) -> None:
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
-    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if word == "qwen3moe":
+    if word in ("qwen3moe", "qwen2moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if word == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    for field, add in WRITTEN.get(word, {}).items():
+        getattr(writer, add)(getattr(config, field))
     if word == "gpt-oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
         writer.add_sliding_window(config.sliding_window)
@@ -76,8 +80,9 @@ def write(model: Any, word: str, path: Path) -> None:
         writer.add_rope_scaling_orig_ctx_len(trained)
     add_tokenizer(writer, config.vocab_size)
     table = gguf.get_tensor_name_map(word_id(word), config.num_hidden_layers)
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set[str]()
     for name, tensor in model.state_dict().items():
-        for part, value in parts(name, tensor, word):
+        for part, value in () if name in tied else parts(name, tensor, word):
             stored = table.get_name(part, try_suffixes=(".weight", ".bias"))
             assert stored is not None, part
             writer.add_tensor(stored, changed(part, value, word, config).contiguous().numpy())
@@ -89,6 +94,9 @@ def write(model: Any, word: str, path: Path) -> None:
 
 def parts(name: str, tensor: Tensor, word: str) -> Iterator[tuple[str, Tensor]]:
     """Joined stacks as the converter takes them apart, and everything else as it is."""
+    if word == "granitemoe":  # as files name them, and the package's table
+        name = name.replace("block_sparse_moe.experts", "mlp.experts")
+        name = name.replace("router.weight", "router.layer.weight")
     if name.endswith("self_attn.sinks"):
         yield f"{name}.weight", tensor
         return

@@ -1,4 +1,4 @@
-"""One transformer layer: norm, attention, add, norm, feed-forward, add."""
+"""One transformer layer: norm, attention, add, norm, feed-forward, add; or parts side by side."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from cutaway.core.step import Step
 class Block(nn.Module):
     """Pre-norm block: each part reads a normalized copy and adds to the residual stream.
 
-    norms:       before attention and before the feed-forward.
+    norms:       before attention and before the feed-forward; None in place of the second where
+                 both read the first one's, side by side, as in Command R.
     after_norms: of what attention and feed-forward add; such a block is called a sandwich.
+    multiplier:  of what attention and feed-forward add, as in Granite.
     layer_input: adds what the token itself tells this layer, as in Gemma 4.
     has_gain:    the block's output is multiplied by a stored number, as in Gemma 4.
 
@@ -24,10 +26,11 @@ class Block(nn.Module):
     def __init__(
         self,
         *,
-        norms: tuple[Norm, Norm],
+        norms: tuple[Norm, Norm | None],
         attention: Attention,
         mlp: FeedForward,
         after_norms: tuple[Norm, Norm] | None = None,
+        multiplier: float | None = None,
         layer_input: LayerInput | None = None,
         has_gain: bool = False,
     ) -> None:
@@ -36,6 +39,7 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp = mlp
         self.attention_after_norm, self.mlp_after_norm = after_norms or (None, None)
+        self.multiplier = multiplier
         self.layer_input = layer_input
         self.gain = nn.Parameter(torch.ones(1)) if has_gain else None
 
@@ -57,13 +61,13 @@ class Block(nn.Module):
         next_norm:   None after the last layer; the stream itself then comes twice.
         """
         update = self.attention(normed, rotation, step, layer)
-        if self.attention_after_norm is not None:
-            update = self.attention_after_norm(update)
+        update = self._prepare_update(update, self.attention_after_norm)
         update = step.tap("blocks.attention.update", update, layer)
-        hidden, normed = add_and_norm(hidden, update, self.mlp_norm)
-        update = self.mlp(normed, step, layer)
-        if self.mlp_after_norm is not None:
-            update = self.mlp_after_norm(update)
+        if self.mlp_norm is None:
+            hidden = hidden + update
+        else:
+            hidden, normed = add_and_norm(hidden, update, self.mlp_norm)
+        update = self._prepare_update(self.mlp(normed, step, layer), self.mlp_after_norm)
         update = step.tap("blocks.mlp.update", update, layer)
         # A sink may replace the sum, so it sees it before the norm does.
         ends_here = self.layer_input is None and self.gain is None and step.sink is None
@@ -78,6 +82,17 @@ class Block(nn.Module):
             hidden = hidden * self.gain
         hidden = step.tap("blocks.hidden", hidden, layer)
         return hidden, hidden if next_norm is None else next_norm(hidden)
+
+    def _prepare_update(self, update: Tensor, norm: Norm | None) -> Tensor:
+        """What is added to the stream of what a part gives."""
+        update = update if norm is None else norm(update)
+        return update if self.multiplier is None else update * self.multiplier
+
+    def read_by_mlp(self, hidden: Tensor, update: Tensor) -> Tensor:
+        """What the feed-forward reads, by the stream before the layer and attention's update."""
+        if self.mlp_norm is None:
+            return self.attention_norm(hidden)
+        return self.mlp_norm(hidden + update)
 
 
 def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

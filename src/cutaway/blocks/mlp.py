@@ -13,15 +13,24 @@ from cutaway.kernels.gate import silu_gate
 class GatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)); gate names the activated product.
 
+    is_joined: one stored matrix holds the rows of gate and up.
+
     Shapes: hidden [T, D] -> [T, D].
     Source: Shazeer 2020, arXiv 2002.05202.
     """
 
     def __init__(
-        self, width: int, inner: int, *, has_bias: bool = False, gate: Gate = silu_gate
+        self,
+        width: int,
+        inner: int,
+        *,
+        has_bias: bool = False,
+        gate: Gate = silu_gate,
+        is_joined: bool = False,
     ) -> None:
         super().__init__()
-        self.gate_up = Linear(width, (inner, inner), has_bias=has_bias)
+        rows = (2 * inner,) if is_joined else (inner, inner)
+        self.gate_up = Linear(width, rows, has_bias=has_bias)
         self.down = Linear(inner, (width,), has_bias=has_bias)
         self.gate = gate
 

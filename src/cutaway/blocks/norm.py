@@ -103,17 +103,35 @@ class OffsetRMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Shift each row to mean 0, scale it to deviation 1, then by weight, and add a bias.
+    """Shift each row to mean 0, scale it to deviation 1, then by weight, and add a bias or none.
 
     Shapes: hidden [..., D] -> [..., D].
     """
 
-    def __init__(self, width: int, epsilon: float) -> None:
+    def __init__(self, width: int, epsilon: float, *, has_bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
         self.epsilon = epsilon
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
         return layer_norm(hidden, self.weight, self.bias, self.epsilon)
+
+
+class HeadLayerNorm(nn.Module):
+    """Shift each head to mean 0, scale it to deviation 1, then by weights of its own.
+
+    Shapes: heads [T, H, C] -> [T, H, C].
+    Source: Hugging Face CohereLayerNorm.
+    """
+
+    def __init__(self, num_heads: int, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_heads, size))
+        self.epsilon = epsilon
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """Normalize each head. Shapes: heads [T, H, C] -> [T, H, C]."""
+        wide = heads.to(torch.promote_types(heads.dtype, torch.float32))
+        return (layer_norm(wide, None, None, self.epsilon) * self.weight).to(heads.dtype)

@@ -23,6 +23,11 @@ class Frequencies(Protocol):
     """Angle per position of each pair of a head."""
 
     @property
+    def size(self) -> int:
+        """Entries of a head that are turned, or may be: C'."""
+        ...
+
+    @property
     def attention_factor(self) -> float:
         """What cosine and sine are multiplied by."""
         ...

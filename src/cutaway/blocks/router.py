@@ -26,6 +26,8 @@ from cutaway.kernels.experts import (
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
 
+_LEAST_SUM = 1e-12  # of corrected probabilities, as the reference
+
 
 class Router(nn.Module):
     """A score per expert from a linear map, and a rule that chooses by them.
@@ -241,3 +243,36 @@ class CorrectedSigmoid(nn.Module):
         if self.is_renormalized:
             weights = weights / (row_sum(weights) + 1e-20)  # as the reference
         return expert_ids, weights * self.multiplier
+
+
+class CorrectedSoftmax(nn.Module):
+    """Probabilities over all experts; a learned correction takes part in the choice alone.
+
+    Source: transformers' Ernie4_5_MoeTopKRouter.
+    """
+
+    def __init__(self, num_experts: int, *, num_chosen: int) -> None:
+        super().__init__()
+        self.correction = nn.Parameter(torch.zeros(1, num_experts))
+        self.num_chosen = num_chosen
+
+    @property
+    def routing(self) -> Routing:
+        """The rule in numbers."""
+        return Routing(
+            RoutingRule.SOFTMAX_THEN_TOP,
+            self.num_chosen,
+            correction=self.correction.detach()[0],
+            is_renormalized=True,
+            least_sum=_LEAST_SUM,
+        )
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The experts with the highest corrected probabilities, weighed by their own.
+
+        Shapes: scores [T, E] -> expert ids [T, K], weights [T, K].
+        """
+        own = scores.softmax(dim=-1)
+        expert_ids = (own + self.correction.to(own.dtype)).topk(self.num_chosen, dim=-1).indices
+        weights = own.gather(-1, expert_ids)
+        return expert_ids, weights / (row_sum(weights) + _LEAST_SUM)

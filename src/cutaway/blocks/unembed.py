@@ -14,18 +14,24 @@ from cutaway.quantize.packed import Packed
 class Unembedding(nn.Module):
     """Final norm and the map to the vocabulary, for step.logit_rows only.
 
+    multiplier: of the logits, as in Command R.
     cap: logits are squeezed smoothly between -cap and cap, as in Gemma 2.
 
     Shapes: hidden [T, D] -> [R, V].
     """
 
     def __init__(
-        self, norm: Norm, table: DenseWeight | Packed, *, cap: float | None = None
+        self,
+        norm: Norm,
+        table: DenseWeight | Packed,
+        *,
+        multiplier: float | None = None,
+        cap: float | None = None,
     ) -> None:
         super().__init__()
         self.norm = norm
         self.table = table  # the embedding's own where the two are tied
-        self.cap = cap
+        self.multiplier, self.cap = multiplier, cap
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""
@@ -41,4 +47,6 @@ class Unembedding(nn.Module):
 
     def _logits(self, normed: Tensor) -> Tensor:
         logits = project(normed, (self.table,), None)
+        if self.multiplier is not None:
+            logits = logits * self.multiplier
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()

@@ -50,6 +50,7 @@ class Grouped:
     has_bias: bool = False  # on query, key and value
     has_output_bias: bool = False
     has_head_norms: bool = False  # on each query and key head
+    norms_rows: bool = False  # of these norms, each number of all heads has a weight of its own
     has_sinks: bool = False  # a learned score per head that takes weight and gives nothing
     has_gate: bool = False  # on what the heads give; comes out of the query's matrix
     has_value: bool = True  # False: values are the keys before their norm
@@ -81,6 +82,8 @@ class Grouped:
         biases = (self.num_heads + own * self.num_groups) * self.head_size if self.has_bias else 0
         biases += width if self.has_output_bias else 0
         norms = self.head_size * (1 + self.has_cache) if self.has_head_norms else 0
+        if self.norms_rows:
+            norms = self.head_size * (self.num_heads + self.has_cache * self.num_groups)
         return biases + norms + (self.num_heads if self.has_sinks else 0)
 
     @property
@@ -248,10 +251,51 @@ class Mlp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionShape:
+    """A gated short convolution of each channel: a few inputs in place of keys and values."""
+
+    width: int
+    kernel: int  # tokens that it sees, the newest included
+    has_bias: bool = False  # on the convolution and the matrices around it
+    extent: Extent = FULL
+    cache_specs: tuple[CacheSpec, ...] = ()
+
+    @property
+    def state_spec(self) -> CacheSpec:
+        """The inputs that the convolution still needs."""
+        field = CacheField("inputs", (self.kernel - 1, self.width), _STATE_DTYPE)
+        return CacheSpec((field,), _KEPT, is_state=True)
+
+    @property
+    def state_values(self) -> int:
+        """Per sequence: the inputs that the convolution still needs."""
+        return self.width * (self.kernel - 1)
+
+    def matrices(self, width: int) -> Iterator[MatrixShape]:
+        """Weight matrices: of both gates and what is mixed, and the output."""
+        yield MatrixShape(3 * self.width, width)
+        yield MatrixShape(width, self.width)
+
+    def vectors(self, width: int) -> int:
+        """Numbers in the convolution and in biases."""
+        return self.width * self.kernel + (4 * self.width + width if self.has_bias else 0)
+
+    @property
+    def token_values(self) -> int:
+        """Multiplications per token: both gates, and the convolution."""
+        return self.width * (self.kernel + 2)
+
+    prefill_values = decode_values = 0
+
+
+AttentionShape = Grouped | Latent | DeltaShape | ConvolutionShape
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerShape:
     """One layer. norms: numbers in its norms; more: matrices beside attention and MLP."""
 
-    attention: Grouped | Latent | DeltaShape
+    attention: AttentionShape
     mlp: Mlp
     norms: int
     more: tuple[MatrixShape, ...] = ()

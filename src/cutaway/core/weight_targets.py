@@ -6,12 +6,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class PairedRows:
+    """Rows of heads that a file keeps in the order of interleaved rotary pairs.
+
+    Of each head's rows those that turn stand as 0, h, 1, h + 1, ... where h is half of them: side
+    by side what turns together. The model has them in their own order, as most files do.
+
+    heads:   so many come first; rows behind theirs stay, as values of a joined matrix.
+    size:    rows of a head.
+    turning: of them, from the first on.
+    axis:    of the stored tensor along which the rows lie.
+    """
+
+    heads: int
+    size: int
+    turning: int
+    axis: int = 0
+
+    def order(self, count: int) -> list[int]:
+        """For each of count rows of the model the stored one."""
+        head = [*range(0, self.turning, 2), *range(1, self.turning, 2)]
+        head += range(self.turning, self.size)
+        starts = range(0, self.heads * self.size, self.size)
+        return [s + row for s in starts for row in head] + [*range(starts.stop, count)]
+
+
+@dataclass(frozen=True)
 class Target:
     """Destination of one stored tensor.
 
-    heads: set when the file keeps the rows of each of so many heads in the order of interleaved
-    rotary pairs; the loader then restores half-split order.
+    pairs: set when the file keeps rows of heads in another order; see PairedRows.
     is_transposed: set when the file has the last two dimensions the other way round.
+    is_row: set when the file keeps the only row of a matrix as a vector.
     shift: added to every stored value, for files that keep a weight another way.
     rest: what a vector that is no bias holds where nothing was learned.
     part: set when the tensor is a part of its parameter, for instance one expert of a stack.
@@ -19,8 +45,9 @@ class Target:
 
     parameter: str  # dotted path of the module's parameter
     shape: tuple[int, ...]  # as the file has it
-    heads: int | None = None
+    pairs: PairedRows | None = None
     is_transposed: bool = False
+    is_row: bool = False
     part: tuple[int | slice, ...] = ()  # index of the parameter's leading dimensions
     shift: float = 0.0
     rest: float = 1.0
@@ -28,6 +55,8 @@ class Target:
     @property
     def final_shape(self) -> tuple[int, ...]:
         """Shape that the tensor has in the model."""
+        if self.is_row:
+            return (1, *self.shape)
         if not self.is_transposed:
             return self.shape
         return (*self.shape[:-2], self.shape[-1], self.shape[-2])

@@ -11,11 +11,11 @@ from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.extents import extents_of, layer_kinds, refuse_bidirectional, window_width
 from cutaway.models.parts.grouped_decoder import (
     SANDWICH,
-    AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 
 
@@ -62,8 +62,8 @@ def _gemma2(
         made,
         attention=attention,
         extents=extents_of(kinds, window_width(config, window)),
-        has_after_norms=True,
-        has_offset_norms=True,
+        norms_at="around",
+        norm="offset",
         multiplier=math.sqrt(made.sizes.width),
         logits_cap=config.number_or_none("final_logit_softcapping", 30.0),
         names=SANDWICH,

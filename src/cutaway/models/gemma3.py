@@ -20,10 +20,10 @@ from cutaway.models.parts.extents import (
 )
 from cutaway.models.parts.grouped_decoder import (
     SANDWICH,
-    AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import Sizes, sizes_from_hf
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def _gemma3(
         extents=extents_of(kinds, window),
         gate=gate,
         attention=attention,
-        has_after_norms=True,
-        has_offset_norms=True,
+        norms_at="around",
+        norm="offset",
         multiplier=math.sqrt(sizes.width),
         logits_cap=logits_cap,
         names=SANDWICH,

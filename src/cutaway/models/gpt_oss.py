@@ -18,11 +18,11 @@ from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.expert_layers import ExpertSizes
 from cutaway.models.parts.extents import extents_of, layer_kinds, window_width
 from cutaway.models.parts.grouped_decoder import (
-    AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 from cutaway.models.parts.tensor_names import GGUF, HF, Names, Targets
 

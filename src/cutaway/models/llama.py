@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.grouped_decoder import (
-    AttentionForm,
+    IN_GGUF,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 
 
 def from_hf(config: Fields) -> GroupedDecoder:
@@ -35,5 +36,5 @@ def from_gguf(
         decoder_from_gguf("llama", metadata, shapes, factors),
         attention=AttentionForm(has_bias=has_bias, has_output_bias=has_bias),
         has_mlp_bias="blk.0.ffn_gate.bias" in shapes,
-        is_interleaved=True,
+        interleaved=IN_GGUF,
     )

@@ -11,7 +11,12 @@ from dataclasses import replace
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.expert_layers import ExpertSizes, SoftmaxExperts
 from cutaway.models.parts.extents import window_in_all
-from cutaway.models.parts.grouped_decoder import GroupedDecoder, decoder_from_gguf, decoder_from_hf
+from cutaway.models.parts.grouped_decoder import (
+    IN_GGUF,
+    GroupedDecoder,
+    decoder_from_gguf,
+    decoder_from_hf,
+)
 from cutaway.models.parts.sizes import sizes_from_hf
 
 
@@ -35,7 +40,7 @@ def from_gguf(
     made = decoder_from_gguf("mixtral", metadata, shapes, factors)
     inner = made.sizes.inner
     experts = ExpertSizes.read(metadata, "expert_count", "expert_used_count", inner)
-    return replace(_mixtral(made, experts), is_interleaved=True)
+    return replace(_mixtral(made, experts), interleaved=IN_GGUF)
 
 
 def _mixtral(made: GroupedDecoder, experts: ExpertSizes) -> GroupedDecoder:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.extents import qwen_extents
 from cutaway.models.parts.grouped_decoder import (
-    AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 
 

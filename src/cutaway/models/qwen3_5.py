@@ -39,7 +39,10 @@ def from_hf(config: Fields) -> Qwen35:
     inner = None if experts is None else experts.sizes.inner
     sizes = sizes_from_hf(config, head_size=256, inner=inner)
     frequencies = rotary_config.from_hf(
-        config, head_size=delta_layers.turning_size(config, sizes), max_length=sizes.max_length
+        config,
+        head_size=sizes.head_size,
+        max_length=sizes.max_length,
+        share=delta_layers.SHARE,
     )
     return Qwen35(
         sizes=rotary_config.stretch(sizes, frequencies),

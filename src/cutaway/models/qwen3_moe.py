@@ -17,11 +17,11 @@ from cutaway.models.parts.expert_layers import (
 )
 from cutaway.models.parts.extents import window_in_all
 from cutaway.models.parts.grouped_decoder import (
-    AttentionForm,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 
 

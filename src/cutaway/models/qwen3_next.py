@@ -36,7 +36,10 @@ def from_hf(config: Fields) -> Qwen3Next:
         )
     sizes = sizes_from_hf(config, head_size=256)
     frequencies = rotary_config.from_hf(
-        config, head_size=delta_layers.turning_size(config, sizes), max_length=sizes.max_length
+        config,
+        head_size=sizes.head_size,
+        max_length=sizes.max_length,
+        share=delta_layers.SHARE,
     )
     gate = activation_name(config, "hidden_act", "silu")
     count = "num_experts" if config.has("num_experts") else "num_local_experts"

@@ -12,11 +12,12 @@ from cutaway.core.errors import ModelFormatError
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.extents import extents_of, layer_kinds, window_width
 from cutaway.models.parts.grouped_decoder import (
-    AttentionForm,
+    IN_GGUF,
     GroupedDecoder,
     decoder_from_gguf,
     decoder_from_hf,
 )
+from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 
 _INTERVAL = 4  # every fourth layer has no positions
@@ -48,7 +49,7 @@ def from_gguf(
 
     It has no word for the layers without positions: they are those of the published model.
     """
-    made = replace(decoder_from_gguf("smollm3", metadata, shapes, factors), is_interleaved=True)
+    made = replace(decoder_from_gguf("smollm3", metadata, shapes, factors), interleaved=IN_GGUF)
     return _without_positions(made, range(_INTERVAL - 1, made.sizes.num_layers, _INTERVAL))
 
 

@@ -152,7 +152,8 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUni
 
     block = cast(Block, subject.transformer.blocks[layer])
     before = row(_EMBEDDING) if layer == 0 else row(_HIDDEN, layer - 1)
-    normed = block.mlp_norm((before + row(_UPDATE, layer)).to(_dtype_of(subject)))
+    dtype = _dtype_of(subject)
+    normed = block.read_by_mlp(before.to(dtype), row(_UPDATE, layer).to(dtype))
     found = _opened(block, normed, row, query, layer)
     told = found.product
     if found.expert is None:

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from cutaway.blocks.linear import Linear, LowRankPair
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.limits import quote
-from cutaway.core.weight_targets import Target
+from cutaway.core.weight_targets import PairedRows, Target
 from cutaway.quantize.adapted import Adapted, adapt
 from cutaway.quantize.dense import DenseWeight
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.files.safetensors_writer import write_safetensors
+from cutaway.weights.load import in_own_order, in_stored_order
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _FRONT = "base_model.model."  # what peft puts before a module's own name
@@ -44,11 +45,13 @@ class AdaptableMatrix:
 
     module: its name in the hub's layout, without ".weight".   path: of our segment.
     is_transposed: whether the hub's layout has the matrix the other way round.
+    pairs: set where the hub's layout has the matrix's rows in another order.
     """
 
     module: str
     path: str
     is_transposed: bool
+    pairs: PairedRows | None = None
 
 
 def places(targets: Mapping[str, Target]) -> list[AdaptableMatrix]:
@@ -60,7 +63,8 @@ def places(targets: Mapping[str, Target]) -> list[AdaptableMatrix]:
     for name, target in targets.items():
         if _is_linear(name, target):
             path = target.parameter.removesuffix(_KEPT)
-            found.append(AdaptableMatrix(name.removesuffix(_KEPT), path, target.is_transposed))
+            module = name.removesuffix(_KEPT)
+            found.append(AdaptableMatrix(module, path, target.is_transposed, target.pairs))
     return found
 
 
@@ -170,7 +174,9 @@ def write_adapter(
         pair = by_path[place.path]
         front = f"{_FRONT}{place.module}"
         tensors[f"{front}.lora_A.weight"] = pair.adapter_down.detach().contiguous().cpu()
-        tensors[f"{front}.lora_B.weight"] = pair.adapter_up.detach().contiguous().cpu()
+        up = pair.adapter_up.detach()
+        up = up if place.pairs is None else in_stored_order(up, place.pairs)
+        tensors[f"{front}.lora_B.weight"] = up.contiguous().cpu()
         words.add(_word(place.module))
         pairs.append(pair)
     rank, scale = pairs[0].rank, pairs[0].scale
@@ -268,6 +274,7 @@ def _read(
                 field=module,
             )
         rank = len(down)
+        up = up if place.pairs is None else in_own_order(up, place.pairs)
         yield place, down, up, alpha / (math.sqrt(rank) if is_rooted else rank)
 
 

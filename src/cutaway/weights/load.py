@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.weight_targets import Target
+from cutaway.core.weight_targets import PairedRows, Target
 from cutaway.host.pulse import PULSE
 from cutaway.weights.source import WeightSource
 
@@ -148,18 +148,23 @@ def _converted(source: WeightSource, name: str, target: Target, dtype: torch.dty
         )
     if target.is_transposed:
         value = value.transpose(-1, -2).contiguous()
-    return value if target.heads is None else half_split(value, target.heads)
+    if target.is_row:
+        value = value[None]
+    return value if target.pairs is None else in_own_order(value, target.pairs)
 
 
-def half_split(stored: Tensor, heads: int) -> Tensor:
-    """Rows that a file keeps in the order of interleaved rotary pairs, back in their own order.
+def in_own_order(stored: Tensor, pairs: PairedRows) -> Tensor:
+    """Rows of heads as the model has them, from the order in which a file keeps them."""
+    return stored.index_select(pairs.axis, _order(stored, pairs))
 
-    Of each head of C rows the file keeps row 0, C/2, 1, C/2 + 1, and so on.
 
-    Shapes: [heads * C, ...] -> the same.
-    """
-    pairs = stored.reshape(heads, -1, 2, *stored.shape[1:])
-    return pairs.transpose(1, 2).reshape(stored.shape)
+def in_stored_order(value: Tensor, pairs: PairedRows) -> Tensor:
+    """The way back: rows of heads as a file keeps them."""
+    return value.index_select(pairs.axis, _order(value, pairs).argsort())
+
+
+def _order(rows: Tensor, pairs: PairedRows) -> Tensor:
+    return torch.tensor(pairs.order(rows.shape[pairs.axis]), device=rows.device)
 
 
 def check_equal(source: WeightSource, name: str, value: Tensor, first: Tensor) -> None:

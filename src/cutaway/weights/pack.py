@@ -15,7 +15,7 @@ from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
 from cutaway.kernels.native import Shelf
 from cutaway.quantize.packed import Packed
-from cutaway.weights.load import check_equal, half_split
+from cutaway.weights.load import check_equal
 from cutaway.weights.pack_stacks import pack_stacks
 from cutaway.weights.source import WeightSource
 
@@ -87,7 +87,7 @@ def _replace(
 
 def _can_pack(target: Target) -> bool:
     """A part of a stack stays numbers, as do stacked biases."""
-    is_matrix = len(target.shape) == 2 and target.parameter.endswith(".weight")
+    is_matrix = len(target.final_shape) == 2 and target.parameter.endswith(".weight")
     return is_matrix and not target.part
 
 
@@ -100,14 +100,16 @@ def _pack(source: WeightSource, name: str, target: Target) -> Packed:
     matrix = source.tensor(name)
     if target.is_transposed:
         matrix = matrix.T.contiguous()
+    if target.is_row:
+        matrix = matrix[None]
     # What no layout holds by its integers widens to 8 bits; floats stay what they are.
     return Packed.of(matrix, row_order=order, widens=stored is not None)
 
 
 def _row_order(target: Target) -> Tensor | None:
-    if target.heads is None:
+    if target.pairs is None:
         return None
-    return half_split(torch.arange(target.shape[0]), target.heads)
+    return torch.tensor(target.pairs.order(target.shape[0]))
 
 
 def _places(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:

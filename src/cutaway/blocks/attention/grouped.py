@@ -39,6 +39,8 @@ class GroupedAttention(nn.Module):
     is_fused:    one stored matrix holds queries, keys and values.
     keys_are_values: no matrix of its own makes values; they are keys before norm and rotation.
     head_norms:  of each query and each own key head, before they turn.
+    norms_rows:  they are of all query heads together and of all key heads, as in OLMo 2.
+    clip:        queries, keys and values are cut off at -clip and clip.
     cap:         scores are squeezed smoothly between -cap and cap.
     has_sinks:   each head has a learned score that brings no value.
     has_gate:    rows beside each query head's say, by a sigmoid, how much of the result counts.
@@ -63,6 +65,8 @@ class GroupedAttention(nn.Module):
         extent: Extent = FULL,
         keys_are_values: bool = False,
         head_norms: tuple[Norm, Norm | None] | None = None,
+        norms_rows: bool = False,
+        clip: float | None = None,
         value_norm: Norm | None = None,
         softmax_scale: float | None = None,
         cap: float | None = None,
@@ -81,6 +85,8 @@ class GroupedAttention(nn.Module):
         self.cap = cap
         self.query_norm, self.key_norm = head_norms or (None, None)
         self.value_norm = value_norm
+        self.norms_rows, self.clip = norms_rows, clip
+        assert not has_gate or not (norms_rows or clip), "rows with gates are not normed as rows"
         self.sinks = nn.Parameter(torch.zeros(num_heads)) if has_sinks else None
         self.has_gate = has_gate
         self.is_source, self.source = is_source, source
@@ -104,8 +110,11 @@ class GroupedAttention(nn.Module):
         Shapes: hidden [T, D] -> [T, D].
         """
         rows = self.qkv(hidden, step.adapters)
-        heads, gate = self._heads(rows.view(hidden.shape[0], -1, self.head_size))
-        norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
+        if self.norms_rows or self.clip is not None:
+            heads, gate, norms = self._change_rows(rows), None, HeadNorms()
+        else:
+            heads, gate = self._heads(rows.view(hidden.shape[0], -1, self.head_size))
+            norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
         tap = partial(_tap, step, layer)
         if step.caches:
             cache = step.caches[layer]
@@ -134,6 +143,21 @@ class GroupedAttention(nn.Module):
         key, value = own[:, : self.num_groups], own[:, -self.num_groups :]
         is_whole = gate is None and own.shape[1] == 2 * self.num_groups
         return ProductHeads(query, key, value, heads if is_whole else None), gate
+
+    def _change_rows(self, rows: Tensor) -> ProductHeads:
+        """The same of rows that are normed, then clipped, before they are heads."""
+        counts = (self.num_heads, self.num_groups, self.num_groups)
+        parts = torch.split(rows, [count * self.head_size for count in counts], dim=-1)
+        norms = (self.query_norm, self.key_norm, self.value_norm)
+        query, key, value = (
+            self._change_part(part, norm).view(-1, count, self.head_size)
+            for part, norm, count in zip(parts, norms, counts, strict=True)
+        )
+        return ProductHeads(query, key, value, None)
+
+    def _change_part(self, part: Tensor, norm: Norm | None) -> Tensor:
+        normed = part if norm is None else norm(part)
+        return normed if self.clip is None else normed.clamp(-self.clip, self.clip)
 
     def _pages(self, step: Step, cache: LayerCache) -> HeadPages:
         """Where the layer's keys and values lie, its own or its source's."""

@@ -99,9 +99,9 @@ class Forms:
         return RotationSource((), lambda _: rotation)
 
 
-def _of_deviation(weight: Tensor, bias: Tensor | None, epsilon: float) -> native.NormWeights:
-    given = None if bias is None else bias.detach()
-    return native.NormWeights(weight.detach(), epsilon, given, native.NormKind.LAYER)
+def _of_deviation(weight: Tensor | None, bias: Tensor | None, epsilon: float) -> native.NormWeights:
+    given, added = (None if each is None else each.detach() for each in (weight, bias))
+    return native.NormWeights(given, epsilon, added, native.NormKind.LAYER)
 
 
 def _of_square(weight: Tensor | None, epsilon: float) -> native.NormWeights:

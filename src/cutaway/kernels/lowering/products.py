@@ -23,7 +23,7 @@ from cutaway.kernels.lowering.forms import (
     norm_of,
     present,
 )
-from cutaway.kernels.lowering.rows import is_apart, is_matrix, is_rows, rows_of, start_of
+from cutaway.kernels.lowering.rows import is_apart, is_matrix, is_rows, is_spaced, rows_of, start_of
 from cutaway.kernels.native.structs import MAX_SEGMENTS, Rows
 from cutaway.kernels.recording import Call, Recorded
 
@@ -58,16 +58,13 @@ def take(forms: Forms, call: Call, x: Any, index: Any) -> NativeCall | None:
 def norm(forms: Forms, call: Call, x: Any, *_: Any) -> NativeCall | None:
     """A norm that is wanted itself, of rows or of heads."""
     del forms
-    if is_matrix(x):
-        return _norm(call, out=call.results)
     found, out = norm_of(call), call.results
-    heads, to = _as_heads(x), _as_heads(out)
-    if heads is None or to is None or found.kind is not native.NormKind.RMS:
+    if is_spaced(x) and x.dim() == 2:
+        return _norm(call, out=out)
+    if not (is_head_rows(x) and is_head_rows(out)) or found.kind is not native.NormKind.RMS:
         return None
     return NativeCall(
-        (heads,),
-        (to,),
-        lambda place: [native.rotate(place(heads), None, out=place(to), norm=found)],
+        (x,), (out,), lambda place: [native.rotate(place(x), None, out=place(out), norm=found)]
     )
 
 
@@ -310,13 +307,6 @@ def _packed(segments: Sequence[Any]) -> list[native.PackedWeight] | None:
     packed = [getattr(each, "packed", None) for each in segments]
     sound = [each for each in packed if isinstance(each, native.PackedWeight)]
     return sound if len(sound) == len(packed) else None
-
-
-def _as_heads(x: Any) -> Recorded | None:
-    """Rows of heads, or a part of rows as one head. Shapes: [T, H, C] or [T, C] -> [T, H, C]."""
-    if isinstance(x, Recorded) and x.dim() == 2:
-        x = Recorded.of(x.recording, x.meta.unsqueeze(1), call=x.call, root=x.root)
-    return x if is_head_rows(x) else None
 
 
 def _number(x: Any) -> float | None:

@@ -16,6 +16,7 @@ from cutaway.kernels.native.operation import (
     require_apart,
     require_heads,
     require_matrix,
+    require_spaced,
     require_vector,
     tensors_of,
 )
@@ -59,10 +60,12 @@ def norm(
 ) -> Operation:
     """out = residual + norm(x) * weight + bias; with add, total = x + add is normalized instead.
 
-    Shapes: x, add, total, residual, out [rows, D], weight and bias [D]. total may be x.
+    Shapes: x, add, total, residual, out [rows, D], weight and bias [D]. total may be x. Rows of x
+            may lie apart where nothing is added to them.
     """
     width = x.shape[-1]
-    for each in (x, out, add, total, residual):
+    require_spaced(x, (len(x), width))
+    for each in (out, add, total, residual):
         if each is not None:
             require_matrix(each, width, len(x))
     require((add is None) == (total is None), "add and total come together")
@@ -70,7 +73,7 @@ def norm(
     if residual is not None:
         require_apart(residual, out)
     arguments = structs.NormStruct(
-        *(rows, len(x), x.data_ptr(), address(add), address(total)),
+        *(rows, len(x), x.data_ptr(), x.stride(0), address(add), address(total)),
         norming(NormWeights(weight, epsilon, bias, kind), width),
         *(out.data_ptr(), width, address(residual)),
     )

@@ -164,6 +164,7 @@ class NormStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
         ("x", _Pointer),
+        ("x_stride", _Int),
         ("add", _Pointer),
         ("sum", _Pointer),
         ("norm", NormingStruct),

@@ -20,7 +20,7 @@ __all__ = [
 
 
 @operation()
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
     """See plain.layer_norm."""
     return plain.layer_norm(x, weight, bias, epsilon)
 

@@ -45,13 +45,13 @@ def offset_rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (quotient * (1.0 + weight.to(quotient.dtype))).to(x.dtype)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    """Subtract each row's mean, divide by its deviation, multiply by weight and add bias.
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
+    """Subtract each row's mean, divide by its deviation, multiply by weight and add bias if given.
 
     Shapes: x [..., D], weight and bias [D] -> [..., D].
     Source: Ba et al. 2016, arXiv 1607.06450.
     """
-    return functional.layer_norm(x, weight.shape, weight, bias, epsilon)
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
 
 
 def _over_root_mean_square(x: Tensor, epsilon: float) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from array import array
 from collections.abc import Mapping
 from typing import cast
 
@@ -114,12 +116,23 @@ class Fields:
             raise self._wrong(name, value, f"a list of {count} numbers above 0")
         return tuple(float(cast(float, item)) for item in items)
 
+    def flags(self, name: str, count: int) -> tuple[bool, ...]:
+        """A list of exactly count truths.
+
+        Raises: ModelFormatError for anything else.
+        """
+        value = self._get(name, None)
+        items = _items(value)
+        if len(items) != count or not all(isinstance(item, bool) for item in items):
+            raise self._wrong(name, value, f"a list of {count} of true and false")
+        return tuple(cast("list[bool]", items))
+
     def integers(self, name: str) -> tuple[int, ...]:
         """An integer or a list of integers; nothing where the field is missing, null or empty."""
         value = self._found(name)
-        items = _items(value) or [value]
-        if value is None or value == []:
+        if value is None:
             return ()
+        items = _items(value) if _is_list(value) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             raise self._wrong(name, value, "an integer or a list of integers")
         return tuple(cast("list[int]", items))
@@ -184,5 +197,24 @@ class Fields:
         )
 
 
+def warn_of_two(first: Fields, name: str, second: Fields, other: str) -> None:
+    """Tell of two settings that say different things; the first one is obeyed."""
+    if not first.differs(name, second, other):
+        return
+    inner, outer = first.path(name), second.path(other)
+    file = first.file.partition(": ")[0]
+    warnings.warn(
+        f"{file} has {inner} and {outer}; {inner} is obeyed and the other is not, as in "
+        "transformers. Leave one of them out.",
+        stacklevel=3,
+    )
+
+
 def _items(value: object) -> list[object]:
-    return list(cast("list[object]", value)) if isinstance(value, list) else []
+    """What a list holds; nothing for any other value."""
+    return list(cast("list[object]", value)) if _is_list(value) else []
+
+
+def _is_list(value: object) -> bool:
+    """Whether a value is a list of JSON or of GGUF metadata."""
+    return isinstance(value, list | tuple | array)

@@ -20,6 +20,7 @@ def decoder(
     *,
     norm: Norm,
     multiplier: float | None = None,
+    logits_multiplier: float | None = None,
     positions: PositionTable | None = None,
     cap: float | None = None,
     layer_inputs: LayerInputs | None = None,
@@ -30,7 +31,7 @@ def decoder(
     """
     embedding = Embedding(sizes.vocab_size, sizes.width, multiplier=multiplier, positions=positions)
     table = embedding.table if sizes.is_tied else DenseWeight(sizes.vocab_size, sizes.width)
-    unembedding = Unembedding(norm, table, cap=cap)
+    unembedding = Unembedding(norm, table, multiplier=logits_multiplier, cap=cap)
     return Transformer(
         embedding=embedding, blocks=blocks, unembedding=unembedding, layer_inputs=layer_inputs
     )

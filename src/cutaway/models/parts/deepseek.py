@@ -20,7 +20,7 @@ from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.expert_layers import ExpertSizes
 from cutaway.models.parts.latent_layers import LatentSizes, latent_from_hf
 from cutaway.models.parts.sizes import Sizes, facts_of, sizes_from_hf
-from cutaway.models.parts.tensor_names import GGUF, HF, Targets, matrix
+from cutaway.models.parts.tensor_names import GGUF, HF, Targets
 
 if TYPE_CHECKING:
     from cutaway.blocks.block import Block
@@ -187,10 +187,9 @@ class Deepseek:
         targets = expert_layers.stacked_targets(at, to, self.experts, self.sizes.width)
         targets |= self._correction_target(f"{at}exp_probs_b.bias", to)
         if self.num_shared:
-            rows = (self._shared_sizes.inner, self.sizes.width)
-            targets |= matrix(f"{at}ffn_gate_shexp", f"{to}shared.gate_up", 0, rows)
-            targets |= matrix(f"{at}ffn_up_shexp", f"{to}shared.gate_up", 1, rows)
-            targets |= matrix(f"{at}ffn_down_shexp", f"{to}shared.down", 0, (rows[1], rows[0]))
+            targets |= expert_layers.stacked_shared_targets(
+                at, to, self.sizes.width, self._shared_sizes.inner
+            )
         return targets
 
     def _correction_target(self, stored: str, to: str) -> Targets:

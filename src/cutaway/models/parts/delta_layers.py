@@ -14,7 +14,6 @@ from cutaway.core.shapes import DeltaShape, Grouped, LayerShape, Mlp, ModelShape
 from cutaway.core.weight_targets import Target
 from cutaway.models.parts import tensor_names
 from cutaway.models.parts.config_fields import Fields
-from cutaway.models.parts.rotary_config import rotation_field
 from cutaway.models.parts.sizes import Sizes
 from cutaway.models.parts.tensor_names import Names, Targets, matrix
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cutaway.blocks.slots import Attention, FeedForward
     from cutaway.blocks.transformer import Transformer
 
+SHARE = 0.25  # of each head that turns, where a file does not say it
 STATE_LAYER, FULL_LAYER = "linear_attention", "full_attention"
 
 
@@ -137,13 +137,6 @@ def state_targets(sizes: DeltaShape, width: int, at: str, to: str) -> Targets:
         f"{at}A_log": Target(f"{to}decay_log", (heads,)),
         f"{at}norm.weight": Target(f"{to}norm.weight", (sizes.value_size,)),
     }
-
-
-def turning_size(config: Fields, sizes: Sizes) -> int:
-    """The head size from which positions are to take their share; the absent share is a quarter."""
-    rope = config.read_mapping(rotation_field(config))
-    has_share = rope.has("partial_rotary_factor") or config.has("partial_rotary_factor")
-    return sizes.head_size if has_share else sizes.head_size // 4
 
 
 def delta_kinds(config: Fields, num_layers: int) -> tuple[str, ...]:

@@ -110,7 +110,8 @@ class SharedExperts:
     """Experts beside a gated layer that every token goes through, scaled by a gate of its own.
 
     inner: of the shared layer.   has_stacks: files keep the experts of a layer in one tensor per
-    matrix.
+    matrix.   has_gate_row: GGUF files keep the shared layer's gate as a matrix of one row, and not
+    as a vector.
     """
 
     sizes: ExpertSizes
@@ -118,6 +119,7 @@ class SharedExperts:
     is_renormalized: bool
     inner: int
     has_stacks: bool = False
+    has_gate_row: bool = True
 
     @property
     def shape(self) -> Mlp:
@@ -125,8 +127,16 @@ class SharedExperts:
         return replace(self.sizes.shape, inner=self.inner, has_shared_gate=True)
 
     def targets(self, layout: Layout, at: str, to: str, width: int) -> Targets:
-        """Where a layer's tensors go, as SoftmaxExperts has it; of a config.json's files alone."""
-        assert layout == "hf", "no GGUF file of such a model is read"
+        """Where a layer's tensors go, as SoftmaxExperts has it."""
+        if layout == "gguf":
+            gate = matrix(f"{at}ffn_gate_inp_shexp", f"{to}shared_gate", 0, (1, width))
+            if not self.has_gate_row:
+                gate = {name: replace(t, shape=(width,), is_row=True) for name, t in gate.items()}
+            return {
+                **stacked_targets(at, to, self.sizes, width),
+                **stacked_shared_targets(at, to, width, self.inner),
+                **gate,
+            }
         at, count, inner = f"{at}mlp.", self.sizes.num_experts, self.sizes.inner
         stacks = {
             f"{at}experts.gate_up_proj": Target(
@@ -210,6 +220,15 @@ def shared_targets(stored: str, to: str, width: int, inner: int, *, has_bias: bo
         **matrix(f"{stored}gate_proj", f"{to}shared.gate_up", 0, rows, has_bias=has_bias),
         **matrix(f"{stored}up_proj", f"{to}shared.gate_up", 1, rows, has_bias=has_bias),
         **matrix(f"{stored}down_proj", f"{to}shared.down", 0, back, has_bias=has_bias),
+    }
+
+
+def stacked_shared_targets(at: str, to: str, width: int, inner: int) -> Targets:
+    """The same as GGUF keeps it."""
+    return {
+        **matrix(f"{at}ffn_gate_shexp", f"{to}shared.gate_up", 0, (inner, width)),
+        **matrix(f"{at}ffn_up_shexp", f"{to}shared.gate_up", 1, (inner, width)),
+        **matrix(f"{at}ffn_down_shexp", f"{to}shared.down", 0, (width, inner)),
     }
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from cutaway.core.facts import ModelFacts
 from cutaway.core.layout import FULL, CacheSpec, Extent
 from cutaway.core.shapes import Grouped, LayerShape, Mlp, ModelShape
-from cutaway.core.weight_targets import Target
+from cutaway.core.weight_targets import PairedRows, Target
 from cutaway.models.parts import rotary_config, tensor_names
 from cutaway.models.parts.activation_words import activation_name
 from cutaway.models.parts.architecture import Layout
 from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.layer_parts import AttentionForm, Mixer, NormKind, Sparse
 from cutaway.models.parts.sizes import Sizes, facts_of, sizes_from_gguf, sizes_from_hf
 from cutaway.models.parts.tensor_names import Names, Targets
 
@@ -28,41 +29,20 @@ if TYPE_CHECKING:
     from cutaway.blocks.slots import FeedForward, Norm
     from cutaway.blocks.transformer import Transformer
 
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionForm:
-    """What differs from Llama's attention; the parameters of blocks/attention/grouped.py.
-
-    softmax_scale: None for head_size ** -0.5.   cap: of the scores.
-    """
-
-    has_bias: bool = False  # on queries, keys and values
-    has_output_bias: bool = False
-    has_head_norms: bool = False
-    has_sinks: bool = False
-    softmax_scale: float | None = None
-    cap: float | None = None
-
-
-class Sparse(Protocol):
-    """Experts in place of the gated layer."""
-
-    @property
-    def shape(self) -> Mlp:
-        """Their sizes, as estimates take them."""
-        ...
-
-    def targets(self, layout: Layout, at: str, to: str, width: int) -> Targets:
-        """Where the tensors of a stored layer, at, go in the model's feed-forward, to."""
-        ...
-
-    def build(self, width: int) -> FeedForward:
-        """The module with unset weights."""
-        ...
-
-
+IN_GGUF: frozenset[Layout] = frozenset({"gguf"})
+IN_BOTH: frozenset[Layout] = frozenset({"hf", "gguf"})
 _NAMES: Mapping[Layout, Names] = {"hf": tensor_names.HF, "gguf": tensor_names.GGUF}
 SANDWICH: Mapping[Layout, Names] = {"hf": tensor_names.HF_SANDWICH, "gguf": tensor_names.GGUF}
+
+# Where the norms of a layer stand: before attention and feed-forward, behind both, on either side,
+# or one before both, which then stand side by side.
+Placement = Literal["before", "after", "around", "shared"]
+_NORMS_AT: Mapping[Placement, tuple[str, ...]] = {
+    "before": ("attention_norm", "mlp_norm"),
+    "after": ("attention_after_norm", "mlp_after_norm"),
+    "around": tensor_names.SANDWICH_NORMS,
+    "shared": ("attention_norm",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +50,15 @@ class GroupedDecoder:
     """A decoder whose layers are grouped attention and a gated layer, or experts in its place.
 
     frequencies, extents: of each layer.
-    gate:             the activation's name in blocks/activations.py.
-    sparse:           experts of sparse_layers; the others have the gated layer.
-    has_after_norms:  attention and feed-forward have a norm behind them too.
-    has_offset_norms: norms multiply by 1 + w.
-    multiplier:       of the embedding.
-    names:            of stored tensors, by layout.
-    is_interleaved:   GGUF files keep query and key rows in the order of interleaved pairs.
+    gate:              the activation's name in blocks/activations.py.
+    has_joined_gate:   one stored matrix holds gate and up.
+    sparse:            experts of sparse_layers; the others have the gated layer.
+    mixers:            what layers have in place of attention, where it is something else.
+    norm, norms_at:    the kind of every norm, and where those of a layer stand.
+    multiplier:        of the embedding.   update_multiplier: of what attention and feed-forward
+                       add.   logits_multiplier, logits_cap: of the logits.
+    names:             of stored tensors, by layout.
+    interleaved:       layouts whose files keep query and key rows in the order of rotary pairs.
     """
 
     architecture: str
@@ -84,16 +66,20 @@ class GroupedDecoder:
     frequencies: tuple[Frequencies | None, ...]
     extents: tuple[Extent, ...]
     gate: str = "silu"
-    attention: AttentionForm = AttentionForm()
+    attention: AttentionForm = field(default_factory=AttentionForm)
     has_mlp_bias: bool = False
+    has_joined_gate: bool = False
     sparse: Sparse | None = None
     sparse_layers: frozenset[int] = frozenset()
-    has_after_norms: bool = False
-    has_offset_norms: bool = False
+    mixers: Mapping[int, Mixer] = field(default_factory=dict[int, Mixer])
+    norm: NormKind = "rms"
+    norms_at: Placement = "before"
     multiplier: float | None = None
+    update_multiplier: float | None = None
+    logits_multiplier: float | None = None
     logits_cap: float | None = None
     names: Mapping[Layout, Names] = field(default_factory=lambda: _NAMES)
-    is_interleaved: bool = False
+    interleaved: frozenset[Layout] = frozenset()
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
@@ -103,7 +89,9 @@ class GroupedDecoder:
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
         """Of each layer."""
-        return self.shape.cache_specs
+        own = iter(self.shape.cache_specs)
+        layers = range(self.sizes.num_layers)
+        return tuple(self.mixers[i].cache_spec if i in self.mixers else next(own) for i in layers)
 
     @property
     def facts(self) -> ModelFacts:
@@ -130,21 +118,23 @@ class GroupedDecoder:
 
     def _layer_shape(self, layer: int) -> LayerShape:
         sizes, form = self.sizes, self.attention
-        sparse = self._sparse_of(layer)
+        sparse, mixer = self._sparse_of(layer), self.mixers.get(layer)
         dense = Mlp(inner=sizes.inner, has_bias=self.has_mlp_bias)
+        grouped = Grouped(
+            num_heads=sizes.num_heads,
+            num_groups=sizes.num_groups,
+            head_size=sizes.head_size,
+            extent=self.extents[layer],
+            has_bias=form.has_bias,
+            has_output_bias=form.has_output_bias,
+            has_head_norms=form.has_head_norms,
+            norms_rows=form.norms_rows or (form.has_head_norms and self.norm == "mean"),
+            has_sinks=form.has_sinks,
+        )
         return LayerShape(
-            attention=Grouped(
-                num_heads=sizes.num_heads,
-                num_groups=sizes.num_groups,
-                head_size=sizes.head_size,
-                extent=self.extents[layer],
-                has_bias=form.has_bias,
-                has_output_bias=form.has_output_bias,
-                has_head_norms=form.has_head_norms,
-                has_sinks=form.has_sinks,
-            ),
+            attention=grouped if mixer is None else mixer.shape,
             mlp=dense if sparse is None else sparse.shape,
-            norms=sizes.width * (4 if self.has_after_norms else 2),
+            norms=sizes.width * len(_NORMS_AT[self.norms_at]),
         )
 
     def _sparse_of(self, layer: int) -> Sparse | None:
@@ -153,44 +143,62 @@ class GroupedDecoder:
     def targets(self, layout: Layout) -> Mapping[str, Target]:
         """Where each tensor of a file goes."""
         sizes, table = self.sizes, self.names[layout]
-        shift = tensor_names.offset_shift(layout) if self.has_offset_norms else 0.0
-        rest = 0.0 if self.has_offset_norms else 1.0
+        is_offset = self.norm == "offset"
+        shift = tensor_names.offset_shift(layout) if is_offset else 0.0
+        rest = 0.0 if is_offset else 1.0
         targets = tensor_names.end_targets(sizes, table, shift=shift, rest=rest)
-        widths = dict.fromkeys(self._norm_names, sizes.width)
-        if self.attention.has_head_norms:
-            widths |= {"query_norm": sizes.head_size, "key_norm": sizes.head_size}
+        widths = dict.fromkeys(_NORMS_AT[self.norms_at], sizes.width)
         for layer in range(sizes.num_layers):
+            at, to = table["layer"].format(layer), f"blocks.{layer}."
             targets |= tensor_names.norm_targets(table, layer, widths, shift=shift, rest=rest)
-            targets |= self._attention_targets(layout, table, layer)
+            if layer in self.mixers:
+                targets |= self.mixers[layer].targets(layout, at, f"{to}attention.", sizes.width)
+            else:
+                targets |= self._attention_targets(layout, layer, shift=shift, rest=rest)
             sparse = self._sparse_of(layer)
             if sparse is None:
                 targets |= tensor_names.gated_targets(
-                    sizes, table, layer, has_bias=self.has_mlp_bias
+                    *(sizes, table, layer),
+                    has_bias=self.has_mlp_bias,
+                    is_joined=self.has_joined_gate,
                 )
             else:
-                at, to = table["layer"].format(layer), f"blocks.{layer}.mlp."
-                targets |= sparse.targets(layout, at, to, sizes.width)
+                targets |= sparse.targets(layout, at, f"{to}mlp.", sizes.width)
         return targets
 
-    @property
-    def _norm_names(self) -> tuple[str, ...]:
-        return (
-            tensor_names.SANDWICH_NORMS if self.has_after_norms else ("attention_norm", "mlp_norm")
-        )
-
-    def _attention_targets(self, layout: Layout, table: Names, layer: int) -> Targets:
+    def _attention_targets(
+        self, layout: Layout, layer: int, *, shift: float, rest: float
+    ) -> Targets:
+        sizes, form, table = self.sizes, self.attention, self.names[layout]
+        at, to = table["layer"].format(layer), f"blocks.{layer}.attention."
+        turning = self._count_paired(layer) if layout in self.interleaved else None
         targets = tensor_names.attention_targets(
-            self.sizes,
-            table,
-            layer,
-            has_bias=self.attention.has_bias,
-            has_output_bias=self.attention.has_output_bias,
-            is_interleaved=self.is_interleaved and layout == "gguf",
+            *(sizes, table, layer),
+            has_bias=form.has_bias,
+            has_output_bias=form.has_output_bias,
+            is_joined=form.is_joined,
+            turning=turning,
         )
-        if self.attention.has_sinks:
-            sinks = Target(f"blocks.{layer}.attention.sinks", (self.sizes.num_heads,))
-            targets[table["layer"].format(layer) + table["sinks"]] = sinks
+        if form.has_sinks:
+            targets[at + table["sinks"]] = Target(f"{to}sinks", (sizes.num_heads,))
+        counts = {"query_norm": sizes.num_heads, "key_norm": sizes.num_groups}
+        for name, count in counts.items() if form.has_head_norms else ():
+            shape = (count, sizes.head_size) if self.norm == "mean" else (sizes.head_size,)
+            targets[f"{at}{table[name]}.weight"] = Target(
+                f"{to}{name}.weight",
+                (count * sizes.head_size,) if form.norms_rows else shape,
+                None
+                if turning is None
+                else PairedRows(1, sizes.head_size, turning, axis=len(shape) - 1),
+                shift=shift,
+                rest=rest,
+            )
         return targets
+
+    def _count_paired(self, layer: int) -> int:
+        """Rows of a head of which a file may keep those side by side that turn together."""
+        frequencies = self.frequencies[layer]
+        return self.sizes.head_size if frequencies is None else frequencies.size
 
     def optional(self, layout: Layout) -> frozenset[str]:
         """Tensors that a file may hold although the model does not load them."""
@@ -203,27 +211,40 @@ class GroupedDecoder:
         return decoder(
             self.sizes,
             [self._block(layer) for layer in range(self.sizes.num_layers)],
-            norm=self._norm(self.sizes.width),
+            norm=self._norm(),
             multiplier=self.multiplier,
+            logits_multiplier=self.logits_multiplier,
             cap=self.logits_cap,
         )
 
     def _block(self, layer: int) -> Block:
-        from cutaway.blocks.activations import GATES
+        from torch.nn import Identity
+
         from cutaway.blocks.block import Block
+
+        mixer, places = self.mixers.get(layer), _NORMS_AT[self.norms_at]
+        first = self._norm() if "attention_norm" in places else Identity()
+        second = self._norm() if "mlp_norm" in places else Identity()
+        return Block(
+            norms=(first, None if self.norms_at == "shared" else second),
+            attention=self._attention(layer) if mixer is None else mixer.build(self.sizes.width),
+            mlp=self._mlp(layer),
+            after_norms=(self._norm(), self._norm()) if "mlp_after_norm" in places else None,
+            multiplier=self.update_multiplier,
+        )
+
+    def _mlp(self, layer: int) -> FeedForward:
+        from cutaway.blocks.activations import GATES
         from cutaway.blocks.mlp import GatedMLP
 
-        sizes, sparse = self.sizes, self._sparse_of(layer)
-        inner, gate = sizes.inner, GATES[self.gate]
-        return Block(
-            norms=(self._norm(sizes.width), self._norm(sizes.width)),
-            attention=self._attention(layer),
-            mlp=GatedMLP(sizes.width, inner, gate=gate, has_bias=self.has_mlp_bias)
-            if sparse is None
-            else sparse.build(sizes.width),
-            after_norms=(self._norm(sizes.width), self._norm(sizes.width))
-            if self.has_after_norms
-            else None,
+        sparse = self._sparse_of(layer)
+        if sparse is not None:
+            return sparse.build(self.sizes.width)
+        return GatedMLP(
+            *(self.sizes.width, self.sizes.inner),
+            gate=GATES[self.gate],
+            has_bias=self.has_mlp_bias,
+            is_joined=self.has_joined_gate,
         )
 
     def _attention(self, layer: int) -> GroupedAttention:
@@ -239,18 +260,36 @@ class GroupedDecoder:
             extent=self.extents[layer],
             has_bias=form.has_bias,
             has_output_bias=form.has_output_bias,
-            head_norms=(self._norm(sizes.head_size), self._norm(sizes.head_size))
+            is_fused=form.is_joined,
+            head_norms=(self._head_norm(sizes.num_heads), self._head_norm(sizes.num_groups))
             if form.has_head_norms
             else None,
+            norms_rows=form.norms_rows,
+            clip=form.clip,
             softmax_scale=form.softmax_scale,
             cap=form.cap,
             has_sinks=form.has_sinks,
         )
 
-    def _norm(self, width: int) -> Norm:
-        from cutaway.blocks.norm import OffsetRMSNorm, RMSNorm
+    def _head_norm(self, count: int) -> Norm:
+        """Of so many heads, or of all of them together."""
+        from cutaway.blocks.norm import HeadLayerNorm
 
-        return (OffsetRMSNorm if self.has_offset_norms else RMSNorm)(width, self.sizes.epsilon)
+        size = self.sizes.head_size
+        if self.attention.norms_rows:
+            return self._norm(count * size)
+        if self.norm == "mean":
+            return HeadLayerNorm(count, size, self.sizes.epsilon)
+        return self._norm(size)
+
+    def _norm(self, width: int | None = None) -> Norm:
+        from cutaway.blocks.norm import LayerNorm, OffsetRMSNorm, RMSNorm, WideRMSNorm
+
+        width, epsilon = self.sizes.width if width is None else width, self.sizes.epsilon
+        if self.norm == "mean":
+            return LayerNorm(width, epsilon, has_bias=False)
+        by_square = {"rms": RMSNorm, "wide": WideRMSNorm, "offset": OffsetRMSNorm}
+        return by_square[self.norm](width, epsilon)
 
 
 def decoder_from_hf(
@@ -259,16 +298,24 @@ def decoder_from_hf(
     *,
     sizes: Sizes | None = None,
     extents: Sequence[Extent] | None = None,
+    kind: str | None = None,
     base: float = 10_000.0,
+    share: float = 1.0,
 ) -> GroupedDecoder:
     """Llama's form by a config.json; an architecture replaces what differs.
 
     sizes: read with other defaults.   extents: of each layer, where not all see all.
-    base: of an absent rope_theta.
+    kind: of layer whose positions are read.
+    base, share: of an absent rope_theta and partial_rotary_factor.
     """
     sizes = sizes_from_hf(config) if sizes is None else sizes
     frequencies = rotary_config.from_hf(
-        config, head_size=sizes.head_size, max_length=sizes.max_length, base=base
+        config,
+        head_size=sizes.head_size,
+        max_length=sizes.max_length,
+        kind=kind,
+        base=base,
+        share=share,
     )
     return GroupedDecoder(
         architecture=architecture,
@@ -285,14 +332,15 @@ def decoder_from_gguf(
     shapes: Mapping[str, tuple[int, ...]],
     factors: Mapping[str, tuple[float, ...]],
     *,
+    sizes: Sizes | None = None,
     base: float = 10_000.0,
 ) -> GroupedDecoder:
     """Llama's form by GGUF metadata; an architecture replaces what differs.
 
-    metadata: fields without the prefix.
+    metadata: fields without the prefix.   sizes: read with other names.
     shapes: of the tensors.   factors: as positions.from_gguf takes them, with base.
     """
-    sizes = sizes_from_gguf(metadata, shapes)
+    sizes = sizes_from_gguf(metadata, shapes) if sizes is None else sizes
     frequencies = rotary_config.from_gguf(
         metadata,
         head_size=sizes.head_size,

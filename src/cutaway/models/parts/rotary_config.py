@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,7 +20,7 @@ from cutaway.blocks.positions import (
 from cutaway.core.claims import MAX_LENGTH
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.core.limits import quote
-from cutaway.models.parts.config_fields import Fields
+from cutaway.models.parts.config_fields import Fields, warn_of_two
 from cutaway.models.parts.sizes import Sizes
 
 # tensors of a GGUF file that hold divisors of the frequencies
@@ -39,22 +38,24 @@ def from_hf(
     max_length: int,
     kind: str | None = None,
     base: float = 10_000.0,
+    share: float = 1.0,
 ) -> Frequencies | None:
     """Frequencies of a config.json, in its newer form (rope_parameters) or the older one.
 
     kind: of layer, where rope_parameters has an entry per kind. base: of an absent rope_theta.
+    share: of each head that turns, by an absent partial_rotary_factor.
     None for rope_type "none", which no model has: a lever that takes positions away.
 
     Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
-    _warn_of_two(config, "rope_scaling", config, "rope_parameters")
+    warn_of_two(config, "rope_scaling", config, "rope_parameters")
     rope = config.read_mapping(rotation_field(config))
     rope = rope.read_mapping(kind) if kind is not None and rope.has(kind) else rope
     for name in ("rope_theta", "partial_rotary_factor"):
-        _warn_of_two(rope, name, config, name)
-    _warn_of_two(rope, "rope_type", rope, "type")
+        warn_of_two(rope, name, config, name)
+    warn_of_two(rope, "rope_type", rope, "type")
     base = rope.number("rope_theta", config.number("rope_theta", base))
-    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", share))
     if rope.text("rope_type", "default") == "proportional":
         turning = (
             _turning(rope, "partial_rotary_factor", 2 * (share * head_size // 2), head_size) // 2
@@ -68,19 +69,6 @@ def rotation_field(config: Fields) -> str:
     """The field that describes the rotation: as in transformers, rope_scaling where both do."""
     is_there = config.has("rope_scaling") and not config.is_empty("rope_scaling")
     return "rope_scaling" if is_there else "rope_parameters"
-
-
-def _warn_of_two(first: Fields, name: str, second: Fields, other: str) -> None:
-    """Tell of two settings that say different things; the first one is obeyed."""
-    if not first.differs(name, second, other):
-        return
-    inner, outer = first.path(name), second.path(other)
-    file = first.file.partition(": ")[0]
-    warnings.warn(
-        f"{file} has {inner} and {outer}; {inner} is obeyed and the other is not, as in "
-        "transformers. Leave one of them out.",
-        stacklevel=3,
-    )
 
 
 def _turning(fields: Fields, name: str, size: float, head_size: int) -> int:
@@ -98,10 +86,14 @@ def _scaled(
     config: Fields, rope: Fields, base: float, *, size: int, max_length: int
 ) -> Frequencies | None:
     kind = rope.text("rope_type", rope.text("type", "default"))
+    if kind == "su" or (kind == "yarn" and rope.has("short_factor")):
+        kind = "longrope"  # by the names that it had in the first Phi-3 models
     trained = max_length
     if kind in ("yarn", "longrope", "llama3"):
         trained = rope.integer("original_max_position_embeddings", max(2, max_length), least=2)
-        trained = config.integer("original_max_position_embeddings", trained, least=2)
+        name = "original_max_position_embeddings"
+        warn_of_two(config, name, rope, name)
+        trained = config.integer(name, trained, least=2)
     match kind:
         case "none":
             return None

@@ -36,8 +36,11 @@ def sizes_from_hf(
     is_tied: bool = False,
     head_size: int | None = None,
     inner: int | None = None,
+    epsilon: tuple[str, float] = ("rms_norm_eps", 1e-6),
 ) -> Sizes:
     """Read a config.json; is_tied, head_size and inner are what an absent field means.
+
+    epsilon: name of the norms' field, and what it means where it is absent.
 
     Raises: ModelFormatError naming the field that is missing or wrong.
     """
@@ -50,7 +53,7 @@ def sizes_from_hf(
         num_heads=num_heads,
         num_groups=_groups(config, "num_key_value_heads", num_heads),
         head_size=config.integer("head_dim", head_size or max(1, width // num_heads)),
-        epsilon=config.number("rms_norm_eps", 1e-6),
+        epsilon=config.number(*epsilon),
         max_length=config.integer("max_position_embeddings", 2048),
         is_tied=config.flag("tie_word_embeddings", is_tied),
         end_token_ids=config.integers("eos_token_id"),
@@ -62,10 +65,11 @@ def sizes_from_gguf(
     shapes: Mapping[str, tuple[int, ...]],
     *,
     epsilon: str = "attention.layer_norm_rms_epsilon",
+    num_groups: int | None = None,
 ) -> Sizes:
     """Read GGUF metadata, its fields without the architecture's prefix; shapes: of the tensors.
 
-    epsilon: name of the norms' field.
+    epsilon: name of the norms' field.   num_groups: where the file has them by layer.
 
     Raises: ModelFormatError naming the field that is missing or wrong.
     """
@@ -78,7 +82,7 @@ def sizes_from_gguf(
         inner=metadata.integer("feed_forward_length"),
         num_layers=metadata.integer("block_count"),
         num_heads=num_heads,
-        num_groups=_groups(metadata, "attention.head_count_kv", num_heads),
+        num_groups=_groups(metadata, "attention.head_count_kv", num_heads, count=num_groups),
         head_size=metadata.integer("attention.key_length", max(1, width // num_heads)),
         epsilon=metadata.number(epsilon, 1e-5),
         max_length=metadata.integer("context_length"),
@@ -111,9 +115,9 @@ def facts_of(
     )
 
 
-def _groups(config: Fields, name: str, num_heads: int) -> int:
-    num_groups = config.integer(name, num_heads)
-    if num_heads % num_groups:
+def _groups(config: Fields, name: str, num_heads: int, *, count: int | None = None) -> int:
+    num_groups = config.integer(name, num_heads) if count is None else count
+    if num_groups < 1 or num_heads % num_groups:
         raise ModelFormatError(
             f"is {num_groups}; it must divide the number of query heads, {num_heads}.",
             file=config.file,

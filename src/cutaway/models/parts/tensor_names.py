@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cutaway.core.weight_targets import Target
+from cutaway.core.weight_targets import PairedRows, Target
 from cutaway.models.parts.architecture import Layout
 from cutaway.models.parts.rotary_config import GGUF_FACTORS
 from cutaway.models.parts.sizes import Sizes
@@ -25,11 +25,13 @@ HF: Names = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
     "value": "self_attn.v_proj",
+    "joined": "self_attn.qkv_proj",
     "output": "self_attn.o_proj",
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
+    "joined_up": "mlp.gate_up_proj",
     "down": "mlp.down_proj",
 }
 
@@ -60,11 +62,13 @@ GGUF: Names = {
     "query": "attn_q",
     "key": "attn_k",
     "value": "attn_v",
+    "joined": "attn_qkv",
     "output": "attn_output",
     "query_norm": "attn_q_norm",
     "key_norm": "attn_k_norm",
     "gate": "ffn_gate",
     "up": "ffn_up",
+    "joined_up": "ffn_up",
     "down": "ffn_down",
 }
 
@@ -103,35 +107,48 @@ def attention_targets(
     *,
     has_bias: bool = False,
     has_output_bias: bool = False,
-    is_interleaved: bool = False,
+    is_joined: bool = False,
+    turning: int | None = None,
 ) -> Targets:
     """Query, key, value and output of grouped attention.
 
-    is_interleaved: the file keeps query and key rows in the order of interleaved rotary pairs.
+    is_joined: one matrix holds queries, keys and values.
+    turning: set where the file keeps query and key rows in the order of interleaved rotary pairs:
+    rows of each head that are in it.
     """
-    query_rows = sizes.num_heads * sizes.head_size
-    group_rows = sizes.num_groups * sizes.head_size
-    heads = (sizes.num_heads, sizes.num_groups) if is_interleaved else (None, None)
+    heads, groups, width = sizes.num_heads, sizes.num_groups, sizes.width
+    query_rows, group_rows = heads * sizes.head_size, groups * sizes.head_size
     at, to = names["layer"].format(layer), f"blocks.{layer}.attention."
-    query, key, value, output = (at + names[n] for n in ("query", "key", "value", "output"))
-    width = sizes.width
-    return {
-        **matrix(query, f"{to}qkv", 0, (query_rows, width), has_bias=has_bias, heads=heads[0]),
-        **matrix(key, f"{to}qkv", 1, (group_rows, width), has_bias=has_bias, heads=heads[1]),
-        **matrix(value, f"{to}qkv", 2, (group_rows, width), has_bias=has_bias),
-        **matrix(output, f"{to}output", 0, (width, query_rows), has_bias=has_output_bias),
-    }
+    rows = {"query": query_rows, "key": group_rows, "value": group_rows}
+    paired = {"query": heads, "key": groups}
+    if is_joined:
+        rows, paired = {"joined": query_rows + 2 * group_rows}, {"joined": heads + groups}
+    targets = matrix(
+        at + names["output"], f"{to}output", 0, (width, query_rows), has_bias=has_output_bias
+    )
+    for segment, (name, count) in enumerate(rows.items()):
+        pairs = None
+        if turning is not None and name in paired:
+            pairs = PairedRows(paired[name], sizes.head_size, turning)
+        targets |= matrix(
+            *(at + names[name], f"{to}qkv", segment, (count, width)), has_bias=has_bias, pairs=pairs
+        )
+    return targets
 
 
-def gated_targets(sizes: Sizes, names: Names, layer: int, *, has_bias: bool = False) -> Targets:
-    """Gate, up and down of a gated feed-forward."""
+def gated_targets(
+    sizes: Sizes, names: Names, layer: int, *, has_bias: bool = False, is_joined: bool = False
+) -> Targets:
+    """Gate, up and down of a gated feed-forward. is_joined: one matrix holds gate and up."""
     at, to = names["layer"].format(layer), f"blocks.{layer}.mlp."
-    rows, back = (sizes.inner, sizes.width), (sizes.width, sizes.inner)
-    return {
-        **matrix(at + names["gate"], f"{to}gate_up", 0, rows, has_bias=has_bias),
-        **matrix(at + names["up"], f"{to}gate_up", 1, rows, has_bias=has_bias),
-        **matrix(at + names["down"], f"{to}down", 0, back, has_bias=has_bias),
-    }
+    inner, width = sizes.inner, sizes.width
+    rows = {"joined_up": 2 * inner} if is_joined else {"gate": inner, "up": inner}
+    targets = matrix(at + names["down"], f"{to}down", 0, (width, inner), has_bias=has_bias)
+    for segment, (name, count) in enumerate(rows.items()):
+        targets |= matrix(
+            at + names[name], f"{to}gate_up", segment, (count, width), has_bias=has_bias
+        )
+    return targets
 
 
 def norm_targets(
@@ -159,15 +176,15 @@ def matrix(
     shape: tuple[int, int],
     *,
     has_bias: bool = False,
-    heads: int | None = None,
+    pairs: PairedRows | None = None,
     is_transposed: bool = False,
 ) -> Targets:
     """One segment of a Linear, with its bias where it has one. shape: as the file has it."""
     path = f"{module}.segments.{segment}.weight"
-    targets = {f"{stored}.weight": Target(path, shape, heads, is_transposed)}
+    targets = {f"{stored}.weight": Target(path, shape, pairs, is_transposed)}
     if has_bias:
         rows = shape[1] if is_transposed else shape[0]
-        targets[f"{stored}.bias"] = Target(f"{module}.biases.{segment}", (rows,), heads)
+        targets[f"{stored}.bias"] = Target(f"{module}.biases.{segment}", (rows,), pairs)
     return targets
 
 

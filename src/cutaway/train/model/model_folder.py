@@ -27,7 +27,7 @@ from cutaway.weights.files.safetensors_index import SINGLE
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from cutaway.weights.find.find import find
 from cutaway.weights.find.folder import CONFIG
-from cutaway.weights.load import load_weights
+from cutaway.weights.load import in_stored_order, load_weights
 from cutaway.weights.source import WeightSource
 
 _TABLE_SPREAD = 0.02  # of embeddings: the first loss is ln V to a few hundredths
@@ -195,7 +195,8 @@ def stored_tensors(transformer: nn.Module, architecture: Architecture) -> dict[s
 def _stored(value: Tensor, target: Target) -> Tensor:
     value = value[target.part] if target.part else value
     value = value - target.shift if target.shift else value
-    assert target.heads is None, "the hub's layout keeps rows in their own order"
+    if target.pairs is not None:
+        value = in_stored_order(value, target.pairs)
     return (value.transpose(-1, -2) if target.is_transposed else value).contiguous().cpu()
 
 
