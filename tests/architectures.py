@@ -275,6 +275,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "olmo2": ("Olmo2", FEW),
+    "olmo3-flags": (
+        "Olmo3",
+        {
+            **FEW,
+            **{"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 4},
+            **{"sliding_window": 16, "rms_norm_eps": 1e-3, "hidden_act": "gelu"},
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3e3},
+                "full_attention": {**YARN, "rope_theta": 2e5},
+            },
+        },
+    ),
+    "olmoe": ("Olmoe", {**FEW, "num_experts": 4, "num_experts_per_tok": 2}),
+    "olmoe-flags": (
+        "Olmoe",
+        {
+            **FEW,
+            **{"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": True},
+            **{"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": 4},
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -18,6 +18,9 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "LlamaForCausalLM": ("LlamaConfig", {}),  # Llama-2-7b
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
+    "Olmo2ForCausalLM": ("Olmo2Config", {}),
+    "Olmo3ForCausalLM": ("Olmo3Config", {}),
+    "OlmoeForCausalLM": ("OlmoeConfig", {}),  # OLMoE-1B-7B
     "Qwen2ForCausalLM": ("Qwen2Config", {}),
     "Qwen2MoeForCausalLM": ("Qwen2MoeConfig", {}),
     "Qwen3ForCausalLM": ("Qwen3Config", {}),
@@ -37,6 +40,9 @@ LLAMA_3_8B: dict[str, object] = {
 
 # What a second configuration of each class changes: every flag that moves a size.
 FLAGS: dict[str, dict[str, Any]] = {
+    "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
+    "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},
+    "OlmoeForCausalLM": {"attention_bias": True, "num_key_value_heads": 4},
     "DeepseekV2ForCausalLM": {"q_lora_rank": None, "first_k_dense_replace": 1},
     "DeepseekV3ForCausalLM": {"attention_bias": True, "n_shared_experts": 2},
     "GPT2LMHeadModel": {"n_inner": 100},
@@ -95,6 +101,7 @@ _OWN_TINY: dict[str, dict[str, Any]] = {
         "global_head_dim": 32,
     },
     "GptOssForCausalLM": {"num_local_experts": 8},
+    "OlmoeForCausalLM": {"num_experts": 8},
     "MixtralForCausalLM": {"num_local_experts": 8, "sliding_window": None},
     "Qwen2MoeForCausalLM": {"num_experts": 8, "shared_expert_intermediate_size": 32},
     "Qwen3MoeForCausalLM": {"num_experts": 8},

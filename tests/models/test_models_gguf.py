@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "smollm3",
         {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "attention_bias": False},
     ),
+    "olmo2": ("olmo2", {}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 

@@ -74,6 +74,25 @@ def test_a_plain_layer_has_no_gate(tmp_path: Path) -> None:
     assert "product = relu(up)" in shown.draw().text()
 
 
+@pytest.mark.parametrize("case", ["olmo2"])
+def test_wherever_norms_and_factors_stand_parts_add_up_to_the_stream(
+    tmp_path: Path, case: str
+) -> None:
+    look = look_at(engine_of_case(tmp_path, case, dtype="float32"), range(20))
+    for layer in (0, 1):
+        shown: FeedForwardUnits = payload(look, "feedforward", layer=layer)
+        assert shown.difference < 1e-4, "the product is recomputed of what the layer read"
+    names = [f"blocks.{name}" for name in ("hidden", "attention.update", "mlp.update")]
+    layers = frozenset({0, 1})
+    taken = look.take(Wanted(taps=frozenset(names), layers=layers, start=7, end=8))
+    hidden, attention, mlp = (taken.value(name, 1) for name in names)
+    before = taken.value(names[0], 0)
+    np.testing.assert_allclose(before + attention + mlp, hidden, rtol=1e-4, atol=1e-5)
+    for view in ("residual", "lens", "attention", "pages", "cost"):
+        places = {"layer": 1} if view == "attention" else {}
+        assert payload(look, view, **places).draw().text()
+
+
 CASES = ["mixtral", "deepseek-v3", "gpt-oss-flags", "qwen3-moe-flags"]
 
 

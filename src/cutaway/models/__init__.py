@@ -24,6 +24,9 @@ ARCHITECTURES: Mapping[str, str] = {
     "MistralForCausalLM": "mistral",
     "Mistral3ForConditionalGeneration": "mistral",
     "MixtralForCausalLM": "mixtral",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo2",
+    "OlmoeForCausalLM": "olmoe",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3ForCausalLM": "qwen3",
@@ -45,6 +48,8 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "gpt2": "gpt2",
     "llama": "llama",
     "llama with experts": "mixtral",  # see gguf_word
+    "olmo2": "olmo2",
+    "olmoe": "olmoe",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3_moe",
