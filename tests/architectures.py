@@ -298,6 +298,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": 4},
         },
     ),
+    "phi3": (
+        "Phi3",
+        {
+            **FEW,
+            **{"sliding_window": 16, "hidden_size": 64, "rope_parameters": LONG},
+            "original_max_position_embeddings": 256,
+        },
+    ),
+    "phi3-flags": (
+        "Phi3",
+        {
+            **FEW,
+            **{"tie_word_embeddings": True, "num_key_value_heads": 4, "hidden_size": 64},
+            **{"original_max_position_embeddings": 32, "rope_parameters": LONG},
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -21,6 +21,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Olmo2ForCausalLM": ("Olmo2Config", {}),
     "Olmo3ForCausalLM": ("Olmo3Config", {}),
     "OlmoeForCausalLM": ("OlmoeConfig", {}),  # OLMoE-1B-7B
+    "Phi3ForCausalLM": ("Phi3Config", {"pad_token_id": None}),  # Phi-3-mini-4k
     "Qwen2ForCausalLM": ("Qwen2Config", {}),
     "Qwen2MoeForCausalLM": ("Qwen2MoeConfig", {}),
     "Qwen3ForCausalLM": ("Qwen3Config", {}),
@@ -43,6 +44,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},
     "OlmoeForCausalLM": {"attention_bias": True, "num_key_value_heads": 4},
+    "Phi3ForCausalLM": {"sliding_window": 24, "tie_word_embeddings": True},
     "DeepseekV2ForCausalLM": {"q_lora_rank": None, "first_k_dense_replace": 1},
     "DeepseekV3ForCausalLM": {"attention_bias": True, "n_shared_experts": 2},
     "GPT2LMHeadModel": {"n_inner": 100},

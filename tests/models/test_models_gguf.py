@@ -36,6 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "attention_bias": False},
     ),
     "olmo2": ("olmo2", {}),
+    "phi3": ("phi3-flags", {}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 
@@ -107,6 +108,7 @@ WRITTEN: dict[str, dict[str, str]] = {
         "final_logit_softcapping": "add_final_logit_softcapping",
     },
     "gemma3": _WINDOW,
+    "phi3": _WINDOW,
 }
 
 

@@ -27,6 +27,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
     "OlmoeForCausalLM": "olmoe",
+    "Phi3ForCausalLM": "phi3",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3ForCausalLM": "qwen3",
@@ -50,6 +51,7 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "llama with experts": "mixtral",  # see gguf_word
     "olmo2": "olmo2",
     "olmoe": "olmoe",
+    "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3_moe",
