@@ -314,6 +314,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"original_max_position_embeddings": 32, "rope_parameters": LONG},
         },
     ),
+    "granite": (
+        "Granite",
+        {
+            **FEW,
+            **{"embedding_multiplier": 12.0, "attention_multiplier": 0.2},
+            **{"residual_multiplier": 0.22, "logits_scaling": 0.5},
+        },
+    ),
+    "granite-moe": (
+        "GraniteMoe",
+        {
+            **FEW,
+            **{"num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": True},
+            **{"embedding_multiplier": 2.0, "attention_multiplier": 0.5, "logits_scaling": 0.25},
+            **{"residual_multiplier": 0.5, "tie_word_embeddings": True},
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -15,6 +15,8 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma3ForCausalLM": ("Gemma3TextConfig", {}),
     "Gemma4ForCausalLM": ("Gemma4TextConfig", {}),
     "GptOssForCausalLM": ("GptOssConfig", {}),  # gpt-oss-120b
+    "GraniteForCausalLM": ("GraniteConfig", {}),
+    "GraniteMoeForCausalLM": ("GraniteMoeConfig", {}),
     "LlamaForCausalLM": ("LlamaConfig", {}),  # Llama-2-7b
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
@@ -41,6 +43,8 @@ LLAMA_3_8B: dict[str, object] = {
 
 # What a second configuration of each class changes: every flag that moves a size.
 FLAGS: dict[str, dict[str, Any]] = {
+    "GraniteForCausalLM": {"attention_bias": True, "mlp_bias": True},
+    "GraniteMoeForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},
     "OlmoeForCausalLM": {"attention_bias": True, "num_key_value_heads": 4},
@@ -103,6 +107,7 @@ _OWN_TINY: dict[str, dict[str, Any]] = {
         "global_head_dim": 32,
     },
     "GptOssForCausalLM": {"num_local_experts": 8},
+    "GraniteMoeForCausalLM": {"num_local_experts": 8},
     "OlmoeForCausalLM": {"num_experts": 8},
     "MixtralForCausalLM": {"num_local_experts": 8, "sliding_window": None},
     "Qwen2MoeForCausalLM": {"num_experts": 8, "shared_expert_intermediate_size": 32},

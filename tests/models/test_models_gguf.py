@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "olmo2": ("olmo2", {}),
     "phi3": ("phi3-flags", {}),
+    "granite": ("granite", {"attention_bias": True}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 
@@ -109,6 +110,8 @@ WRITTEN: dict[str, dict[str, str]] = {
     },
     "gemma3": _WINDOW,
     "phi3": _WINDOW,
+    "granite": _FACTORS,
+    "granitemoe": _FACTORS,
 }
 
 

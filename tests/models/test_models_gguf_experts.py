@@ -30,6 +30,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("qwen3-moe", "qwen3moe", {"norm_topk_prob": True}),
     ("gpt-oss", "gpt-oss", {"num_hidden_layers": 2}),
     ("olmoe", "olmoe", {}),
+    ("granite-moe", "granitemoe", {}),
 )
 
 

@@ -20,6 +20,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma4ForConditionalGeneration": "gemma4",
     "GPT2LMHeadModel": "gpt2",
     "GptOssForCausalLM": "gpt_oss",
+    "GraniteForCausalLM": "granite",
+    "GraniteMoeForCausalLM": "granite",
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Mistral3ForConditionalGeneration": "mistral",
@@ -47,6 +49,8 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "gemma3": "gemma3",
     "gpt-oss": "gpt_oss",
     "gpt2": "gpt2",
+    "granite": "granite",
+    "granitemoe": "granite",
     "llama": "llama",
     "llama with experts": "mixtral",  # see gguf_word
     "olmo2": "olmo2",
