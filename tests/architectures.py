@@ -331,6 +331,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"residual_multiplier": 0.5, "tie_word_embeddings": True},
         },
     ),
+    "cohere": ("Cohere", {**FEW, "logit_scale": 0.5}),
+    "cohere-flags": (
+        "Cohere",
+        {
+            **FEW,
+            **{"use_qk_norm": True, "attention_bias": True, "tie_word_embeddings": False},
+            **{"layer_norm_eps": 1e-3, "num_key_value_heads": 4, "logit_scale": 2.0},
+        },
+    ),
+    "cohere2": (
+        "Cohere2",
+        {**FEW, "num_hidden_layers": 4, "sliding_window": 16, "logit_scale": 1.5},
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -8,6 +8,8 @@ from typing import Any
 # Classes of transformers whose defaults are a configuration; where they equal a released model's,
 # the name says which.
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "CohereForCausalLM": ("CohereConfig", {}),
+    "Cohere2ForCausalLM": ("Cohere2Config", {}),
     "DeepseekV2ForCausalLM": ("DeepseekV2Config", {"num_experts_per_tok": 6}),
     "DeepseekV3ForCausalLM": ("DeepseekV3Config", {}),  # DeepSeek-V3
     "GPT2LMHeadModel": ("GPT2Config", {}),  # gpt2
@@ -43,6 +45,8 @@ LLAMA_3_8B: dict[str, object] = {
 
 # What a second configuration of each class changes: every flag that moves a size.
 FLAGS: dict[str, dict[str, Any]] = {
+    "CohereForCausalLM": {"use_qk_norm": True, "attention_bias": True},
+    "Cohere2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": False},
     "GraniteForCausalLM": {"attention_bias": True, "mlp_bias": True},
     "GraniteMoeForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},

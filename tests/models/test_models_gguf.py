@@ -38,6 +38,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("olmo2", {}),
     "phi3": ("phi3-flags", {}),
     "granite": ("granite", {"attention_bias": True}),
+    "command-r": ("cohere-flags", {"tie_word_embeddings": True}),
+    "cohere2": ("cohere2", {}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 
@@ -112,6 +114,8 @@ WRITTEN: dict[str, dict[str, str]] = {
     "phi3": _WINDOW,
     "granite": _FACTORS,
     "granitemoe": _FACTORS,
+    "command-r": _LOGITS,
+    "cohere2": {**_WINDOW, **_LOGITS},
 }
 
 

@@ -11,6 +11,8 @@ from cutaway.core.limits import quote
 
 # the checkpoint's word (config.json "architectures"): the file in this folder that reads it
 ARCHITECTURES: Mapping[str, str] = {
+    "CohereForCausalLM": "cohere",
+    "Cohere2ForCausalLM": "cohere",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "DeepseekV2ForCausalLM": "deepseek_v2",
@@ -44,6 +46,8 @@ ARCHITECTURES: Mapping[str, str] = {
 
 # general.architecture of a GGUF file
 GGUF_ARCHITECTURES: Mapping[str, str] = {
+    "cohere2": "cohere",
+    "command-r": "cohere",
     "deepseek2": "deepseek2",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
