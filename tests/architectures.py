@@ -344,6 +344,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Cohere2",
         {**FEW, "num_hidden_layers": 4, "sliding_window": 16, "logit_scale": 1.5},
     ),
+    "glm": ("Glm", {**FEW, "head_dim": 12, "rope_parameters": {"rope_theta": 1e4}}),
+    "glm4": ("Glm4", {**FEW, "head_dim": 16}),
+    "glm4-flags": (
+        "Glm4",
+        {
+            **FEW,
+            **{"head_dim": 16, "attention_bias": False, "tie_word_embeddings": True},
+            **{"num_key_value_heads": 1, "rms_norm_eps": 1e-3},
+            "rope_parameters": {
+                **{"rope_type": "default", "rope_theta": 1e5, "partial_rotary_factor": 0.25},
+            },
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

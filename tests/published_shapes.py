@@ -16,6 +16,8 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma2ForCausalLM": ("Gemma2Config", {}),  # gemma-2-2b
     "Gemma3ForCausalLM": ("Gemma3TextConfig", {}),
     "Gemma4ForCausalLM": ("Gemma4TextConfig", {}),
+    "GlmForCausalLM": ("GlmConfig", {"pad_token_id": None}),  # glm-4-9b
+    "Glm4ForCausalLM": ("Glm4Config", {"pad_token_id": None}),
     "GptOssForCausalLM": ("GptOssConfig", {}),  # gpt-oss-120b
     "GraniteForCausalLM": ("GraniteConfig", {}),
     "GraniteMoeForCausalLM": ("GraniteMoeConfig", {}),
@@ -47,6 +49,8 @@ LLAMA_3_8B: dict[str, object] = {
 FLAGS: dict[str, dict[str, Any]] = {
     "CohereForCausalLM": {"use_qk_norm": True, "attention_bias": True},
     "Cohere2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": False},
+    "GlmForCausalLM": {"attention_bias": False, "head_dim": 24},
+    "Glm4ForCausalLM": {"attention_bias": False, "tie_word_embeddings": True},
     "GraniteForCausalLM": {"attention_bias": True, "mlp_bias": True},
     "GraniteMoeForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},

@@ -40,6 +40,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", {"attention_bias": True}),
     "command-r": ("cohere-flags", {"tie_word_embeddings": True}),
     "cohere2": ("cohere2", {}),
+    "chatglm": ("glm", {}),
+    "glm4": ("glm4-flags", {"attention_bias": True}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 

@@ -20,6 +20,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3",  # see nested.py
     "Gemma4ForCausalLM": "gemma4",
     "Gemma4ForConditionalGeneration": "gemma4",
+    "GlmForCausalLM": "glm",
+    "Glm4ForCausalLM": "glm4",
     "GPT2LMHeadModel": "gpt2",
     "GptOssForCausalLM": "gpt_oss",
     "GraniteForCausalLM": "granite",
@@ -46,11 +48,13 @@ ARCHITECTURES: Mapping[str, str] = {
 
 # general.architecture of a GGUF file
 GGUF_ARCHITECTURES: Mapping[str, str] = {
+    "chatglm": "glm",
     "cohere2": "cohere",
     "command-r": "cohere",
     "deepseek2": "deepseek2",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
+    "glm4": "glm4",
     "gpt-oss": "gpt_oss",
     "gpt2": "gpt2",
     "granite": "granite",
