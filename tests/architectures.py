@@ -357,6 +357,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "ernie4.5": ("Ernie4_5", {**FEW, "head_dim": 16}),
+    "ernie4.5-flags": (
+        "Ernie4_5",
+        {
+            **FEW,
+            **{"head_dim": 8, "use_bias": True, "tie_word_embeddings": False},
+            **{"num_key_value_heads": 4, "rms_norm_eps": 1e-3},
+        },
+    ),
+    "ernie4.5-moe": (
+        "Ernie4_5_Moe",
+        {
+            **FEW,
+            **{"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 20},
+            **{"moe_num_shared_experts": 1},
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -12,6 +12,8 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "Cohere2ForCausalLM": ("Cohere2Config", {}),
     "DeepseekV2ForCausalLM": ("DeepseekV2Config", {"num_experts_per_tok": 6}),
     "DeepseekV3ForCausalLM": ("DeepseekV3Config", {}),  # DeepSeek-V3
+    "Ernie4_5ForCausalLM": ("Ernie4_5Config", {}),  # ERNIE-4.5-0.3B
+    "Ernie4_5_MoeForCausalLM": ("Ernie4_5_MoeConfig", {}),  # ERNIE-4.5-21B-A3B
     "GPT2LMHeadModel": ("GPT2Config", {}),  # gpt2
     "Gemma2ForCausalLM": ("Gemma2Config", {}),  # gemma-2-2b
     "Gemma3ForCausalLM": ("Gemma3TextConfig", {}),
@@ -49,6 +51,8 @@ LLAMA_3_8B: dict[str, object] = {
 FLAGS: dict[str, dict[str, Any]] = {
     "CohereForCausalLM": {"use_qk_norm": True, "attention_bias": True},
     "Cohere2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": False},
+    "Ernie4_5ForCausalLM": {"use_bias": True, "tie_word_embeddings": False, "head_dim": 24},
+    "Ernie4_5_MoeForCausalLM": {"moe_num_shared_experts": 0, "moe_layer_start_index": 2},
     "GlmForCausalLM": {"attention_bias": False, "head_dim": 24},
     "Glm4ForCausalLM": {"attention_bias": False, "tie_word_embeddings": True},
     "GraniteForCausalLM": {"attention_bias": True, "mlp_bias": True},
@@ -107,6 +111,7 @@ _OWN_TINY: dict[str, dict[str, Any]] = {
         "v_head_dim": 12, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "head_dim": 8,
         "first_k_dense_replace": 2, "num_key_value_heads": 4,
     },
+    "Ernie4_5_MoeForCausalLM": {"moe_num_experts": 8, "moe_k": 2},
     "GPT2LMHeadModel": {
         "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 320, "n_positions": 256
     },

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("cohere2", {}),
     "chatglm": ("glm", {}),
     "glm4": ("glm4-flags", {"attention_bias": True}),
+    "ernie4_5": ("ernie4.5", {}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 

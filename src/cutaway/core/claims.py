@@ -21,6 +21,7 @@ MAX_LENGTH = 2**40  # of what nothing is built from: tokens that a context or a 
 _LAYERS = ("num_hidden_layers", "n_layer", "block_count")
 _EXPERTS = (
     *("num_local_experts", "num_experts", "n_routed_experts", "n_shared_experts"),
+    *("moe_num_experts", "moe_num_shared_experts"),
     *("expert_count", "expert_shared_count"),
 )
 _LENGTHS = frozenset(

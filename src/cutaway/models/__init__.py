@@ -20,6 +20,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3",  # see nested.py
     "Gemma4ForCausalLM": "gemma4",
     "Gemma4ForConditionalGeneration": "gemma4",
+    "Ernie4_5ForCausalLM": "ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
     "GlmForCausalLM": "glm",
     "Glm4ForCausalLM": "glm4",
     "GPT2LMHeadModel": "gpt2",
@@ -52,6 +54,8 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "cohere2": "cohere",
     "command-r": "cohere",
     "deepseek2": "deepseek2",
+    "ernie4_5": "ernie4_5",
+    "ernie4_5-moe": "ernie4_5_moe",
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "glm4": "glm4",
