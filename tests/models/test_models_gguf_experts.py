@@ -29,6 +29,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("mixtral", "llama", {}),
     ("qwen3-moe", "qwen3moe", {"norm_topk_prob": True}),
     ("gpt-oss", "gpt-oss", {"num_hidden_layers": 2}),
+    ("qwen2-moe", "qwen2moe", {"norm_topk_prob": False, "num_hidden_layers": 2}),
     ("olmoe", "olmoe", {}),
     ("granite-moe", "granitemoe", {}),
 )

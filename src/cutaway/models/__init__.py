@@ -69,6 +69,7 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "olmoe": "olmoe",
     "phi3": "phi3",
     "qwen2": "qwen2",
+    "qwen2moe": "qwen2_moe",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3_moe",
     "smollm3": "smollm3",
