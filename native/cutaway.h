@@ -94,7 +94,8 @@ typedef enum {
   CW_STORE_LATENT = 14,
   CW_ATTEND_LATENT = 15,
   CW_DELTA = 16,
-  CW_NUM_OPERATIONS = 17
+  CW_CONVOLVE = 17,
+  CW_NUM_OPERATIONS = 18
 } cw_operation;
 
 typedef struct {
@@ -500,6 +501,22 @@ typedef struct {
   int64_t page_size;
   float* out;  // [T, G * shared, V]
 } cw_delta;
+
+// A short convolution of each channel. The last inputs up to a page's last token so far are kept in
+// the page: a layer goes on from those of the token before.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;        // [T, channels]
+  const float* weights;  // [channels, width]
+  const float* bias;     // [channels] or null
+  int64_t channels;
+  int64_t width;  // tokens that it sees
+  float* inputs;  // [num_pages, width - 1, channels]
+  int64_t group;
+  int64_t num_pages;
+  int64_t page_size;
+  float* out;  // [T, channels]
+} cw_convolve;
 
 CW_API int64_t cw_version(void);
 CW_API int64_t cw_sizeof(int64_t operation);

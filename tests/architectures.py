@@ -374,6 +374,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **{"moe_num_shared_experts": 1},
         },
     ),
+    "lfm2": ("Lfm2", {**FEW, "num_hidden_layers": 3, "full_attn_idxs": [1]}),
+    "lfm2-flags": (
+        "Lfm2",
+        {
+            **FEW,
+            **{"layer_types": ["full_attention", "conv"], "conv_bias": True, "conv_L_cache": 4},
+            **{"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False},
+            **{"norm_eps": 1e-3, "num_key_value_heads": 4},
+        },
+    ),
     "qwen3-next": ("Qwen3Next", {**DELTA, "linear_num_value_heads": 4, "num_hidden_layers": 4}),
     "qwen3-next-flags": (
         "Qwen3Next",

@@ -23,6 +23,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "GptOssForCausalLM": ("GptOssConfig", {}),  # gpt-oss-120b
     "GraniteForCausalLM": ("GraniteConfig", {}),
     "GraniteMoeForCausalLM": ("GraniteMoeConfig", {}),
+    "Lfm2ForCausalLM": ("Lfm2Config", {}),
     "LlamaForCausalLM": ("LlamaConfig", {}),  # Llama-2-7b
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
@@ -57,6 +58,9 @@ FLAGS: dict[str, dict[str, Any]] = {
     "Glm4ForCausalLM": {"attention_bias": False, "tie_word_embeddings": True},
     "GraniteForCausalLM": {"attention_bias": True, "mlp_bias": True},
     "GraniteMoeForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
+    "Lfm2ForCausalLM": {
+        "conv_bias": True, "conv_L_cache": 4, "full_attn_idxs": [2], "block_multiple_of": 8,
+    },
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},
     "OlmoeForCausalLM": {"attention_bias": True, "num_key_value_heads": 4},

@@ -384,6 +384,20 @@ void compare_delta() {
   });
 }
 
+void compare_convolutions() {
+  Sequences s(8);
+  int64_t channels = pick(1, 150), count = s.count();
+  std::vector<float> x = numbers(count * channels), taps = numbers(channels * 3);
+  std::vector<float> bias = numbers(channels), inputs = numbers(s.num_pages() * 2 * channels);
+  compare("convolve", [&] {
+    std::vector<float> kept = inputs, out(static_cast<size_t>(count * channels));
+    cw_convolve a{CW_TOKENS, count, x.data(), taps.data(), bias.data(), channels, 3, kept.data(), 0,
+                  s.num_pages(), s.page_size, out.data()};
+    require(!cw_run(CW_CONVOLVE, &a, sizeof a, &s.step), "convolve");
+    return bytes_of(out) + bytes_of(kept);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -398,6 +412,7 @@ int main(int argc, char** argv) {
       compare_latent(kind);
     }
     compare_delta();
+    compare_convolutions();
   }
   printf("%d rounds alike on: %s\n", rounds, cw_isas());
   return 0;

@@ -6,6 +6,7 @@
 #include "../runtime/operations.h"
 #include "attention/attention.h"
 #include "attention/latent.h"
+#include "convolve.h"
 #include "delta.h"
 #include "experts.h"
 #include "gate.h"
@@ -58,6 +59,7 @@ constexpr cutaway::Isa table(const char* name) {
   isa.run[CW_STORE_LATENT] = run_store_latent;
   isa.run[CW_ATTEND_LATENT] = run_attend_latent;
   isa.run[CW_DELTA] = run_delta;
+  isa.run[CW_CONVOLVE] = run_convolve;
   isa.scratch[CW_LINEAR] = linear_scratch;
   isa.scratch[CW_GATED] = gated_scratch;
   isa.scratch[CW_ATTEND] = attend_scratch;
@@ -68,6 +70,7 @@ constexpr cutaway::Isa table(const char* name) {
   isa.scratch[CW_HEADS] = heads_scratch;
   isa.scratch[CW_ATTEND_LATENT] = attend_latent_scratch;
   isa.scratch[CW_DELTA] = delta_scratch;
+  isa.scratch[CW_CONVOLVE] = convolve_scratch;
   isa.unpack_row = unpack_row;
   isa.sum_words = sum_words;
   return isa;

@@ -36,7 +36,8 @@ struct Span {
   int64_t start;  // position of the first
   const int64_t* pages;
 
-  Span(const cw_delta& a, const cw_step& step, int64_t sequence)
+  template <class Layer>
+  Span(const Layer& a, const cw_step& step, int64_t sequence)
       : first(step.query_starts[sequence]),
         count(step.query_starts[sequence + 1] - first),
         start(step.context_lengths[sequence] - count),
@@ -44,12 +45,15 @@ struct Span {
               sequence * step.groups[a.group].pages_per_sequence) {}
 
   // The page that holds what is known after the token before, and after token number.
-  int64_t page_before(const cw_delta& a) const { return pages[(start - 1) / a.page_size]; }
-  int64_t page_after(const cw_delta& a, int64_t number) const {
+  template <class Layer>
+  int64_t page_before(const Layer& a) const { return pages[(start - 1) / a.page_size]; }
+  template <class Layer>
+  int64_t page_after(const Layer& a, int64_t number) const {
     return pages[(start + number) / a.page_size];
   }
   // Whether a state is left after this token: at the end of a page, and of the tokens.
-  bool is_left(const cw_delta& a, int64_t number) const {
+  template <class Layer>
+  bool is_left(const Layer& a, int64_t number) const {
     return number + 1 == count || (start + number + 1) % a.page_size == 0;
   }
 };

@@ -254,6 +254,12 @@ bool check(const cw_delta& a, Limits& limits) {
          limit_group(a.group, a.num_pages, a.page_size, true, false, limits);
 }
 
+bool check(const cw_convolve& a, Limits& limits) {
+  return a.rows == CW_TOKENS && a.x && a.weights && a.inputs && a.out && a.x != a.out &&
+         is_size(a.channels) && a.width >= 2 && a.width <= 64 &&
+         limit_group(a.group, a.num_pages, a.page_size, true, false, limits);
+}
+
 template <class Arguments>
 cw_status checked(const void* arguments, Limits& limits) {
   const Arguments& a = *static_cast<const Arguments*>(arguments);
@@ -339,6 +345,8 @@ int64_t size_of(int64_t operation) {
       return sizeof(cw_attend_latent);
     case CW_DELTA:
       return sizeof(cw_delta);
+    case CW_CONVOLVE:
+      return sizeof(cw_convolve);
     default:
       return 0;
   }
@@ -380,6 +388,8 @@ cw_status check_operation(int64_t operation, const void* arguments, Limits& limi
       return checked<cw_attend_latent>(arguments, limits);
     case CW_DELTA:
       return checked<cw_delta>(arguments, limits);
+    case CW_CONVOLVE:
+      return checked<cw_convolve>(arguments, limits);
     default:
       return CW_BAD_ARGUMENT;
   }

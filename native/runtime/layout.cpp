@@ -165,6 +165,11 @@ std::string layout() {
        FIELD(cw_delta, key_size), FIELD(cw_delta, value_size), FIELD(cw_delta, width),
        FIELD(cw_delta, states), FIELD(cw_delta, inputs), FIELD(cw_delta, group),
        FIELD(cw_delta, num_pages), FIELD(cw_delta, page_size), FIELD(cw_delta, out)});
+  add(text, "cw_convolve", sizeof(cw_convolve),
+      {FIELD(cw_convolve, rows), FIELD(cw_convolve, capacity), FIELD(cw_convolve, x),
+       FIELD(cw_convolve, weights), FIELD(cw_convolve, bias), FIELD(cw_convolve, channels),
+       FIELD(cw_convolve, width), FIELD(cw_convolve, inputs), FIELD(cw_convolve, group),
+       FIELD(cw_convolve, num_pages), FIELD(cw_convolve, page_size), FIELD(cw_convolve, out)});
   return text;
 }
 

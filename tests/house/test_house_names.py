@@ -19,7 +19,7 @@ from house_tree import PACKAGE, source_files
 # Files of an operation's folder: its definition in torch, and its form for GPUs.
 FORMS = {"plain", "triton"}
 # A kind of layer in its forms: the block, what is recorded of it, and the operations in C++.
-KINDS = {"attention", "delta", "experts", "heads", "latent"}
+KINDS = {"attention", "convolution", "delta", "experts", "heads", "latent"}
 KIND_FOLDERS = {"blocks/attention", "kernels/lowering", "kernels/native"}
 SUBCOMMANDS = {"bench_context", "bench_paper", "bench_serve", "bench_speculate", "bench_speed"}
 

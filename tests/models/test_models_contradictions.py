@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from cutaway.core.errors import ModelFormatError
+from cutaway.models import lfm2
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.rotary_config import from_hf
 
@@ -61,6 +62,11 @@ PAIRS = [
         {"rope_scaling": YARN},
         "rope_scaling.rope_type and rope_scaling.type",
     ),
+    (
+        {"rope_scaling": YARN, "original_max_position_embeddings": 32},
+        {"rope_scaling": {**YARN, "original_max_position_embeddings": 32}},
+        "original_max_position_embeddings and rope_scaling.original_max_position_embeddings",
+    ),
 ]
 
 
@@ -82,6 +88,24 @@ def test_n11_two_settings_that_agree_are_no_contradiction() -> None:
             rope_parameters=PLAIN
         )
         assert frequencies(rope_scaling={**YARN, "type": "yarn"}) == frequencies(rope_scaling=YARN)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"block_ff_dim": 960}, {"intermediate_size": 80}),
+        ({"tie_embedding": False}, {"tie_word_embeddings": True}),
+    ],
+)
+def test_n11_lfm2_obeys_its_own_names(first: dict[str, object], second: dict[str, object]) -> None:
+    def made(**fields: object) -> lfm2.GroupedDecoder:
+        own = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+        return lfm2.from_hf(Fields({"vocab_size": 9, **own, **fields}, file="config.json"))
+
+    (inner,), (outer,) = first, second
+    with pytest.warns(UserWarning, match=f"{inner} and {outer}"):
+        both = made(**first, **second)
+    assert both == made(**first) != made(**second)
 
 
 @pytest.mark.parametrize("value", [2**63, 1.1e9, -1.0, True, "x"])

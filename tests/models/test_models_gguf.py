@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chatglm": ("glm", {}),
     "glm4": ("glm4-flags", {"attention_bias": True}),
     "ernie4_5": ("ernie4.5", {}),
+    "lfm2": ("lfm2", {}),
 }
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
 
@@ -119,6 +120,7 @@ WRITTEN: dict[str, dict[str, str]] = {
     "granitemoe": _FACTORS,
     "command-r": _LOGITS,
     "cohere2": {**_WINDOW, **_LOGITS},
+    "lfm2": {"conv_L_cache": "add_shortconv_l_cache"},
 }
 
 

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.attention.convolution import ShortConvolution
 from cutaway.blocks.attention.delta import DeltaLayer
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import Block
@@ -98,7 +99,7 @@ class Transformer(nn.Module):
 
         With experts the host asks who went where; states go token by token, in lengths' loops.
         """
-        asking = MixtureOfExperts | DeltaLayer
+        asking = MixtureOfExperts | DeltaLayer | ShortConvolution
         return not any(isinstance(module, asking) for module in self.modules())
 
     def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:

@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import nn
 
+from cutaway.blocks.attention.convolution import ShortConvolution
 from cutaway.blocks.attention.delta import DeltaLayer
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
@@ -87,6 +88,8 @@ def _values(part: nn.Module) -> int:
         sizes = part.sizes
         state = sizes.num_value_heads * sizes.key_size * sizes.value_size
         return 3 * state + sizes.channels * sizes.kernel  # read, write, read again; convolution
+    if isinstance(part, ShortConvolution):
+        return part.sizes.token_values
     if isinstance(part, Router):
         return part.num_experts * part.width
     return 0

@@ -28,6 +28,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "GptOssForCausalLM": "gpt_oss",
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granite",
+    "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Mistral3ForConditionalGeneration": "mistral",
@@ -63,6 +64,7 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "gpt2": "gpt2",
     "granite": "granite",
     "granitemoe": "granite",
+    "lfm2": "lfm2",
     "llama": "llama",
     "llama with experts": "mixtral",  # see gguf_word
     "olmo2": "olmo2",

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from cutaway.kernels.attention import paged_attention, paged_latent_attention
+from cutaway.kernels.convolution import convolve_sequences
 from cutaway.kernels.delta import run_sequences
 from cutaway.kernels.experts import choose_experts, mix_experts, tiled_linear
 from cutaway.kernels.linear import project, project_heads, take_rows
-from cutaway.kernels.lowering import delta, experts, heads, latent, products
+from cutaway.kernels.lowering import convolution, delta, experts, heads, latent, products
 from cutaway.kernels.lowering.forms import NORMS, Forms, NativeCall
 from cutaway.kernels.recording import Call, Recorded, Recording
 from cutaway.kernels.rotary import rotate, rotate_neighbours
@@ -49,6 +50,7 @@ _FORMS: Final[Mapping[Any, _Form]] = {
     torch.cat: latent.join,
     paged_latent_attention: latent.attend,
     run_sequences: delta.run_sequences,
+    convolve_sequences: convolution.convolve,
 }
 
 

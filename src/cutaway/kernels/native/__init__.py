@@ -11,6 +11,7 @@ from cutaway.kernels.native.attention import (
     rotate,
     store,
 )
+from cutaway.kernels.native.convolution import InputPages, convolve
 from cutaway.kernels.native.delta import DeltaInputs, NativeDeltaWeights, StatePages, delta
 from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
 from cutaway.kernels.native.large_pages import Shelf
@@ -41,6 +42,7 @@ __all__ = [
     "Drawn",
     "GroupChoice",
     "Groups",
+    "InputPages",
     "Kind",
     "LatentPages",
     "NativeDeltaWeights",
@@ -65,6 +67,7 @@ __all__ = [
     "attend",
     "attend_latent",
     "attention",
+    "convolve",
     "delta",
     "experts",
     "gate",

@@ -36,6 +36,7 @@ class Code(IntEnum):
     STORE_LATENT = 14
     ATTEND_LATENT = 15
     DELTA = 16
+    CONVOLVE = 17
 
 
 class Rows(IntEnum):
@@ -464,6 +465,22 @@ class DeltaStruct(ctypes.Structure):
     ]
 
 
+class ConvolveStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("weights", _Pointer),
+        ("bias", _Pointer),
+        ("channels", _Int),
+        ("width", _Int),
+        ("inputs", _Pointer),
+        ("group", _Int),
+        ("num_pages", _Int),
+        ("page_size", _Int),
+        ("out", _Pointer),
+    ]
+
+
 STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.GATHER: GatherStruct,
     Code.TAKE: TakeStruct,
@@ -482,6 +499,7 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.STORE_LATENT: StoreLatentStruct,
     Code.ATTEND_LATENT: AttendLatentStruct,
     Code.DELTA: DeltaStruct,
+    Code.CONVOLVE: ConvolveStruct,
 }
 
 # Structs that others hold: the operations' own are called after their codes.
