@@ -7,16 +7,49 @@ from typing import TYPE_CHECKING
 from cutaway.core.version import __version__
 
 if TYPE_CHECKING:
+    from cutaway.core.errors import CutawayError, RequestError
+    from cutaway.core.grammar import Grammar
+    from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
     from cutaway.core.request import SamplingParams
+    from cutaway.replay.verify import Verdict
     from cutaway.service.async_llm import AsyncLLM
+    from cutaway.service.generations import Choice, Generation
     from cutaway.service.llm import LLM
+    from cutaway.views.parts.view import Shown
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "Choice",
+    "CutawayError",
+    "Delta",
+    "Generation",
+    "Grammar",
+    "RequestError",
+    "SamplingParams",
+    "Shown",
+    "Timings",
+    "TokenLogprob",
+    "Usage",
+    "Verdict",
+    "__version__",
+]
 
 _WHERE = {
     "LLM": "cutaway.service.llm",
     "AsyncLLM": "cutaway.service.async_llm",
     "SamplingParams": "cutaway.core.request",
+    "Grammar": "cutaway.core.grammar",
+    "Generation": "cutaway.service.generations",
+    "Choice": "cutaway.service.generations",
+    "Delta": "cutaway.core.output",
+    "TokenLogprob": "cutaway.core.output",
+    "Usage": "cutaway.core.output",
+    "Timings": "cutaway.core.output",
+    "Verdict": "cutaway.replay.verify",
+    "Shown": "cutaway.views.parts.view",
+    "CutawayError": "cutaway.core.errors",
+    "RequestError": "cutaway.core.errors",
 }
 
 
@@ -27,3 +60,7 @@ def __getattr__(name: str) -> object:
     import importlib
 
     return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_WHERE]

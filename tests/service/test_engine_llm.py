@@ -145,8 +145,8 @@ def test_ids_without_text_print_as_numbers(llm: LLM) -> None:
 async def _gather(folder: Path) -> None:
     async with AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096) as llm:
         prompts = ["one", "two and more", "three"]
-        together = await asyncio.gather(*(llm.generate(p, GREEDY) for p in prompts))
-        again = [await llm.generate(p, GREEDY) for p in prompts]
+        together = await llm.generate(prompts, GREEDY)
+        again = [(await llm.generate(p, GREEDY))[0] for p in prompts]
         assert [g.token_ids for g in together] == [g.token_ids for g in again]
         with pytest.raises(ContextLengthError):
             await llm.generate("x" * 300, GREEDY)
@@ -173,7 +173,7 @@ def test_coroutines_share_one_engine(folder: Path) -> None:
 async def _read_slowly(folder: Path) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
     async with AsyncLLM(f"random:{folder}/config.json", dtype="float32", cache_tokens=4096) as llm:
-        expected = (await llm.generate("slow", params)).token_ids
+        expected = (await llm.generate("slow", params))[0].token_ids
         said: list[int] = []
         async for delta in llm.stream("slow", params):
             said += delta.token_ids
@@ -227,7 +227,7 @@ async def _close_over_looks(folder: Path) -> None:
 
     gate = threading.Event()
     tasks = [asyncio.create_task(llm.ask(lambda _: gate.wait()))]  # the engine's thread stands
-    tasks += [asyncio.create_task(each) for each in (llm.view(asked), compared())]
+    tasks += [asyncio.create_task(each) for each in (llm.look(asked), compared())]
     await asyncio.sleep(0)  # each has asked
     tasks.append(asyncio.create_task(llm.close()))
     await asyncio.sleep(0)
@@ -258,7 +258,7 @@ def test_another_event_loop_goes_on_where_one_ended_with_a_request_in_flight(fol
         await asyncio.to_thread(is_done.wait)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def again() -> Generation:
+    async def again() -> list[Generation]:
         async with llm:
             return await llm.generate("abc", GREEDY)
 
@@ -266,7 +266,7 @@ def test_another_event_loop_goes_on_where_one_ended_with_a_request_in_flight(fol
     asyncio.run(leave())
     engine.step = step
     may_tell.set()
-    assert asyncio.run(again()).token_ids
+    assert asyncio.run(again())[0].token_ids
     assert engine.cache_stats.used == 0
 
 
@@ -279,7 +279,8 @@ def test_what_a_question_raises_is_raised_by_ask(folder: Path) -> None:
                     await llm.ask(lambda _, kind=kind: _raise(kind()))
             with pytest.raises(RuntimeError, match="StopIteration"):
                 await llm.ask(lambda _: _raise(StopIteration()))
-            assert (await beside).token_ids == (await llm.generate("abc", GREEDY)).token_ids
+            (one,), (other,) = await beside, await llm.generate("abc", GREEDY)
+            assert one.token_ids == other.token_ids
 
     asyncio.run(body())
 

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Unpack
 
 import torch
 
@@ -17,6 +18,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.batch import build_batch
 from cutaway.engine.engine import Engine
+from cutaway.engine.engine_settings import EngineSettings
 from cutaway.kernels import capture, hardware
 from cutaway.service.llm import LLM
 
@@ -24,7 +26,7 @@ from cutaway.service.llm import LLM
 class Driver:
     """Times one engine from outside, through add and step."""
 
-    def __init__(self, model: str, **settings: object) -> None:
+    def __init__(self, model: str, **settings: Unpack[EngineSettings]) -> None:
         self.engine = LLM(model, **settings).engine
         threads = hardware.chosen_threads()
         torch.set_num_threads(threads)

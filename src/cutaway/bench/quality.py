@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.batch import Batch
+from cutaway.engine.engine_settings import EngineSettings
 from cutaway.engine.loading.requantize import CHUNK
 from cutaway.service.llm import LLM
 
@@ -17,8 +19,8 @@ from cutaway.service.llm import LLM
 class PromptLogits:
     """Every row of logits that an engine computes for a prompt. settings: as for LLM."""
 
-    def __init__(self, model: str, **settings: object) -> None:
-        sized = {"cache_tokens": 2 * CHUNK, "prefix_cache": False} | settings
+    def __init__(self, model: str, **settings: Unpack[EngineSettings]) -> None:
+        sized: EngineSettings = {"cache_tokens": 2 * CHUNK, "prefix_cache": False, **settings}
         self._llm = LLM(model, **sized)
         self.encode = self._llm.encode
         runner = self._llm.engine.runner

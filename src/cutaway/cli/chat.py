@@ -203,10 +203,9 @@ class Talk:
     def title(self) -> str:
         """One line on the model."""
         model = self._session.llm.engine.model
-        dtype = str(model.dtype).removeprefix("torch.")
         lora = self._session.llm.lora
         adapted = f" with adapter {lora}" if lora else ""
-        return f"{model.name}{adapted} ({model.licence}), {dtype} on {model.device}."
+        return f"{model.name}{adapted} ({model.licence}), {model.numbers} on {model.device}."
 
     def about(self) -> Sequence[str]:
         """What /show says of model and cache."""

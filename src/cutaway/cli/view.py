@@ -117,15 +117,5 @@ def view(
 
 def _object(session: Session, shown: Shown) -> dict[str, object]:
     """What --json prints of a view: its numbers beside its name and proof."""
-    from cutaway.views.parts.payload import as_json
-
-    model = session.llm.engine.model
-    values = as_json(shown.payload)
-    assert isinstance(values, dict), "a payload is a dataclass"
-    return {
-        "view": shown.view.name,
-        "model": model.name,
-        "proof": None if shown.proof is None else str(shown.proof),
-        "is_exact": None if shown.proof is None else shown.proof.is_exact,
-        **values,
-    }
+    told = shown.as_json()
+    return {"view": told.pop("view"), "model": session.llm.engine.model.name, **told}

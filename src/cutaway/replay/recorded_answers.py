@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import get_args
+
+from cutaway.core.errors import RequestError
+from cutaway.core.limits import quote
 from cutaway.engine.engine import Engine
 from cutaway.replay.plan import Level, ReplayPlan, plan_replay
 from cutaway.replay.replay import Replay, SinkOf
@@ -20,14 +25,16 @@ def plan_answer(
     """What it takes to run an answer again; it holds no pages.
 
     prefill_chunk: of steps that are not those of serving; None takes the engine's own.
-    Raises: ReplayError when the record of it is not whole.
+    Raises: ReplayError when the record of it is not whole; RequestError for another level, or a
+    chunk that would not act.
     """
+    _check(level, prefill_chunk)
     assert engine.ledger is not None, "an answer comes from the ledger"
     return plan_replay(
         engine.ledger,
         answer,
         page_size=engine.config.page_size,
-        prefill_chunk=prefill_chunk or engine.config.prefill_chunk,
+        prefill_chunk=engine.config.prefill_chunk if prefill_chunk is None else prefill_chunk,
         level=level,
     )
 
@@ -68,9 +75,15 @@ def verify_answer(
 ) -> Verdict:
     """Run an answer again and say whether it is the one that was served.
 
-    level, prefill_chunk: as for plan_answer.
-    Raises: ReplayError when the record of it is not whole.
+    level, prefill_chunk: as for plan_answer; a chunk belongs to invariant.
+    Raises: as plan_answer does.
     """
+    if prefill_chunk is not None and level == "shape-faithful":
+        raise RequestError(
+            "prefill_chunk belongs to level invariant; shape-faithful repeats the chunks of "
+            "serving. Set level to invariant, or leave prefill_chunk out.",
+            param="prefill_chunk",
+        )
     params, model = answer.request.params, engine.model
     present = Present(engine.fingerprints, model.transformer, engine.cache, engine.runner.pool)
     return verify(
@@ -80,3 +93,21 @@ def verify_answer(
         state=engine.grammar_state(params),
         present=present,
     )
+
+
+def _check(level: object, prefill_chunk: object) -> None:
+    """A proof takes no word that it does not know."""
+    if level not in get_args(Level):
+        near = get_close_matches(level, get_args(Level), n=1) if isinstance(level, str) else []
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise RequestError(
+            f"level is {quote(level)}; it must be {' or '.join(get_args(Level))}.{hint}",
+            param="level",
+        )
+    if prefill_chunk is not None and (
+        isinstance(prefill_chunk, bool) or not isinstance(prefill_chunk, int) or prefill_chunk < 1
+    ):
+        raise RequestError(
+            f"prefill_chunk is {quote(prefill_chunk)}; it must be an integer of at least 1.",
+            param="prefill_chunk",
+        )

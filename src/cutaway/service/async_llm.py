@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar, Unpack
 
 from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
+from cutaway.engine.engine_settings import EngineSettings
 from cutaway.host.faults import again, note, refuse
+from cutaway.replay.plan import Level
+from cutaway.replay.verify import Verdict
 from cutaway.service import engine_loop
 from cutaway.service.feeds import Feeds
+from cutaway.service.generations import Generation
 from cutaway.service.inbox import Inbox
-from cutaway.service.llm import LLM, Generation, Messages, Prompt, generation_of
+from cutaway.service.llm import LLM, Messages, Params, Prompt, TemplateOptions
+from cutaway.service.looking import ViewPlaces
+from cutaway.service.spelling import spell
 from cutaway.service.view_queue import ViewQueue
+from cutaway.views.parts.view import Shown
 
 T = TypeVar("T")
 
@@ -33,12 +41,14 @@ _CLOSED_LOOP = suppress(RuntimeError)
 
 
 class AsyncLLM:
-    """A model in this process, for any number of coroutines at once.
+    """A model in this process, for any number of coroutines at once: the verbs are those of LLM.
 
     settings: as for LLM. Use as an async context manager, or call close().
     """
 
-    def __init__(self, model: str = "smollm2", **settings: object) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] = "smollm2", **settings: Unpack[EngineSettings]
+    ) -> None:
         self._llm = LLM(model, **settings)
         self._view_queue = ViewQueue(self._llm.engine)
         self._feeds = Feeds(self._llm.engine)
@@ -56,40 +66,133 @@ class AsyncLLM:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"Async{self._llm!r}"
+
     async def close(self) -> None:
-        """End every open answer and the engine's thread."""
+        """End every open answer and the engine's thread. What is closed may be closed again."""
         with self._lock:
             self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
-    ) -> AsyncIterator[Delta]:
+    @property
+    def sampling(self) -> SamplingParams:
+        """The model's own recommended sampling, which acts where nothing is given."""
+        return self._llm.sampling
+
+    @property
+    def lora(self) -> str:
+        """The adapter that answers where nothing is said; empty without one."""
+        return self._llm.lora
+
+    async def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: Params = None,
+        *,
+        control: bool = False,
+        lora: str | None = None,
+    ) -> list[Generation]:
+        """Continue each prompt, as LLM.generate does: results come in the order of the prompts.
+
+        Raises: RequestError for a bad prompt or parameter, before anything runs; the error of
+        the first answer that failed.
+        """
+        requests = self._llm.requests(prompts, params, control=control, lora=lora)
+        if len(requests) == 1:
+            return [await self._whole(requests[0])]
+        under_way = [asyncio.ensure_future(self._whole(each)) for each in requests]
+        try:
+            return list(await asyncio.gather(*under_way))
+        finally:
+            for each in under_way:
+                each.cancel()
+
+    async def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        lora: str | None = None,
+        **template: Unpack[TemplateOptions],
+    ) -> Generation:
+        """Answer a conversation: dicts with role and content, as in the OpenAI API."""
+        token_ids = self._llm.encode_chat(messages, **template)
+        return await self._whole(self._llm.request(token_ids, params, lora=lora), messages)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        control: bool = False,
+        lora: str | None = None,
+    ) -> AsyncGenerator[Delta]:
         """Continue a prompt. Leaving the loop, or cancelling it, ends the request.
 
         Raises: RequestError when the prompt or a parameter does not fit.
         """
-        request = self._llm.request(prompt, params, control=control)
-        async with aclosing(self.follow(request)) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self._spell(self._llm.request(prompt, params, control=control, lora=lora))
 
-    async def stream_chat(
-        self, messages: Messages, params: SamplingParams | None = None, **template: Any
-    ) -> AsyncIterator[Delta]:
+    def stream_chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        *,
+        lora: str | None = None,
+        **template: Unpack[TemplateOptions],
+    ) -> AsyncGenerator[Delta]:
         """Answer a conversation, as stream does."""
-        request = self._llm.request(self._llm.encode_chat(messages, **template), params)
+        return self.stream(self._llm.encode_chat(messages, **template), params, lora=lora)
+
+    async def verify(
+        self,
+        answer: Generation,
+        *,
+        choice: int = 0,
+        level: Level = "shape-faithful",
+        prefill_chunk: int | None = None,
+    ) -> Verdict:
+        """Run a recorded answer again, as LLM.verify does; other answers wait meanwhile."""
+        return await self.ask(
+            lambda _: self._llm.verify(
+                answer, choice=choice, level=level, prefill_chunk=prefill_chunk
+            )
+        )
+
+    async def view(
+        self, answer: Generation, name: str, *, choice: int = 0, **places: Unpack[ViewPlaces]
+    ) -> Shown:
+        """What a view shows of an answer, as LLM.view does; other answers wait meanwhile."""
+        return await self.ask(lambda _: self._llm.view(answer, name, choice=choice, **places))
+
+    def encode(self, prompt: Prompt, *, control: bool = False) -> list[int]:
+        """Token ids of a raw prompt: plain text, with a BOS where the model wants one."""
+        return self._llm.encode(prompt, control=control)
+
+    def encode_chat(
+        self,
+        messages: Messages,
+        *,
+        tools: Messages | None = None,
+        template_options: Mapping[str, object] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation through the model's chat template."""
+        return self._llm.encode_chat(messages, tools=tools, template_options=template_options)
+
+    def decode(self, token_ids: Iterable[int], *, skip_control: bool = False) -> str:
+        """The text of token ids; skip_control leaves out control tokens, as answers do."""
+        return self._llm.decode(token_ids, skip_control=skip_control)
+
+    async def _whole(self, request: Request, messages: Messages | None = None) -> Generation:
+        async with aclosing(self._spell(request)) as deltas:
+            return self._llm.generation(request, [delta async for delta in deltas], messages)
+
+    async def _spell(self, request: Request) -> AsyncGenerator[Delta]:
+        tokenizer = self._llm.engine.model.tokenizer
         async with aclosing(self.follow(request)) as deltas:
             async for delta in deltas:
-                yield delta
-
-    async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, control: bool = False
-    ) -> Generation:
-        """Continue a prompt and return the whole answer."""
-        request = self._llm.request(prompt, params, control=control)
-        async with aclosing(self.follow(request)) as deltas:
-            return generation_of(request, [delta async for delta in deltas])
+                yield spell(delta, tokenizer)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
         """What a function finds of the engine, called between two steps.
@@ -107,7 +210,7 @@ class AsyncLLM:
 
         return await self._once(lambda _, put: ask(put))
 
-    async def view(self, asked: ViewRequest) -> bytes:
+    async def look(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives, as views/parts/frame.py writes it, when there is no work.
 
         Raises: ReplayError, RequestError.

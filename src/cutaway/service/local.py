@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
+from typing import Unpack
 
 from cutaway.core.errors import EngineClosedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
 from cutaway.engine.admission.request_checks import check_request
+from cutaway.engine.engine_settings import EngineSettings
 from cutaway.service.async_llm import AsyncLLM
 from cutaway.service.bounds import TrafficConfig
 from cutaway.service.card import adapt, cache_tokens_of, card_of, stats_of
@@ -24,7 +27,11 @@ class LocalService:
     """A Service over AsyncLLM. settings: as for LLM."""
 
     def __init__(
-        self, model: str, *, traffic: TrafficConfig | None = None, **settings: object
+        self,
+        model: str,
+        *,
+        traffic: TrafficConfig | None = None,
+        **settings: Unpack[EngineSettings],
     ) -> None:
         self._name = model
         self._settings = settings
@@ -47,7 +54,7 @@ class LocalService:
 
     async def start(self) -> None:
         """Load the model in a thread."""
-        self._llm = await asyncio.to_thread(AsyncLLM, self._name, **self._settings)
+        self._llm = await asyncio.to_thread(partial(AsyncLLM, self._name, **self._settings))
         self._card = await self._llm.ask(card_of)
         self._traffic = Traffic(
             self._traffic_config,
@@ -89,7 +96,7 @@ class LocalService:
         """What a view of an answer gives, in a moment without other work."""
         if self._llm is None:
             raise EngineClosedError("the engine has not started.")
-        return await self._llm.view(asked)
+        return await self._llm.look(asked)
 
     async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
         """The events of an answer, while it is made or afterwards, until the last."""

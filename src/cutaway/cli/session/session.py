@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cutaway.cli.session.answer_json import FinishedAnswer, answer_object
 from cutaway.cli.session.at_hand import at_hand, note_left_out
@@ -15,6 +15,7 @@ from cutaway.cli.settings.settings import Resolved, resolve
 from cutaway.cli.terminal.progress import download_bar
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.engine_settings import EngineSettings
 from cutaway.host import garbage
 from cutaway.weights.find.find import find
 from cutaway.weights.find.named_models import NAMED
@@ -86,7 +87,7 @@ def open_llm(settings: Resolved) -> LLM:
         torch_library.load()  # the tokenizer is made meanwhile
         from cutaway.service.llm import LLM
 
-        llm = LLM(opening, **settings.engine)
+        llm = LLM(opening, **cast("EngineSettings", settings.engine))
     note_left_out(at_hand(settings.model))
     return llm
 

@@ -37,6 +37,13 @@ class LoadedModel:
     # What is loaded beside it, from load to unload; an answer keeps what it began with.
     adapters: Adapters = field(default_factory=Adapters.none)
 
+    @property
+    def numbers(self) -> str:
+        """In what it computes, in words. Packed weights round what they are multiplied with."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        is_packed = self.transformer.is_packed
+        return f"{dtype}, products of packed weights in 8 bits," if is_packed else dtype
+
     @cached_property
     def template(self) -> ChatTemplate:
         """The chat template, compiled at first use: a plain prompt needs none.

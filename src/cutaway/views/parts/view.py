@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from cutaway.sampling.threads import one_thread
-from cutaway.views.parts.payload import Payload
+from cutaway.views.parts.payload import Payload, as_json
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
@@ -81,10 +83,41 @@ class View:
             return self.probe(subject, query, taken)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shown:
-    """What a view gave. proof: of the replay it needed; None where the record was enough."""
+    """What a view gave; printing it draws it.
+
+    proof: of the replay that it needed; None where the record was enough.
+    """
 
     view: View
     payload: Payload
     proof: Proof | None
+
+    def as_json(self) -> dict[str, object]:
+        """Its numbers as JSON writes them, beside its name and proof."""
+        values = as_json(self.payload)
+        assert isinstance(values, dict), "a payload is a dataclass"
+        return {
+            "view": self.view.name,
+            "proof": None if self.proof is None else str(self.proof),
+            "is_exact": None if self.proof is None else self.proof.is_exact,
+            **cast("dict[str, object]", values),
+        }
+
+    @property
+    def title(self) -> str:
+        """Name, question and how far it is proven."""
+        proof = "from the record" if self.proof is None else str(self.proof)
+        return f"{self.view.name}: {self.view.question}  [{proof}]"
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{self.payload.draw().text()}"
+
+    def __repr__(self) -> str:
+        return f"Shown({self.title})"
+
+    def _repr_html_(self) -> str:
+        """Title and picture, for notebooks."""
+        picture = html.escape(self.payload.draw().text())
+        return f"<div><b>{html.escape(self.title)}</b><pre>{picture}</pre></div>"
