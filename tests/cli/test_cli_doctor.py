@@ -12,7 +12,7 @@ import pytest
 from cutaway.cli import doctor, environment
 from program import Cutaway
 
-SECTIONS = ["versions", "system", "memory", "torch", "models", "environment", "problems"]
+SECTIONS = ["versions", "extras", "system", "memory", "torch", "models", "environment", "problems"]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_torch_that_cannot_be_imported_stops_cutaway(
         ("memory", {"available_bytes": 2**29}, "only 512.0 MiB of memory are free"),
         ("memory", {"limit_bytes": 2**28}, "only 256.0 MiB of memory are free"),
         ("models", {"is_writable": False}, "models cannot be kept in"),
-        ("versions", {"prompt-toolkit": None}, "prompt-toolkit is not installed"),
+        ("extras", {"chat": None}, "prompt-toolkit is not installed"),
     ],
 )
 def test_what_goes_wrong_on_other_machines_is_known(

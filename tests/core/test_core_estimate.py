@@ -203,7 +203,7 @@ def test_gguf_metadata_means_the_same_as_config_json(tmp_path):
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320,
         "tie_word_embeddings": True,
     }  # fmt: skip
-    shape, weights = shape_at(str(path))
+    shape, weights, _ = shape_at(str(path))
     assert shape == shape_of(config)
     assert weights is not None
     assert weights.total == weights_in(shape, "Q8_0").total

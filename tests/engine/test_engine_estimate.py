@@ -182,7 +182,7 @@ def test_real_files_take_what_their_headers_say(name):
     if not capture.is_available():
         pytest.skip("the native kernels are not built")
     path = smollm2_gguf() if name == "smollm2" else gemma3_gguf()
-    shape, weights = shape_at(str(path))
+    shape, weights, _ = shape_at(str(path))
     engine = LLM(str(path), cache_tokens=1024, page_size=PAGE, prefix_cache=False).engine
     context = 705 if name == "gemma3" else 300
     kv_dtype = str(engine.model.cache_dtype).removeprefix("torch.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from cutaway import __version__
+from cutaway.cli.help_examples import below_help
 
 # In the order of the help. A module has the name of its command; a group has further ones below.
 COMMANDS: Final = (
@@ -36,6 +38,35 @@ def application(wanted: str | None = None) -> typer.Typer:
     return app
 
 
+def program(wanted: str | None = None) -> Any:
+    """The application as typer runs it, with examples, and switches that do not ask for a value."""
+    made = typer.main.get_command(application(wanted))
+    for path, command in _commands("", made):
+        command.epilog = below_help(path) or command.epilog
+        for each in command.params:
+            _without_type(each)
+        command.get_help_option = _help_option_of(command.get_help_option)
+    return made
+
+
+def _without_type(option: Any) -> Any:
+    """A switch takes no value, and help shows none."""
+    if getattr(option, "is_flag", False) and option.metavar is None:
+        option.metavar = ""
+    return option
+
+
+def _help_option_of(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """--help itself, which typer makes when it is asked for."""
+    return lambda context: _without_type(find(context))
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(f"{path} {name}".strip(), below)
+
+
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         typer.echo(f"cutaway {__version__}")
@@ -47,7 +78,11 @@ def cutaway(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="print the version and end"
+            "--version",
+            "-V",
+            is_eager=True,
+            callback=_print_version,
+            help="print the version and end",
         ),
     ] = False,
 ) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cutaway.cli.session.session import Session
     from cutaway.compare.comparison import Comparison
 
-_LEVERS = "\n\n".join(f"{name}: {meaning}" for name, meaning in LEVERS.items())
+_LEVERS = "\n".join(f"- {name}: {meaning}" for name, meaning in LEVERS.items())
 
 
 @with_settings(MODEL, ENGINE, SAMPLING, CHAT)

@@ -19,6 +19,7 @@ ReportSection = environment.ReportSection
 
 # SmolLM2 in float32 takes 0.5 GiB, torch itself about as much.
 _LEAST_MEMORY = 2**30
+_MISSED = ("chat", "grammar")  # extras of which most people miss what they bring
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def gather() -> dict[str, ReportSection]:
         torch = {"error": f"{type(error).__name__}: {error}"}
     return {
         "versions": environment.versions(),
+        "extras": environment.extras(),
         "system": environment.system(),
         "memory": environment.memory(),
         "torch": torch,
@@ -88,9 +90,11 @@ def find_problems(report: Mapping[str, ReportSection]) -> list[Problem]:
             )
         )
     problems += _room_problems(report["memory"], models)
-    if report["versions"]["prompt-toolkit"] is None:
-        hint = "pip install 'cutaway[chat]' adds editing and history to `cutaway chat`."
-        problems.append(Problem("prompt-toolkit is not installed.", hint))
+    for name in _MISSED:
+        if report["extras"][name] is None:
+            package, what = environment.EXTRAS[name]
+            hint = f"pip install 'cutaway[{name}]' adds {what}."
+            problems.append(Problem(f"{package} is not installed.", hint))
     return problems
 
 

@@ -20,9 +20,21 @@ FLAGS = (
     *("avx512_bf16", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
 PACKAGES = (
-    *("torch", "numpy", "safetensors", "regex", "jinja2", "pydantic", "pydantic-settings"),
-    *("typer", "rich", "huggingface-hub", "platformdirs", "filelock", "prompt-toolkit"),
+    *("torch", "numpy", "regex", "jinja2", "pydantic", "pydantic-settings", "typer", "rich"),
+    *("huggingface-hub", "platformdirs", "filelock", "msgspec", "fastapi", "starlette", "uvicorn"),
+    *("httptools", "prometheus-client"),
 )
+# Extras, what each brings, and what it is for; docs/development.md installs all of them.
+EXTRAS: Mapping[str, tuple[str, str]] = {
+    "chat": ("prompt-toolkit", "editing and history in `cutaway chat`"),
+    "grammar": ("llguidance", "answers of a given form, and forced tool calls"),
+    "gpu": ("triton", "kernels for NVIDIA GPUs"),
+    "otel": ("opentelemetry-sdk", "spans of requests"),
+    "parquet": ("pyarrow", "training data in Parquet"),
+    "tensorboard": ("tensorboard", "training runs in TensorBoard"),
+    "trackio": ("trackio", "training runs in Trackio"),
+    "wandb": ("wandb", "training runs in Weights & Biases"),
+}
 VARIABLES = (
     *(
         "CUTAWAY_CACHE",
@@ -47,6 +59,11 @@ def versions() -> ReportSection:
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
     }
+
+
+def extras() -> ReportSection:
+    """What each extra brings, by its name; None where it is not installed."""
+    return {name: _version(package) for name, (package, _) in EXTRAS.items()}
 
 
 def system() -> ReportSection:

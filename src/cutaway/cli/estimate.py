@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
@@ -22,11 +23,23 @@ def estimate(
         str, typer.Argument(help="a config.json, a folder that has one, or as for --model")
     ],
     *,
-    context: Annotated[int, typer.Option(min=1, help="tokens that each sequence holds")] = 4096,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="tokens that each sequence holds; default: all that the model was made for",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="sequences in one step")] = 1,
     card: Annotated[
-        str, typer.Option("--device", help=f"{', '.join(DEVICES)}, or cpu: measured here")
-    ] = "H100",
+        str,
+        typer.Option(
+            "--device",
+            help=f"{', '.join(DEVICES)}, or cpu: measured here; default: what this machine has",
+            show_default=False,
+        ),
+    ] = "",
     kept_in: Annotated[
         str,
         typer.Option("--quant", help=f"file (as a GGUF file has them), {', '.join(WEIGHT_TYPES)}"),
@@ -54,19 +67,21 @@ def estimate(
     from cutaway.core import estimate as arithmetic
     from cutaway.core.weight_types import weights_in
 
-    _check("device", card, (*DEVICES, "cpu"))
+    _check("device", card or "cpu", (*DEVICES, "cpu"))
     _check("kv-dtype", cache, KV_DTYPES)
     _check("quant", kept_in or "file", ("file", *WEIGHT_TYPES))
-    shape, stored = shape_at(model, replaced or ())
+    shape, stored, longest = shape_at(model, replaced or ())
     if kept_in in ("", "file") and stored is not None:
         kept_in, weights = "file", stored
     elif kept_in == "file":
-        raise ConfigError(f"quant is 'file', and {model} is no GGUF file; name a type.")
+        raise ConfigError(f'quant is "file", and {model} is no GGUF file; name a type.')
     else:
         kept_in = kept_in or "bfloat16"
         weights = weights_in(shape, kept_in)
+    if context is None:
+        context = longest
     made = arithmetic.estimate(shape, weights, context=context, batch=batch, kv_dtype=cache)
-    device = _device(card)
+    device = _device(card) if card else _here()
     line = arithmetic.roofline(made, weights, device, batch=batch)
     training = made.flops_training_per_token * training_tokens
     asked = {"architecture": shape.architecture, "quant": kept_in, "kv_dtype": cache}
@@ -86,6 +101,18 @@ def _device(name: str) -> Device:
     from cutaway.bench.machine import measure
 
     return measure()
+
+
+def _here() -> Device:
+    """What this machine computes with: a card that is known by its name, or its processor."""
+    import torch
+
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        for card in DEVICES:
+            if re.search(rf"\b{card.replace('-', ' ')}\b", name):
+                return DEVICES[card]
+    return _device("cpu")
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

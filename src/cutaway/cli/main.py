@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from cutaway.cli.commands import application
+from cutaway.cli.commands import program
 from cutaway.cli.terminal import exits
 from cutaway.cli.terminal.terminal import is_seen, note
 
@@ -26,8 +26,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     stdout = sys.stdout
     try:
-        app = application(arguments[0] if arguments else None)
-        code = app(list(arguments) or ["--help"], prog_name="cutaway", standalone_mode=False)
+        command = program(arguments[0] if arguments else None)
+        code = command(list(arguments) or ["--help"], prog_name="cutaway", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
     except BrokenPipeError:

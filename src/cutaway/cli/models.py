@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from cutaway.cli.settings.setting_keys import DEFAULT_MODEL
 from cutaway.cli.terminal import exits
 from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ModelNotFoundError
+
+if TYPE_CHECKING:
+    from cutaway.weights.find.find import Found
 
 app = typer.Typer(name="models", help="List, describe, fetch, check and remove models.")
 
@@ -61,8 +64,10 @@ def info(name: Name = DEFAULT_MODEL, *, json: AsJson = False) -> None:
         raise ModelNotFoundError(f"{name} is not here; `cutaway models pull {name}` fetches it.")
     made = describe(found)
     parameters = sum(made.types.values())
+    obstacle = _obstacle(found)
     if json:
-        print_json({**_plain(asdict(made)), "num_parameters": parameters})
+        numbers = {"num_parameters": parameters, "runs": obstacle is None, "obstacle": obstacle}
+        print_json({**_plain(asdict(made)), **numbers})
         return
     shares = [f"{kind} {count / parameters:.0%}" for kind, count in made.types.items()]
     rows = [
@@ -70,6 +75,7 @@ def info(name: Name = DEFAULT_MODEL, *, json: AsJson = False) -> None:
         ("licence", made.licence or "not stated"),
         ("from", made.source or "not stated"),
         ("architecture", made.architecture),
+        ("runs", "yes" if obstacle is None else f"no: {obstacle}"),
         ("parameters", f"{parameters:,}" if parameters else "random, made at load"),
         ("stored as", ", ".join(shares) or "-"),
         ("size", show_bytes(made.num_bytes)),
@@ -77,6 +83,20 @@ def info(name: Name = DEFAULT_MODEL, *, json: AsJson = False) -> None:
         ("path", str(made.path)),
     ]
     print_data("\n".join(f"{key:<13} {value}" for key, value in rows))
+
+
+def _obstacle(found: Found) -> str | None:
+    """Why a model cannot run, as far as its headers and configuration tell."""
+    from cutaway.cli.session.shape_at import shape_of_found
+    from cutaway.core.errors import CutawayError
+    from cutaway.engine.loading.tokenizer_of import tokenizer_of
+
+    try:
+        shape_of_found(found)
+        tokenizer_of(found)
+    except CutawayError as error:
+        return str(error)
+    return None
 
 
 @app.command()

@@ -42,7 +42,7 @@ def quantize(
     Perplexity and KL are those of the written model in float32; the baseline is the model that it
     was made of, in float32.
     """
-    wanted = scheme_of(scheme)
+    wanted = scheme_of(scheme, param="scheme")
     texts = {path: _read(path) for path in (calibrate, text) if path is not None}
     with download_bar(model) as progress:
         found = find(model, progress=progress)

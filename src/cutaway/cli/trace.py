@@ -26,6 +26,9 @@ app = typer.Typer(name="trace", help="Keep answers as files: write, open, compar
 TraceName = Annotated[Path, typer.Argument(metavar="FILE", help="a trace, as in name.cutaway")]
 
 
+Force = Annotated[bool, typer.Option("--force", help="write over a file that is there")]
+
+
 @app.command()
 @with_settings(MODEL, ENGINE, SAMPLING, CHAT)
 def save(
@@ -63,10 +66,12 @@ def save(
     redact: Annotated[
         bool, typer.Option("--redact", help="leave out ids, texts and all that tells them")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Answer a prompt and write the answer, its steps and what views show of it into a file."""
     words = words_of(prompt, given, is_chat=chat)
-    if not file.parent.is_dir():  # told before an answer is made that could not be kept
+    _check_new(file, force=force)  # told before an answer is made that could not be kept
+    if not file.parent.is_dir():
         raise ConfigError(f"{file}: its folder is not there. Make {file.parent}, or name another.")
 
     from cutaway.cli.session.session import open_session
@@ -131,7 +136,7 @@ def diff(left: TraceName, right: TraceName, *, json: AsJson = False) -> None:
         print_data(table(("DIFFERS", "LEFT", "RIGHT"), rows))
     if found.texts is not None:
         one, other = found.texts
-        print_data(f"answers part at token {found.first_token}: {one} here, {other} there")
+        print_data(f"answers part at token {found.first_token}: {one} left, {other} right")
     elif found.logprob is not None:
         print_data("the same tokens")
     if found.logprob is not None:
@@ -162,12 +167,16 @@ def export(
             help="write the page's viewer with the trace in it, as one file for any browser",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write a trace for another tool: a browser, Perfetto, a spreadsheet, OpenTelemetry."""
     from cutaway.trace.export import FORMATS
     from cutaway.trace.file import read
     from cutaway.trace.viewer import with_viewer
 
+    for made in (html, output):
+        if made is not None:
+            _check_new(made, force=force)
     trace = read(file)
     if html is not None:
         write_whole(html, with_viewer(file.read_bytes(), file=str(file)), is_private=True)
@@ -183,6 +192,12 @@ def export(
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
     else:
         write_whole(output, text.encode("utf-8", "backslashreplace"), is_private=True)
+
+
+def _check_new(path: Path, *, force: bool) -> None:
+    """Nothing is overwritten in silence; what is no plain file, as /dev/stdout, holds nothing."""
+    if path.is_file() and not force:
+        raise ConfigError(f"{path} is there already. Name another file, or add --force.")
 
 
 def _num_places(trace: TraceFile) -> int:

@@ -138,8 +138,8 @@ class WrongCauses:
         if left >= 2:
             (more,) = self._rerun.run(answer.token_ids, min(_MORE, left - 1))
             found = (
-                f"cut after {count_noun(count, 'token')}, as max_tokens asked; the context has "
-                f"room for {left} more"
+                f"cut after {count_noun(count, 'token')}, which is max_tokens here; the context "
+                f"has room for {left} more"
             )
             return Cause("wrong", "truncated", found, self._ended(more))
         # The later half of all tokens leaves room for as many again.

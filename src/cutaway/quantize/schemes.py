@@ -30,15 +30,15 @@ class Scheme:
     is_symmetric: bool = True
 
 
-def scheme_of(word: str) -> Scheme:
+def scheme_of(word: str, *, param: str = "quant") -> Scheme:
     """The scheme that a word names. int8 is symmetric unless it says otherwise, int4 is not.
 
     Groups are of 32 columns by default: the native layouts keep a scale for each 32 anyway.
-    Raises: ConfigError saying which words there are.
+    param: what a message calls it.   Raises: ConfigError saying which words there are.
     """
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ConfigError(f"quant is {quote(word)}; it must be {WORDS}.")
+        raise ConfigError(f"{param} is {quote(word)}; it must be {WORDS}.")
     if word == "fp8":
         return Scheme("floats", 8)
     name, symmetry, group = match.groups()

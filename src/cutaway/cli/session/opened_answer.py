@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from cutaway.cli.settings.setting_keys import VIEW_TOKENS
 from cutaway.cli.terminal.text_input import text_of
 from cutaway.core.errors import RequestError
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from cutaway.core.grammar import Grammar
     from cutaway.replay.look import Look
     from cutaway.text.chat_messages import Message
-
-VIEW_TOKENS = 32  # of an answer that is looked at, unless told otherwise
 
 
 def words_of(prompt: str | None, given: Mapping[str, object], *, is_chat: bool) -> str:

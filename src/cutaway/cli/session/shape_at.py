@@ -14,14 +14,18 @@ from cutaway.core.shapes import ModelShape
 from cutaway.core.weight_types import WeightBytes, weights_of_file
 from cutaway.host import gguf_file
 from cutaway.models.parts.reading import read_config, read_gguf
+from cutaway.weights.find.find import Found
 
 
-def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, WeightBytes | None]:
+def shape_at(
+    name: str, overrides: Sequence[str] = ()
+) -> tuple[ModelShape, WeightBytes | None, int]:
     """Read a config.json, a folder that has one, a GGUF file's header, or a model by its name.
 
     overrides: fields of config.json to replace, as in "num_key_value_heads=1".
 
-    Fetches nothing. Weights are None where the configuration does not say how they are kept.
+    Fetches nothing. With it come the weights, None where the configuration does not say how they
+    are kept, and the tokens of prompt and answer that the model was made for.
 
     Raises: ModelNotFoundError where there is no such file or the model is not here; ConfigError
     for an override of a GGUF file, or one that moves no size.
@@ -39,6 +43,15 @@ def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, Weig
         raise ModelNotFoundError(
             f"{path} is no file; name a config.json, a folder that has one, or a .gguf file."
         )
+    return _read(path, overrides)
+
+
+def shape_of_found(found: Found) -> tuple[ModelShape, WeightBytes | None, int]:
+    """The same of a model that was found. Raises: as shape_at does."""
+    return _read(found.path / "config.json" if found.path.is_dir() else found.path, ())
+
+
+def _read(path: Path, overrides: Sequence[str]) -> tuple[ModelShape, WeightBytes | None, int]:
     if path.suffix == ".gguf":
         if overrides:
             raise ConfigError(
@@ -46,9 +59,12 @@ def shape_at(name: str, overrides: Sequence[str] = ()) -> tuple[ModelShape, Weig
                 "config.json."
             )
         file = gguf_file.read(path)
-        shape = read_gguf(file).shape
-        return shape, weights_of_file(file.tensors, shape)
-    return _overridden(_object(path), overrides, file=str(path)), None
+        made = read_gguf(file)
+        return made.shape, weights_of_file(file.tensors, made.shape), made.facts.max_length
+    config = _object(path)
+    shape = _overridden(config, overrides, file=str(path))
+    facts = read_config(config, file=str(path), overrides=overrides).architecture.facts
+    return shape, None, facts.max_length
 
 
 def _overridden(config: Mapping[str, object], overrides: Sequence[str], *, file: str) -> ModelShape:

@@ -24,6 +24,9 @@ FLEET = "Fleet"  # of servers with several engines
 DEFAULT_MODEL = "smollm2"
 # A plain prompt may never come to an end of its own, and a small model may repeat itself for ever.
 COMPLETE_TOKENS, CHAT_TOKENS = 256, 1024
+VIEW_TOKENS = 32  # of an answer that is looked at: each of its tokens is computed again
+# What a model's makers may recommend; it goes before the default.
+RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ def _engine(
 def _sampling(name: str, help_: str | None = None) -> Key:
     limit = LIMITS[name]
     meaning = help_ or limit.meaning
-    return Key(name, limit.kind, SAMPLING, f"{meaning}; {_shown(limit)}", limit.default, limit)
+    told = f"{meaning}; {_shown(limit)}"
+    if name in RECOMMENDED:
+        told += ", unless the model recommends another"
+    return Key(name, limit.kind, SAMPLING, told, limit.default, limit)
 
 
 def _shown(limit: Limit) -> str:
@@ -185,7 +191,8 @@ KEYS: tuple[Key, ...] = (
     _sampling("seed"),
     _sampling(
         "max_tokens",
-        f"most tokens of the answer; default {COMPLETE_TOKENS} in complete, {CHAT_TOKENS} in chat",
+        f"most tokens of the answer; default {COMPLETE_TOKENS} in complete, {CHAT_TOKENS} in chat, "
+        f"{VIEW_TOKENS} in view, why, compare and trace save",
     ),
     _sampling("min_tokens"),
     _sampling("ignore_eos", "go on when the model ends its answer"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
 
 import typer
 
+from cutaway.cli.help_examples import OTHER_NAMES
+from cutaway.cli.settings.setting_keys import BY_NAME
 from cutaway.core.errors import (
     ConfigError,
     CutawayError,
@@ -59,6 +62,8 @@ def explain(error: Exception) -> Explained:
     """What is said about an error, and the exit code."""
     if isinstance(error, CutawayError):
         hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+        if isinstance(error, ConfigError) and str(error).split()[0] not in BY_NAME:
+            hint = None  # no file and no variable has it: it stands in the command itself
         return Explained(str(error), error.exit_code, hint)
     if isinstance(error, typer.TyperException):
         return _usage(error)
@@ -81,9 +86,13 @@ def _usage(error: typer.TyperException) -> Explained:
     say = getattr(error, "format_message", None)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "cutaway"
-    return Explained(
-        str(say() if say is not None else error), USAGE, f"`{path} --help` tells more."
-    )
+    message = str(say() if say is not None else error)
+    unknown = re.match(r"No such command '([\w-]+)'\.", message)
+    if unknown:
+        group = path.removeprefix("cutaway").strip()
+        meant = OTHER_NAMES.get(f"{group} {unknown[1]}".strip())
+        message = f"{unknown[0]} Did you mean `cutaway {meant}`?" if meant else message
+    return Explained(message, USAGE, f"`{path} --help` tells more.")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
