@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from python_api import reference
 
 from cutaway.cli.commands import application
+from cutaway.cli.help_examples import EXAMPLES
 from cutaway.cli.settings.setting_keys import CHAT, KEYS
 from cutaway.cli.terminal.exits import EXIT_CODES
 from cutaway.core.limits import LIMITS
@@ -71,6 +73,8 @@ def commands() -> Iterator[str]:
         words = " ".join([path, "[OPTIONS]", *map(_argument, arguments)])
         yield from (f"    {words}", "")
         yield from (command.help or "").strip().splitlines()
+        examples = EXAMPLES.get(path.removeprefix("cutaway").strip(), ())
+        yield from ("", *(f"    {example}" for example in examples)) if examples else ()
         own = [each for each in options if each.name not in _settings() and each.help]
         if own or arguments:
             yield from ("", "| | |", "|---|---|")
@@ -216,6 +220,7 @@ PAGES = {
     "apis.md": {"fields of Responses": responses_fields, "fields of Messages": messages_fields},
     "cli.md": {"exit codes": exit_codes, "commands": commands},
     "configuration.md": {"settings": settings},
+    "python.md": {"python": reference},
 }
 
 
