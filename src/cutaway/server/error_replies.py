@@ -30,8 +30,31 @@ MAX_MESSAGE = 1_000  # characters
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 # Parts of other servers' APIs that clients may look for, and what to do instead.
+_NO_VECTORS = "Cutaway serves models that write text; take an embedding server."
+_NO_SCORES = "Cutaway ranks no texts; take a server of reranking models."
+_OPENAIS = "Its API is that of OpenAI: use /v1/chat/completions or /v1/completions."
 ABSENT = {
-    "/v1/embeddings": "Cutaway serves models that write text; take an embedding server.",
+    "/v1/embeddings": _NO_VECTORS,
+    "/embeddings": _NO_VECTORS,
+    "/embedding": _NO_VECTORS,
+    "/embed": _NO_VECTORS,
+    "/api/embed": _NO_VECTORS,
+    "/api/embeddings": _NO_VECTORS,
+    "/v1/rerank": _NO_SCORES,
+    "/v2/rerank": _NO_SCORES,
+    "/rerank": _NO_SCORES,
+    "/v1/score": _NO_SCORES,
+    "/score": _NO_SCORES,
+    "/v1/classify": _NO_SCORES,
+    "/api/chat": _OPENAIS,
+    "/api/generate": _OPENAIS,
+    "/api/tags": "Its API is that of OpenAI: GET /v1/models lists the models.",
+    "/chat/completions": "Its paths begin with /v1: give clients the address with /v1.",
+    "/completions": "Its paths begin with /v1: give clients the address with /v1.",
+    "/completion": _OPENAIS,
+    "/models": "Its paths begin with /v1: give clients the address with /v1.",
+    "/messages": "Its paths begin with /v1: use /v1/messages.",
+    "/v1/v1": "The address has /v1 twice; leave one out.",
     "/v1/moderations": "Cutaway has no moderation model.",
     "/v1/audio": "Cutaway reads and writes text alone.",
     "/v1/images": "Cutaway reads and writes text alone.",

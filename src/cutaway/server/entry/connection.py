@@ -123,7 +123,8 @@ class Connection(HttpToolsProtocol):
         if self._is_answering and self.cycle.response_started:
             self.transport.abort()
         else:
-            self._refuse(400, "this is no HTTP request.")
+            again = "a second request came before the first was answered; send one at a time."
+            self._refuse(400, again if self._is_answering else "this is no HTTP request.")
 
     @property
     def _is_answering(self) -> bool:
