@@ -21,7 +21,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -295,15 +295,23 @@ def first_difference(ours: Any, theirs: Reference, texts: list[str]) -> tuple[st
     return "", forged
 
 
-def table(rows: Iterable[Seen]) -> str:
-    """A row per file, and what came of each kind."""
-    rows = list(rows)
-    lines = ["| file | kind | beside | result |", "|---|---|---|---|"]
-    for row in rows:
-        why = row.why.replace("|", "\\|")[:240]
-        kind = row.kind.replace("|", "\\|")
-        lines.append(f"| {row.name} | {kind} | {row.package} | {row.result} {why} |")
-    return "\n".join(lines)
+def summarize(rows: Sequence[Seen], *, texts: int, seed: int) -> str:
+    """How many files came to what, in one sentence."""
+    counted = Counter(row.result for row in rows)
+    kinds = len({row.kind for row in rows})
+    told = ", ".join(f"{count} {result}" for result, count in sorted(counted.items()))
+    return f"{len(rows)} files of {kinds} kinds, {texts} texts each, seed {seed}: {told}"
+
+
+def table(rows: Sequence[Seen], summary: str) -> str:
+    """The results as a page: the sentence, and a row per file by what came of it."""
+    lines = ["# Published tokenizers", "", f"{summary}.", ""]
+    lines += ["`python bench/tokenizer_files.py FOLDER` says what each word means.", ""]
+    lines += ["| file | kind | beside | result | |", "|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row.result, row.name)):
+        cells = (row.name, row.kind, row.package, row.result, row.why[:240])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -314,12 +322,16 @@ def main() -> int:
     options.add_argument("--slice", default="0/1", help="K/N: every N-th file from the K-th")
     options.add_argument("--only", default="", help="files whose path has this in it")
     options.add_argument("--json", type=Path, help="add the rows to this file, one JSON a line")
-    options.add_argument("--markdown", type=Path, help="write the table of that file's rows here")
+    options.add_argument("--markdown", type=Path, help="write the table here")
+    options.add_argument("--rows", type=Path, help="take the rows of such a file, and try nothing")
     asked = options.parse_args()
-    first, step = map(int, asked.slice.split("/"))
-    paths = [p for p in found_in(asked.folder) if asked.only in str(p)][first::step]
     rows: list[Seen] = []
-    for path in paths:
+    first, step = map(int, asked.slice.split("/"))
+    if asked.rows is not None:
+        lines = asked.rows.read_text(encoding="utf-8").splitlines()
+        rows = [Seen(**json.loads(line)) for line in lines]
+    paths = [p for p in found_in(asked.folder) if asked.only in str(p)][first::step]
+    for path in paths if asked.rows is None else ():
         began = perf_counter()
         row = compare(path, str(path.relative_to(asked.folder)), texts=asked.texts, seed=asked.seed)
         rows.append(row)
@@ -328,11 +340,11 @@ def main() -> int:
                 opened.write(json.dumps(vars(row), ensure_ascii=False) + "\n")
         print(f"{row.result:12} {row.name} [{row.kind}] {row.why[:300]}", end=" ")
         print(f"{perf_counter() - began:.1f} s", flush=True)
-    counted = Counter(row.result for row in rows)
-    kinds = len({row.kind for row in rows})
-    print(f"{len(rows)} files of {kinds} kinds, {asked.texts} texts each, seed {asked.seed}:")
-    print(", ".join(f"{count} {result}" for result, count in sorted(counted.items())))
-    return 1 if counted["DIFFERS"] else 0
+    summary = summarize(rows, texts=asked.texts, seed=asked.seed)
+    print(summary)
+    if asked.markdown is not None:
+        asked.markdown.write_text(table(rows, summary), encoding="utf-8")
+    return 1 if any(row.result == "DIFFERS" for row in rows) else 0
 
 
 if __name__ == "__main__":
