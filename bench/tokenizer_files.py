@@ -284,8 +284,10 @@ def first_difference(ours: Any, theirs: Reference, texts: list[str]) -> tuple[st
                 wrong.append(f"{text!a}, control={control}: {found[:12]}, theirs {expected[:12]}")
     if wrong:
         return f"{len(wrong)} of {2 * len(texts)}; {min(wrong, key=len)}", forged
-    some = texts[::4]
-    all_ids = [ours.encode(text) for text in some]
+    # A file beside may name a token for what is unknown, which theirs writes in its own way.
+    pairs = [(text, ours.encode(text)) for text in texts[::4]]
+    pairs = [(text, ids) for text, ids in pairs if ours.control_ids.isdisjoint(ids)]
+    some, all_ids = [text for text, _ in pairs], [ids for _, ids in pairs]
     for text, ids, expected in zip(some, all_ids, theirs.decode(all_ids), strict=True):
         found = ours.decode(ids, skip_control=False)
         if found != expected:

@@ -170,16 +170,26 @@ def test_an_older_file_does_not_say_that_its_scored_pieces_are_unigram(tmp_path)
         assert ours.encode(text) == theirs.encode(text).ids
 
 
-def test_user_defined_pieces_add_nothing_to_the_sums_of_a_cut(tmp_path) -> None:
+@pytest.mark.parametrize("best", [-2.5, 0.05, 0.3, 5.0])
+def test_user_defined_pieces_are_worth_a_tenth_for_every_byte_but_one(tmp_path, best) -> None:
     # Of cuts of a run that are worth the same, rounding chooses; scores are those of XLNet.
     data = BASE + piece("\u2581", -2.1267833709716797) + piece("1", -7.683706760406494)
-    data += piece("11", -9.596034049987793) + piece("-", 0.0, USER_DEFINED) + PLAIN
+    data += piece("11", -9.596034049987793) + piece("a", -3.0)
+    data += piece("b", best)
+    for text in ("-", "aa", "aaa", "aaaa", "\u2013\u2013", "\u2013\u2013\u2013"):
+        data += piece(text, 0.0, USER_DEFINED)
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(data)
+    path.write_bytes(data + PLAIN)
     theirs = sentencepiece.SentencePieceProcessor(str(path))
     ours = load_model_file(path)
     for count in range(1, 60):
-        for text in (f"-{'1' * count}", f"1-1--{'1' * count}-"):
+        for text in (
+            f"-{'1' * count}",
+            f"1-1--{'1' * count}-",
+            "a" * count,
+            f"1{'a' * count}1a",
+            "\u2013" * count,
+        ):
             assert ours.encode(text) == theirs.encode(text)
 
 

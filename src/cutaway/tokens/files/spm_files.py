@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -253,7 +254,7 @@ def _unigram(
         for token_id, piece in enumerate(model.pieces)
         if piece.type == PieceType.USER_DEFINED
     }
-    # sentencepiece 0.2.3 adds nothing for them; 0.2.0 took 0.1 away, which other sums round to.
-    return Unigram(
-        {**ids, **own}, used | dict.fromkeys(own, 0.0), fallback, worst=worst, precision="f"
-    )
+    # Source: sentencepiece 0.2.3 as it behaves: a tenth for each byte but the first, in 32 bits. In
+    # 0.2.0 it was the best ordinary score for each.
+    bonus = {text: array("f", [len(text.encode()) * 0.1 - 0.1])[0] for text in own}
+    return Unigram({**ids, **own}, used | bonus, fallback, worst=worst, precision="f")
