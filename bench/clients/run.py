@@ -1,10 +1,11 @@
 """Whole tasks of several turns with tools, by clients that people run, against a scripted model.
 
-python bench/clients/run.py [CLIENT ...] [--folder FOLDER] [--json FILE]
+python bench/clients/run.py [CLIENT ...] [--folder FOLDER] [--json FILE] [--printed FILE.md]
 
 Each client is installed from its registry into FOLDER (cutaway/clients in the cache of the user),
 in an environment of its own, and driven without anybody at the keyboard; the server is
 bench/clients/scripted_server.py. A line per client: its version, what came of it, and seconds.
+--printed keeps what each printed, and what the server said to it, turn by turn.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ WEATHER = [
     {"say": REPORT},
 ]
 WRITE, READ, END = "echo seen > hello.txt", "cat hello.txt", "The file says seen."
+MOST_PRINTED = 3000  # characters of one client
 TASK = "Write a file hello.txt with the word seen, read it, and tell what it says."
 
 
@@ -99,6 +101,32 @@ OPENCODE = json.dumps(
     }
 )
 
+CONTINUE = """name: Cutaway
+version: 1.0.0
+schema: v1
+models:
+  - name: planned
+    provider: openai
+    model: planned
+    apiBase: {url}/v1
+    apiKey: none
+    roles: [chat]
+    capabilities: [tool_use]
+"""
+LLM = """- model_id: cutaway
+  model_name: planned
+  api_base: {url}/v1
+  supports_tools: true
+"""
+LLM_TOOLS = """def temperature(city: str) -> str:
+    "The temperature of a city."
+    return f"{city}: 21"
+
+def rounded(value: float) -> str:
+    "A number without its fraction."
+    return str(round(value))
+"""
+
 CLIENTS: Mapping[str, Client] = {
     "codex": Client(
         "npm",
@@ -134,6 +162,25 @@ CLIENTS: Mapping[str, Client] = {
         {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
         END,
         "hello.txt",
+    ),
+    "continue": Client(
+        "npm",
+        ("@continuedev/cli",),
+        shell("Bash", "command"),
+        ("{bin}/cn", "-p", TASK, "--config", "../config.yaml", "--auto"),
+        {"config.yaml": CONTINUE},
+        {"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_DISABLE_UPDATE": "1"},
+        END,
+        "hello.txt",
+    ),
+    "llm": Client(
+        "pypi",
+        ("llm",),
+        WEATHER,
+        ("{bin}/llm", "-m", "cutaway", "--key", "none", "--functions", LLM_TOOLS, "Oslo?"),
+        {".config/io.datasette.llm/extra-openai-models.yaml": LLM},
+        {},
+        '"degrees": 21',
     ),
     "aider": Client(
         "pypi",
@@ -188,7 +235,7 @@ def installed(name: str, client: Client, folder: Path) -> tuple[Path, str]:
 
 
 def driven(name: str, client: Client, folder: Path, *, seconds: float) -> dict[str, object]:
-    """One whole task; what came of it."""
+    """One whole task; what came of it, and under "printed" what was printed and said."""
     programs, version = installed(name, client, folder)
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
@@ -206,25 +253,28 @@ def driven(name: str, client: Client, folder: Path, *, seconds: float) -> dict[s
             assert server.stdout is not None, "it was started with a pipe"
             url = server.stdout.readline().strip()
             began = perf_counter()
-            done = _driven(client, programs, home, folder / name, url, seconds=seconds)
+            done, told = _driven(client, programs, home, folder / name, url, seconds=seconds)
             took = perf_counter() - began
         finally:
             server.terminate()
             server.wait(30)
-        asked = len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        told = told.replace(str(home), "~").replace(str(folder), "FOLDER").replace(url, "URL")
     return {
         "client": name,
         "version": version,
         "result": done or "the whole task",
-        "requests": asked,
+        "requests": len(lines),
         "seconds": round(took, 1),
+        "printed": told,
+        "said": [json.loads(line)["said"] for line in lines],
     }
 
 
 def _driven(
     client: Client, programs: Path, home: Path, own: Path, url: str, *, seconds: float
-) -> str:
-    """Empty where the task came to its end, else what is wrong."""
+) -> tuple[str, str]:
+    """Empty where the task came to its end, else what is wrong; and what was printed."""
     work = home / "work"
     work.mkdir()
 
@@ -254,15 +304,15 @@ def _driven(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"not done within {seconds:g} s"
+        return f"not done within {seconds:g} s", ""
     told = done.stdout + done.stderr
     if done.returncode or client.end not in told:
-        return f"exit {done.returncode}: {told.strip()[-600:]}"
+        return f"exit {done.returncode}: {told.strip()[-600:]}", told
     if client.made is not None:
         left = work / client.made
         if not left.exists() or "seen" not in left.read_text(encoding="utf-8"):
-            return f"{client.made} was not written: {told.strip()[-600:]}"
-    return ""
+            return f"{client.made} was not written: {told.strip()[-600:]}", told
+    return "", told
 
 
 def _run(command: list[str], cwd: Path | None = None) -> str:
@@ -272,12 +322,25 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
     return done.stdout
 
 
+def tell_printed(rows: Sequence[Mapping[str, object]]) -> str:
+    """What each client printed and was told, as Markdown."""
+    parts = ["# What clients printed", "", "`python bench/clients/run.py --printed FILE.md`."]
+    for row in rows:
+        said, told = row.get("said", []), str(row.get("printed", "")).strip()
+        assert isinstance(said, list), "driven makes it a list"
+        parts += ["", f"## {row['client']} {row.get('version', '')}: {row['result']}", ""]
+        parts += ["The server said:", "", "```text", *map(str, said), "```", ""]
+        parts += ["It printed:", "", "```text", told[-MOST_PRINTED:], "```"]
+    return "\n".join(parts) + "\n"
+
+
 def main(drive: Callable[..., dict[str, object]] = driven) -> int:
     """Drive the named clients, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("client", nargs="*", choices=[*CLIENTS, []])
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--printed", type=Path)
     parser.add_argument("--seconds", type=float, default=180)
     asked = parser.parse_args()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -289,9 +352,12 @@ def main(drive: Callable[..., dict[str, object]] = driven) -> int:
         except (RuntimeError, OSError) as error:
             row = {"client": name, "result": f"not installed: {error}"}
         rows.append(row)
-        print(json.dumps(row, ensure_ascii=False), flush=True)
+        short = {key: value for key, value in row.items() if key not in ("printed", "said")}
+        print(json.dumps(short, ensure_ascii=False), flush=True)
         if asked.json is not None:
             asked.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        if asked.printed is not None:
+            asked.printed.write_text(tell_printed(rows), encoding="utf-8")
     return any(row["result"] != "the whole task" for row in rows)
 
 

@@ -13,7 +13,7 @@ from fetch_oracles import oracles_folder
 RUN = Path(__file__).parents[2] / "bench" / "clients" / "run.py"
 CLIENTS = (
     *("codex", "claude-code", "openai-node", "anthropic-node", "vercel-ai"),
-    *("openai-agents", "openai-agents-node", "pydantic-ai"),
+    *("openai-agents", "openai-agents-node", "pydantic-ai", "llama-index", "llm", "continue"),
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
