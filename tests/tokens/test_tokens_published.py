@@ -17,7 +17,7 @@ from test_tokens_files import document, model
 from test_tokens_spm_files import BASE, PLAIN, USER_DEFINED, piece
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
-from cutaway.core.errors import ModelFormatError
+from cutaway.core.errors import ModelFormatError, UnsupportedModelError
 from cutaway.tokens.added import AddedToken as Ours
 from cutaway.tokens.added import AddedTokenFinder
 from cutaway.tokens.files.tokenizer_files import load_model_file, load_tokenizer_json
@@ -158,6 +158,25 @@ def test_metaspace_takes_all_blanks_of_the_first_token(tmp_path) -> None:
     for ids in ([2, 1, 4], [3, 1, 5], [1, 2, 4], [4, 2], [2], [5, 1, 1]):
         assert ours.decode(ids) == theirs.decode(ids)
     assert ours.decode([2, 1, 4]) == " a"
+
+
+def test_a_decoder_that_strips_every_token_is_refused(tmp_path) -> None:
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    steps = [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        strip,
+        {"type": "Fuse"},
+    ]
+    path = tmp_path / "tokenizer.json"
+    broken = unigram(decoder={"type": "Sequence", "decoders": steps})
+    path.write_text(json.dumps(broken), encoding="utf-8")
+    assert Tokenizer.from_file(str(path)).decode([4, 1, 5]) == "ab"
+    with pytest.raises(UnsupportedModelError, match="Strip behind Fuse"):
+        load_tokenizer_json(path)
+    right = unigram(decoder={"type": "Sequence", "decoders": [steps[0], steps[2], strip]})
+    path.write_text(json.dumps(right), encoding="utf-8")
+    for ids in ([1, 4, 1, 5], [4, 1, 5]):
+        assert load_tokenizer_json(path).decode(ids) == Tokenizer.from_file(str(path)).decode(ids)
 
 
 def test_an_older_file_does_not_say_that_its_scored_pieces_are_unigram(tmp_path) -> None:

@@ -248,7 +248,7 @@ def _prefix(step: JsonNode) -> Prefix:
 def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:
     """Whether the first blank of a text is taken away, and whether tokens stand for bytes."""
     first_blank: FirstBlank = "kept"
-    has_bytes = False
+    has_bytes = is_fused = False
     steps = _present(node, "decoders")
     for step in steps:
         kind = step["type"].text()
@@ -263,11 +263,15 @@ def _decoding(node: JsonNode) -> tuple[FirstBlank, bool]:
             start = step["start"].number()
             if start > 1:
                 raise refuse_part(step["start"], "0 and 1")
+            if start and not is_fused:  # it would take a blank from every token
+                raise refuse_part(node, "Strip behind Fuse")
             first_blank = "one goes" if start else first_blank
         elif kind == "Replace":
             if step["pattern"]["String"].value != SPACE or step["content"].value != " ":
                 raise refuse_part(step, f"Replace of {quote(SPACE)} by a blank")
-        elif kind != "Fuse":
+        elif kind == "Fuse":
+            is_fused = True
+        else:
             raise refuse_part(
                 step["type"], "Metaspace, Replace, ByteFallback, Fuse, Strip and Sequence"
             )
