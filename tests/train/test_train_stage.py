@@ -19,7 +19,9 @@ from cutaway import LLM, SamplingParams
 from cutaway.core.errors import ConfigError
 from cutaway.host import whole_file
 from cutaway.host.run_record import read_record
+from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train import checkpoint, pretrain, sft
+from cutaway.train.rollouts.rollouts import derived_seed
 from cutaway.train.stage_config import read_settings
 from cutaway.train.vocabulary import VocabularySettings, learn
 from cutaway.weights.files.safetensors import SafetensorsWeights
@@ -363,12 +365,13 @@ def test_t20_a_tuned_model_answers_and_ends_by_the_ordinary_doors(
         (
             *(f"out={tmp_path / 'run'}", f"data={data}", f"held_out={data}", "updates=60"),
             *(f"model={whole / 'model'}", "rate=2e-2", "context=64", "tokens=64"),
-            *("measure_every=60", "save_every=60", "decay=0"),
+            *("measure_every=60", "save_every=60", "decay=0", f"samples={CHAT[0]['content']}"),
         ),
     )
     path = sft.prepare(settings).run(say=lambda words: None)
     rows = read_record(tmp_path / "run" / "record.jsonl")
     assert rows[-1]["loss"] < 0.05
+    assert rows[-1]["samples"] == [[CHAT[0]["content"], "a single man"]]
     assert rows[-1]["measured"]["held_out_loss"] == pytest.approx(rows[-1]["loss"], abs=0.02)
     llm = LLM(str(path), dtype="float32", cache_tokens=256, page_size=8)
     answer = llm.chat(CHAT[:1], SamplingParams(temperature=0.0, max_tokens=20))
@@ -400,3 +403,38 @@ def test_t23_long_talks_are_cut_at_a_token_and_empty_ones_counted(
 
 def test_the_disk_is_written_through_whole_files_alone() -> None:
     assert checkpoint.whole_folder is whole_file.whole_folder
+
+
+def test_what_is_written_meanwhile_changes_nothing_and_comes_again(
+    prepared: Path, whole: Path, tmp_path: Path
+) -> None:
+    told = [tmp_path / name / "run" for name in ("once", "again")]
+    for out in told:
+        stage(prepared, out, 'samples=["It is a ", "wife"]').run(say=lambda words: None)
+    assert same(whole / "model", told[0] / "model")
+    rows = untimed(told[0] / "record.jsonl")
+    assert rows == untimed(told[1] / "record.jsonl")
+    written = [row.pop("samples", None) for row in rows]
+    assert rows == untimed(whole / "record.jsonl")
+    assert [each is not None for each in written] == [False, False, True] * 2
+    assert [prompt for prompt, _ in written[2]] == ["It is a ", "wife"]
+    assert written[2] != written[5], "another model, other words"
+
+
+def test_a_sample_is_what_the_finished_model_says(prepared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stage(prepared, out, 'samples=["It is a truth"]').run(say=lambda words: None)
+    ((_, text),) = read_record(out / "record.jsonl")[-1]["samples"]
+    llm = LLM(str(out / "model"), dtype="float32")
+    tokenizer = load_folder(out / "model")
+    ids = tokenizer.encode("It is a truth")
+    begin = tokenizer.bos_token_id
+    assert begin is not None
+    params = SamplingParams(temperature=0.7, max_tokens=48, seed=derived_seed(0, 5, 0))
+    (said,) = llm.generate([[begin, *ids]], params)
+    assert said.text == text
+
+
+def test_a_sample_that_leaves_no_room_is_refused(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"samples has a text of \d+ tokens; .* fewer than 64"):
+        stage(prepared, tmp_path / "run", f'samples=["{"zq" * 80}"]')

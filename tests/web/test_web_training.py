@@ -30,6 +30,7 @@ def row(update: int) -> dict[str, object]:
         "figures": {"reward": update / 50, "k3_of_answer": update / 100, "ended": None},
         "norms": {"embedding": 0.5, "blocks.0": 0.01 * (1 + update)},
         "measured": {"held_out_loss": 4.0} if update % 10 == 9 else {},
+        "samples": [["Once", f" upon {update}"]] if update % 10 == 9 else [],
     }
 
 
@@ -51,6 +52,7 @@ def test_a_run_is_watched_as_it_goes(opened: Opened, runs: Path, axe: str) -> No
     dialog.get_by_role("img", name="Loss: 4 at update 1, 2.05 at 40").wait_for()
     dialog.get_by_role("img", name="Reward against KL: 0 at KL, k3 0, 0.78 at 0.39").wait_for()
     dialog.get_by_role("img", name=re.compile("2 parts over 40 updates")).wait_for()
+    dialog.get_by_text("Once upon 39").wait_for()
     dialog.get_by_role("cell", name="done").wait_for()
     for scheme in ("light", "dark"):
         opened.page.emulate_media(color_scheme=scheme)

@@ -1,7 +1,7 @@
 // Curves of training: no peak is lost, a run that begins anew begins anew, and numbers that are none are left out.
 import { describe, expect, it } from "vitest";
 
-import { against, extentOf, heatOf, join, meaningOf, namesIn, pathOf, seriesOf, smooth, stateOf, strengthOf, thin, ticksOf, type RunPart, type Update } from "./training";
+import { against, samplesOf, extentOf, heatOf, join, meaningOf, namesIn, pathOf, seriesOf, smooth, stateOf, strengthOf, thin, ticksOf, type RunPart, type Update } from "./training";
 
 const row = (update: number, loss: number | null, more: Partial<Update> = {}): Update => ({
   update, loss, norm: 1, rate: 0.1, seconds: 1, figures: {}, norms: {}, measured: {}, ...more,
@@ -69,6 +69,11 @@ describe("curves", () => {
     expect(ticksOf({ low: 0.13, high: 0.47 }, 4)).toEqual([0.2, 0.3, 0.4]);
     expect(ticksOf({ low: 4e-4, high: 3e-3 }, 3)).toEqual([0.001, 0.002, 0.003]);
   });
+});
+
+it("what the model wrote comes last first", () => {
+  const rows = [row(0, 1, { samples: [["A", " b"]] }), row(1, 1), row(2, 1, { samples: [["A", " c"]] })];
+  expect(samplesOf(rows).map((each) => [each.update, each.samples[0]![1]])).toEqual([[3, " c"], [1, " b"]]);
 });
 
 describe("norms by part", () => {

@@ -10,6 +10,7 @@ export interface Update {
   figures: Record<string, number | null>;
   norms: Record<string, number | null>;
   measured: Record<string, number | null>;
+  samples?: [string, string][]; // prompts and what the model wrote behind them
   weight?: Record<string, number | null>; // one weight's way: before, gradient, mean, square, after
 }
 
@@ -66,6 +67,11 @@ export function seriesOf(rows: readonly Update[], name: string, part: Part | nul
     const value = part ? row[part]?.[name] : (row as unknown as Record<string, number | null>)[name];
     return typeof value === "number" && Number.isFinite(value) ? [{ x: row.update + 1, y: value }] : [];
   });
+}
+
+/** What the model wrote at an update: the last ones first. */
+export function samplesOf(rows: readonly Update[]): { update: number; samples: [string, string][] }[] {
+  return rows.flatMap((row) => (row.samples?.length ? [{ update: row.update + 1, samples: row.samples }] : [])).reverse();
 }
 
 /** One figure against another, update by update, where both are told. */

@@ -145,6 +145,8 @@ def _run(stage: TrainingStage[Any]) -> None:
             words = f"loss {updated.loss:.4f}"
             for name, value in progress.measured.items():
                 note(f"update {updated.update + 1}: {name} {value:.4f}")
+            for prompt, text in progress.samples:
+                note(f"update {updated.update + 1}: {prompt!r} goes on {text!r}")
             advance(updated.update + 1, progress.num_updates, words)
 
         path = stage.run(report, note)

@@ -21,6 +21,7 @@ from cutaway.train.losses import bits
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model.model_folder import TrainedModel, new_model, open_model
+from cutaway.train.samples import Samples
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
 
@@ -44,6 +45,9 @@ class PretrainSettings(StageSettings):
     context: int = option(512, help="tokens of a sequence", least=2)
     tokens: int = option(4096, help="tokens of an update", least=2)
     step_tokens: int = option(16384, help="tokens of one forward", least=2, changes_run=False)
+    samples: tuple[str, ...] = option(
+        (), help="texts that the model goes on from at each measurement", changes_run=False
+    )
     z_loss: float = option(0.0, help="weight of the squared log-sum", least=0.0)
 
 
@@ -86,7 +90,19 @@ def prepare(settings: PretrainSettings) -> TrainingStage[MicroBatch]:
         feed=feed,
         objective=objective,
         measure=measure if held_out.sequences else None,
+        prompts=settings.samples,
+        samples=_samples(settings, model, tokenizer),
     )
+
+
+def _samples(
+    settings: PretrainSettings, model: TrainedModel, tokenizer: Tokenizer
+) -> Samples | None:
+    """What writes on from the texts of the settings, as from the beginning of a document."""
+    if not settings.samples:
+        return None
+    prompts = [_framed(tokenizer.encode(text), tokenizer, ends=False) for text in settings.samples]
+    return Samples(model, prompts, seed=settings.seed)
 
 
 def read_corpus(paths: Sequence[Path], tokenizer: Tokenizer, *, context: int) -> Corpus:
@@ -120,11 +136,12 @@ def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[Score
             shown += 1
 
 
-def _framed(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+def _framed(token_ids: Sequence[int], tokenizer: Tokenizer, *, ends: bool = True) -> list[int]:
     begin = tokenizer.bos_token_id
     end = min(tokenizer.eos_token_ids, default=None)
     front = [begin if begin is not None else end]
-    return [each for each in (*front, *token_ids, end) if each is not None]
+    back = [end] if ends else []
+    return [each for each in (*front, *token_ids, *back) if each is not None]
 
 
 def _opened(settings: PretrainSettings) -> tuple[TrainedModel, Tokenizer]:

@@ -13,17 +13,18 @@ import torch
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.engine.build import device_of
 from cutaway.engine.loading.template_of import compiled_template, folder_template
-from cutaway.text.chat_messages import to_dicts
+from cutaway.text.chat_messages import from_dicts, to_dicts
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.data.examples import Conversation, read_conversations
+from cutaway.train.data.examples import Conversation, encode_prompt, read_conversations
 from cutaway.train.data.masks import score
 from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
 from cutaway.train.model.model_folder import TrainedModel, open_model
+from cutaway.train.samples import Samples
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
 
@@ -55,6 +56,9 @@ class SftSettings(AdapterSettings, StageSettings):
     template: Path | None = option(None, help="a chat template, in place of the model's")
     context: int = option(512, help="tokens of a conversation; longer ones are cut", least=2)
     tokens: int = option(4096, help="tokens of an update", least=2)
+    samples: tuple[str, ...] = option(
+        (), help="messages that the model answers at each measurement", changes_run=False
+    )
     step_tokens: int = option(16384, help="tokens of one forward", least=2, changes_run=False)
 
 
@@ -96,6 +100,12 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
     def objective(batch: MicroBatch) -> Loss:
         return cross_entropy(likelihood(model.transformer, batch))
 
+    asked = [
+        encode_prompt(from_dicts([{"role": "user", "content": text}]), template, tokenizer)
+        for text in settings.samples
+    ]
+    samples = Samples(model, asked, seed=settings.seed) if asked else None
+
     @torch.no_grad()
     def measure() -> Mapping[str, float]:
         batches = micro_batches(held_out.sequences, settings.step_tokens)
@@ -111,6 +121,8 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
         feed=feed,
         objective=objective,
         measure=measure if held_out.sequences else None,
+        prompts=settings.samples,
+        samples=samples,
     )
 
 

@@ -30,6 +30,7 @@ from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
+from cutaway.train.samples import Samples
 from cutaway.train.schedules import COURSES, Schedule
 from cutaway.train.stage_config import option, resolve_settings
 
@@ -67,12 +68,16 @@ class StageSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateReport:
-    """What is told after each update. measured: what a stage measured, if it did."""
+    """What is told after each update. measured: what a stage measured, if it did.
+
+    samples: prompts and what the model wrote behind them, where it was asked to.
+    """
 
     updated: Updated
     num_updates: int
     seconds: float
     measured: Mapping[str, float]
+    samples: Sequence[tuple[str, str]] = ()
 
 
 Report = Callable[[UpdateReport], None]
@@ -85,6 +90,7 @@ class TrainingStage(Generic[Batch]):
     name: of the stage. data: a checksum of what it learns from.
     feed: the micro-batches of an update. objective: the loss of one.
     measure: figures of the model as it is, smaller is better in the first; None measures nothing.
+    prompts, samples: texts, and what writes an answer to each now and then; None writes none.
     module: what optimizers move, where it is more than the model's transformer.
     """
 
@@ -95,6 +101,8 @@ class TrainingStage(Generic[Batch]):
     feed: Callable[[int], Sequence[Batch]]
     objective: Callable[[Batch], Loss]
     measure: Callable[[], Mapping[str, float]] | None = None
+    prompts: Sequence[str] = ()
+    samples: Samples | None = None
     module: nn.Module | None = None
 
     def run(
@@ -129,9 +137,11 @@ class TrainingStage(Generic[Batch]):
             is_last = done == settings.updates
             seconds = perf_counter() - began
             measured: Mapping[str, float] = {}
-            if self.measure is not None and (is_last or done % settings.measure_every == 0):
-                measured = self.measure()
-            row = _row(updated, seconds, measured)
+            samples: list[tuple[str, str]] = []
+            if is_last or done % settings.measure_every == 0:
+                measured = {} if self.measure is None else self.measure()
+                samples = self._sample(updated.update)
+            row = _row(updated, seconds, measured) | ({"samples": samples} if samples else {})
             record.add(row)
             if told is not None:
                 told.add(row)
@@ -143,6 +153,7 @@ class TrainingStage(Generic[Batch]):
                     num_updates=settings.updates,
                     seconds=seconds,
                     measured=measured,
+                    samples=samples,
                 )
             )
             began = perf_counter()
@@ -159,6 +170,12 @@ class TrainingStage(Generic[Batch]):
         if told is not None:
             told.close()
         return self._finish()
+
+    def _sample(self, update: int) -> list[tuple[str, str]]:
+        """Each prompt and what the model writes behind it now."""
+        if self.samples is None:
+            return []
+        return list(zip(self.prompts, self.samples.write(update), strict=True))
 
     @property
     def _optimizer_settings(self) -> OptimizerSettings:

@@ -140,9 +140,9 @@ def _made(kind: Any, value: object) -> object:
         return Path(value).expanduser()
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind == tuple[Path, ...]:
+    if kind in (tuple[Path, ...], tuple[str, ...]):
         listed = cast("list[object]", value) if isinstance(value, list) else [value]
-        return tuple(cast(Path, _made(Path, one)) for one in listed)
+        return tuple(_made(typing.get_args(kind)[0], one) for one in listed)
     if kind == Mapping[str, object] and isinstance(value, dict):
         return cast("dict[str, object]", value)
     if type(value) is kind:
@@ -157,6 +157,7 @@ def _allowed(each: Field[Any], hint: Any) -> str:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
     words |= {Path: "a path", tuple[Path, ...]: "a path or a list of paths"}
+    words |= {tuple[str, ...]: "a string or a list of strings"}
     words |= {Mapping[str, object]: "a table"}
     said = " or ".join(words[kind] for kind in kinds if kind in words)
     if least is not None and most is not None:

@@ -9,6 +9,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,6 +17,9 @@ from typing import Any, TypeVar, cast
 from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
+from cutaway.text.prompt import encode
+from cutaway.text.template import ChatTemplate
+from cutaway.tokens.tokenizer import Tokenizer
 
 Made = TypeVar("Made")
 _PARQUET = ".parquet"
@@ -173,3 +177,16 @@ def _decoded(path: Path) -> str:
         return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}.") from None
+
+
+def encode_prompt(
+    messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer
+) -> tuple[int, ...]:
+    """The ids of messages behind which the assistant is to answer. Raises: TemplateError."""
+    token_ids = encode(
+        template.render(messages),
+        tokenizer.encode,
+        tokenizer.control_tokens,
+        encode_inner=partial(tokenizer.encode, is_start=False),
+    )
+    return tuple(token_ids)

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -19,9 +18,9 @@ import torch
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
-from cutaway.text.prompt import encode
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
+from cutaway.train.data.examples import encode_prompt
 from cutaway.train.model.value_head import Scorer, scores
 from cutaway.train.rollouts.rollouts import Rollout
 
@@ -184,13 +183,7 @@ def _task(fields: object, template: ChatTemplate, tokenizer: Tokenizer) -> Task:
     if not isinstance(answer, str):
         raise RequestError(f"answer is {quote(answer)}; it must be a string.")
     messages = from_dicts(prompt)
-    token_ids = encode(
-        template.render(messages),
-        tokenizer.encode,
-        tokenizer.control_tokens,
-        encode_inner=partial(tokenizer.encode, is_start=False),
-    )
-    return Task(messages, answer, tuple(token_ids))
+    return Task(messages, answer, encode_prompt(messages, template, tokenizer))
 
 
 def _lines(path: Path) -> list[str]:

@@ -23,6 +23,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.train.data.packing import ScoredSequence
 from cutaway.train.losses.divergences import k3
+from cutaway.train.model.model_folder import TrainedModel, tokenizer_of_model
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,26 @@ class Rollouts:
             Rollout(prompts[at // num_answers], tuple(ids[at]), tuple(log_probs[at]), is_ended[at])
             for at in range(count)
         ]
+
+
+def load_trained(model: TrainedModel, name: str) -> LoadedModel:
+    """A trained model as the engine wants it; the transformer is the very one."""
+    tokenizer = tokenizer_of_model(model)
+    parameter = next(model.transformer.parameters())
+    ends = tokenizer.eos_token_ids | set(model.architecture.end_token_ids)
+    return LoadedModel(
+        name=name,
+        licence="not stated",
+        facts=model.architecture.facts,
+        transformer=model.transformer,
+        tokenizer=tokenizer,
+        template_source=None,
+        end_token_ids=frozenset(ends),
+        sampling={},
+        dtype=parameter.dtype,
+        cache_dtype=parameter.dtype,
+        device=parameter.device,
+    )
 
 
 def derived_seed(seed: int, *places: int) -> int:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
-from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import compiled_template, folder_template
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train.data.packing import MicroBatch, UpdatePlan, fill
@@ -24,10 +23,16 @@ from cutaway.train.losses.divergences import k1, k3
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Figure
 from cutaway.train.model.adapted_model import AdapterSettings, Reference, with_adapter
-from cutaway.train.model.model_folder import TrainedModel, open_model
+from cutaway.train.model.model_folder import open_model
 from cutaway.train.model.value_head import Scorer, open_scoring
 from cutaway.train.rollouts.rewards import Answered, Task, choose_rewards, read_tasks, total
-from cutaway.train.rollouts.rollouts import Rollout, Rollouts, RolloutSettings, agreement
+from cutaway.train.rollouts.rollouts import (
+    Rollout,
+    Rollouts,
+    RolloutSettings,
+    agreement,
+    load_trained,
+)
 from cutaway.train.stage import StageSettings, set_precision
 from cutaway.train.stage_config import option
 
@@ -122,7 +127,7 @@ class Sampling:
         )
         longest = max(len(each.token_ids) for each in (*self.tasks.tasks, *self.held_out.tasks))
         sampled = RolloutSettings(temperature=settings.temperature, max_tokens=settings.max_tokens)
-        self._rollouts = Rollouts(load_trained(self.model, folder), sampled, longest=longest)
+        self._rollouts = Rollouts(load_trained(self.model, str(folder)), sampled, longest=longest)
 
     def round(self, number: int) -> Round:
         """The answers of a round as the model is now; a function of both."""
@@ -207,26 +212,6 @@ class Sampling:
         figures["sampler_k3"] = Figure(met.mean_k3, 1)
         figures["sampler_largest"] = Figure(met.largest, 1)
         return figures
-
-
-def load_trained(model: TrainedModel, folder: Path) -> LoadedModel:
-    """A trained model as the engine wants it; the transformer is the very one."""
-    tokenizer = load_folder(folder)
-    parameter = next(model.transformer.parameters())
-    ends = tokenizer.eos_token_ids | set(model.architecture.end_token_ids)
-    return LoadedModel(
-        name=str(folder),
-        licence="not stated",
-        facts=model.architecture.facts,
-        transformer=model.transformer,
-        tokenizer=tokenizer,
-        template_source=None,
-        end_token_ids=frozenset(ends),
-        sampling={},
-        dtype=parameter.dtype,
-        cache_dtype=parameter.dtype,
-        device=parameter.device,
-    )
 
 
 class RoundFeed:
