@@ -15,7 +15,7 @@ import tiny
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.step import Step
-from cutaway.models.parts.grouped_decoder import GroupedDecoder
+from cutaway.models.parts.grouped_decoder import IN_GGUF, GroupedDecoder
 from cutaway.quantize.adapted import Adapted
 from cutaway.weights.adapter import (
     adapters,
@@ -234,8 +234,8 @@ class Interleaved:
         self._tensors: dict[str, Tensor] = {}
         for name, target in architecture.targets("gguf").items():
             value = named[target.parameter].detach()
-            if target.heads is not None:
-                pairs = value.reshape(target.heads, 2, -1, *value.shape[1:])
+            if target.pairs is not None:
+                pairs = value.reshape(target.pairs.heads, 2, -1, *value.shape[1:])
                 value = pairs.transpose(1, 2).reshape(value.shape)
             self._tensors[name] = value
 
@@ -258,7 +258,7 @@ class Interleaved:
 # T47: an adapter with the row order of a GGUF file.
 def test_t47_an_adapter_fits_a_model_whose_file_orders_rows_otherwise(tmp_path: Path) -> None:
     architecture, model = made()
-    interleaved = replace(architecture, is_interleaved=True)  # what a GGUF file's metadata gives
+    interleaved = replace(architecture, interleaved=IN_GGUF)  # what a GGUF file's metadata gives
     source: Any = Interleaved(interleaved, model)
     query = "blk.0.attn_q.weight"
     own = model.get_submodule("blocks.0.attention.qkv.segments.0").weight

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.core.errors import ModelFormatError, UnsupportedModelError
-from cutaway.core.weight_targets import Target
+from cutaway.core.weight_targets import PairedRows, Target
 from cutaway.host import gguf_file
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.files.safetensors_index import SINGLE
-from cutaway.weights.load import half_split, load_weights, shown_names
+from cutaway.weights.load import in_own_order, load_weights, shown_names
 from cutaway.weights.random import RandomWeights
 from cutaway.weights.source import GgufWeights, WeightSource
 
@@ -160,20 +160,21 @@ def test_parameter_shared_by_two_modules_stays_shared() -> None:
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("head_size", [2, 4, 6, 64])
-def test_g06_half_split_undoes_the_order_of_gguf_writers(heads: int, head_size: int) -> None:
+def test_g06_rows_in_their_own_order_undo_that_of_gguf_writers(heads: int, head_size: int) -> None:
+    pairs = PairedRows(heads, head_size, head_size)
     for shape in [(heads * head_size, 5), (heads * head_size,)]:
         rows = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         # as the converters of llama.cpp do, with K's own head count for K
         stored = rows.reshape(heads, 2, head_size // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-        assert np.array_equal(half_split(torch.from_numpy(stored.copy()), heads).numpy(), rows)
+        assert np.array_equal(in_own_order(torch.from_numpy(stored.copy()), pairs).numpy(), rows)
 
 
 def test_g06_rows_of_one_head_of_six_by_hand() -> None:
     stored = torch.tensor([0, 3, 1, 4, 2, 5])
-    assert half_split(stored, 1).tolist() == [0, 1, 2, 3, 4, 5]
+    assert in_own_order(stored, PairedRows(1, 6, 6)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_g06_only_targets_with_heads_are_reordered(tmp_path: Path) -> None:
+def test_g06_only_targets_with_pairs_are_reordered(tmp_path: Path) -> None:
     writer = pytest.importorskip("gguf").GGUFWriter(tmp_path / "m.gguf", "llama")
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     writer.add_tensor("embed.weight", rows)
@@ -184,7 +185,7 @@ def test_g06_only_targets_with_heads_are_reordered(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     module = tiny()
-    targets = {**TARGETS, "b.0.bias": Target("biases.0", (4,), heads=1)}
+    targets = {**TARGETS, "b.0.bias": Target("biases.0", (4,), PairedRows(1, 4, 4))}
     load(module, GgufWeights(gguf_file.read(tmp_path / "m.gguf")), targets)
     assert module.biases[0].tolist() == [0, 1, 2, 3]
     assert module.table.weight.tolist() == rows.tolist()
