@@ -74,6 +74,7 @@ class FakeEngine:
         self.closed = False
         self.restart_seconds: float | None = 0.01
         self.fails_to_start: Exception | None = None
+        self.refusal: Exception | None = None  # what it says of a request that it does not take
 
     async def start(self) -> None:
         await asyncio.sleep(0)
@@ -115,6 +116,8 @@ class FakeEngine:
         if self.state != "ready":
             raise EngineClosedError("the engine is being started.")
         self.asked.append(request.request_id)
+        if self.refusal is not None and request.request_id.startswith("bad"):
+            raise self.refusal
         name, params = request.request_id, request.params
         before = told or tuple(ToldChoice(choice) for choice in range(params.n))
         places = {each.choice: len(each.token_ids) for each in before}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cutaway.core.errors import (
     RequestError,
 )
 from cutaway.core.looks import ViewRequest
+from cutaway.fleet.engine_places import check_memory
 from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.service.bounds import TrafficConfig
 
@@ -161,6 +163,25 @@ async def test_scale_s25_an_engine_with_another_secret_does_not_join() -> None:
             await asyncio.sleep(0.001)
         assert "another secret" in engines.told[-1]
         assert engines.fleet.num_ready == 1
+
+
+@in_loop
+async def test_scale_s30_bad_requests_and_readers_who_leave_count_against_nobody() -> None:
+    async with Engines(replicas=2) as engines:
+        for engine in engines.all.values():
+            engine.refusal = RequestError("the engine does not take this.")
+        for number in range(50):
+            with pytest.raises(RequestError, match="does not take this"):
+                await heard(engines.fleet, asked(f"bad{number}"))
+            async with aclosing(engines.fleet.follow(asked(f"left{number}"))) as deltas:
+                async for _ in deltas:
+                    break
+        assert engines.fleet.num_ready == 2
+        assert all(engine.num_starts == 1 for engine in engines.all.values())
+        sent = [sum("bad" in name for name in e.asked) for e in engines.all.values()]
+        assert min(sent) > 10, "both go on getting requests"
+        request = asked("good")
+        assert_whole(request, await heard(engines.fleet, request))
 
 
 @in_loop
@@ -418,3 +439,15 @@ def test_more_engines_than_a_machine_has_cores_for_are_refused(
     assert FleetConfig(replicas=8).replicas == 8
     with pytest.raises(ConfigError, match="replicas is 9, and this machine has 2 cores; it must"):
         FleetConfig(replicas=9)
+
+
+def test_engines_whose_weights_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    for number in range(2):
+        with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
+            file.truncate(2**30)  # holes: no disk is written
+    check_memory(2, tmp_path, free=2**32)
+    check_memory(1, tmp_path, free=1)  # one engine is loaded as it always was
+    check_memory(9, tmp_path, free=None)
+    words = "replicas is 3, and the weights of each take 2.0 GiB as they are stored, 6.0 GiB "
+    with pytest.raises(ConfigError, match=words + "together; 4.5 GiB are free. At most 2 fit"):
+        check_memory(3, tmp_path, free=9 * 2**29)

@@ -207,6 +207,8 @@ def serve_model(
     import asyncio
 
     from cutaway.cli.settings.settings import resolve
+    from cutaway.fleet.engine_places import check_memory, has_gpus
+    from cutaway.host.free_memory import free_memory
     from cutaway.server.entry.descriptors import fit_to_descriptors, raise_limit
     from cutaway.server.openai.kept import Kept
     from cutaway.server.route_context import Context
@@ -221,6 +223,8 @@ def serve_model(
     with listener, closing(kept) if kept else nullcontext():
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
+        if not has_gpus(settings.engine["device"]):
+            check_memory(settings.fleet.replicas, found.path, free=free_memory())
         service = service_of(settings, server, tell=log.of_engine)
         context = Context.of(found, service, server, name=served_name)
         context.store, context.runs = kept, runs

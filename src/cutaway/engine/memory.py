@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -12,6 +10,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.layout import CacheSpec
 from cutaway.core.limits import INT64_MAX
 from cutaway.engine.config import EngineConfig
+from cutaway.host.free_memory import free_memory
 
 # Of what is free after the weights are loaded. The rest is for activations and for everybody else.
 CPU_SHARE = 0.4
@@ -22,9 +21,8 @@ def free_bytes(device: torch.device) -> int:
     """Bytes that could still be allocated on the device; on the CPU its control group counts."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    limits = [_meminfo("MemAvailable"), _cgroup_left()]
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else 4 * 2**30
+    free = free_memory()
+    return 4 * 2**30 if free is None else free
 
 
 def cache_tokens(
@@ -75,31 +73,3 @@ def pages_of(spec: CacheSpec, num_pages: int, config: EngineConfig) -> int:
         return num_pages
     in_step = config.max_tokens_per_step // config.page_size
     return min(num_pages, 1 + 2 * config.max_sequences + in_step + SNAPSHOTS)
-
-
-def _meminfo(name: str) -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return _from_sysconf()
-    for line in lines:
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _from_sysconf() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None  # not POSIX
-
-
-def _cgroup_left() -> int | None:
-    root = Path("/sys/fs/cgroup")
-    try:
-        limit = (root / "memory.max").read_text().strip()
-        used = int((root / "memory.current").read_text())
-    except OSError:
-        return None
-    return None if limit == "max" else max(0, int(limit) - used)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from cutaway.core.errors import ConfigError
 from cutaway.kernels.hardware import chosen_threads
 from cutaway.service.bounds import FleetShare
 
@@ -38,6 +39,29 @@ def share_of(
         num_sharing=-(-replicas // len(gpus)),
         page_secret=secret,
         variables={_GPUS: gpus[index % len(gpus)]},
+    )
+
+
+def has_gpus(device: str) -> bool:
+    """Whether engines on a device, as settings name it, have GPUs here."""
+    return device != "cpu" and bool(visible_gpus(os.environ, Path("/")))
+
+
+def check_memory(replicas: int, model: Path, *, free: int | None) -> None:
+    """Refuse engines whose weights alone do not fit into a machine's memory together.
+
+    model: the file, or the folder of files, that each engine reads; what has none is not weighed.
+    free:  bytes; None where the system does not say.
+    Raises: ConfigError naming both.
+    """
+    files = model.glob("*.safetensors") if model.is_dir() else [model]
+    each = sum(file.stat().st_size for file in files)
+    if free is None or replicas == 1 or replicas * each <= free:
+        return
+    raise ConfigError(
+        f"replicas is {replicas}, and the weights of each take {each / 2**30:.1f} GiB as they are "
+        f"stored, {replicas * each / 2**30:.1f} GiB together; {free / 2**30:.1f} GiB are free. At "
+        f"most {free // each} fit here."
     )
 
 
