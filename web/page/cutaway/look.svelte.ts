@@ -6,7 +6,7 @@ import type { Payloads, Timeline, Tokens } from "../../core/payloads";
 import { wordOf } from "../../core/pins";
 import type { Place } from "../../core/route";
 import { FIRST, stationOf } from "../../core/stations";
-import { Dear, isDear, Views, type Query, type Seen } from "../../core/views";
+import { Dear, isDear, Views, type Cost, type Query, type Seen } from "../../core/views";
 import { route } from "../route.svelte";
 
 const RECORDED = ["timeline", "pages", "cost", "characters", "detokenization"]; // cost no replay
@@ -19,6 +19,9 @@ export class Look {
   fault: string = $state("");
   held: readonly Query[] | null = $state.raw(null); // places that there are of the shown view; null: all
   isWaiting = $state(false);
+  since = $state(0); // when the waiting began, as performance.now() tells
+  foreseen: number | null = $state(null); // seconds that it is to take; null: not told
+  isStopped = $state(false); // somebody would not wait for it
   offer: Dear | null = $state.raw(null); // what is not shown before somebody agrees to its price
   #agreed = 0; // seconds
   isWide = $state(false); // the lens over the last positions instead of the chosen one
@@ -153,8 +156,7 @@ export class Look {
 
   /** Show what is asked for, as soon as the hand rests. Gives what ends it. */
   follow(query: Query): () => void {
-    this.isWaiting = true;
-    this.offer = null;
+    this.#wait();
     const timer = setTimeout(() => void this.#see(query), this.seen?.view === query.view ? PAUSE_MS : 0);
     return () => {
       clearTimeout(timer);
@@ -167,8 +169,24 @@ export class Look {
     if (!this.offer) return;
     const { query, cost } = this.offer;
     this.#agreed = 1.5 * cost.seconds;
-    [this.offer, this.isWaiting] = [null, true];
+    this.again(query);
+  }
+
+  /** Wait no longer for what is asked for; the server stops computing it. */
+  cancel(): void {
+    this.views.stop(this.#slot("shown"));
+    [this.isWaiting, this.isStopped] = [false, true];
+  }
+
+  /** Ask once more for what was cancelled. */
+  again(query = this.query()): void {
+    this.#wait();
     void this.#see(query);
+  }
+
+  #wait(): void {
+    [this.isWaiting, this.isStopped, this.offer] = [true, false, null];
+    [this.since, this.foreseen] = [performance.now(), null];
   }
 
   /** Of its own for a pinned one: both may wait at a time. */
@@ -179,7 +197,11 @@ export class Look {
   async #see(query: Query): Promise<void> {
     try {
       const isFree = query.view === "tokens" || RECORDED.includes(query.view);
-      const seen = await this.views.see(query, this.#slot("shown"), isFree ? undefined : (cost) => !isDear(cost) || cost.seconds <= this.#agreed);
+      const agrees = (cost: Cost): boolean => {
+        this.foreseen = cost.seconds;
+        return !isDear(cost) || cost.seconds <= this.#agreed;
+      };
+      const seen = await this.views.see(query, this.#slot("shown"), isFree ? undefined : agrees);
       this.#note(seen);
       [this.seen, this.held] = [seen, await this.views.held(query.view)];
       this.fault = "";

@@ -4,11 +4,12 @@ import { route } from "../route.svelte";
 import type { Look } from "./look.svelte";
 
 /** Hands the file to the browser: all views, at many tokens where they are cheap, and at the chosen place. */
-export async function save(look: Look, isPage: boolean): Promise<void> {
+export async function save(look: Look, isPage: boolean, signal: AbortSignal): Promise<void> {
   const { layer, head } = route.place;
   const response = await fetch(`/cutaway/v1/traces/${encodeURIComponent(look.views.trace)}/file`, {
     method: "POST",
     headers: { "content-type": "application/json" },
+    signal,
     body: JSON.stringify({
       html: isPage,
       token: look.step,
