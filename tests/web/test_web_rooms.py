@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,17 @@ from test_web_chat import ask, changing
 from house_tree import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
+    from playwright.sync_api import Locator, Page
 
     from conftest import Opened
 
 pytestmark = pytest.mark.slow
+
+
+def explore(page: Page, name: str) -> None:
+    """Enter a room by the menu that tells of them all."""
+    page.get_by_text("Explore", exact=True).click()
+    page.get_by_role("link", name=re.compile(f"^{name}")).click()
 
 
 def room(opened: Opened, name: str, title: str) -> Locator:
@@ -28,10 +35,11 @@ def room(opened: Opened, name: str, title: str) -> Locator:
 def test_the_lab_draws_what_the_engine_drew_and_what_it_would(opened: Opened) -> None:
     changing(opened, max_tokens=6, ignore_eos=True, temperature=0.8, top_p=0.9)
     ask(opened)
-    opened.page.get_by_role("link", name="Rooms").click()
+    explore(opened.page, "Sampling lab")
     lab = opened.page.get_by_role("dialog", name="Sampling lab")
     told = lab.get_by_text("it stays the same while you turn the knobs").inner_text()
-    first = int(told.partition("position ")[2].partition(":")[0])
+    token = int(lab.get_by_label("Token of the answer").input_value())
+    first = int(told.partition("position ")[2].partition(":")[0]) - token
     for token in range(4):
         lab.get_by_label("Token of the answer").fill(str(token))
         lab.get_by_text(f"position {first + token}:").wait_for()
@@ -94,7 +102,7 @@ def test_a_room_and_all_behind_it_survive_a_reload(opened: Opened) -> None:
     page.locator("article[data-view=attention][aria-busy=false]").wait_for()
     behind = page.url.partition("#/")[2]
     assert behind.endswith("/s/2/v/attention/l/1/h/1")
-    page.get_by_role("link", name="Rooms").click()
+    explore(page, "Sampling lab")
     page.get_by_role("dialog", name="Sampling lab").get_by_role("link", name="Engine").click()
     page.get_by_role("dialog", name="Engine").wait_for()
     assert page.url.partition("#/")[2] == f"room/engine/{behind}"

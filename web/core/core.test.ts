@@ -126,7 +126,11 @@ describe("words", () => {
   it("find the token after the first word, where what is opened is about a word", () => {
     expect(afterWord(["Gra", "vity", " is"])).toBe(1);
     expect(afterWord(["\n", "<|", "1", " grave", " as"])).toBe(4);
-    expect(afterWord(["1", " grave"])).toBe(0); // nothing came after it
+    expect(afterWord(["<|im_start|>", "assistant", "\n"])).toBe(2);
+    expect(afterWord(["\n", "\u91cd", "\u529b"])).toBe(2); // no word of three letters
+    expect(afterWord(["\n", "1", "+", "1"])).toBe(2); // no letter
+    expect(afterWord(["1", " grave"])).toBe(1); // nothing came after the word
+    expect(afterWord(["\n", "\u00b7", "\u21b5"])).toBe(0);
     expect(afterWord([])).toBe(0);
   });
 

@@ -21,10 +21,15 @@ export function visible(token: string): string {
   return token.replace(/[ \n\t\r]/g, (mark) => marks[mark] ?? mark) || "(no text)";
 }
 
-/** The first token of an answer that came after a word of it, so that what is opened there is about a word; 0 for none. */
+/** The first token that came after a word of an answer, so that what is opened there is about a word; 0 for none. */
 export function afterWord(tokens: readonly string[]): number {
-  const word = tokens.findIndex((token, index) => index < tokens.length - 1 && /\p{L}{3}/u.test(token));
-  return word + 1;
+  const isControl = (token: string): boolean => /^<\|?[\w:-]+\|?>$/.test(token);
+  // A word; else a letter, as of a script without blanks; else a sign that one sees.
+  for (const kind of [/\p{L}{3}/u, /\p{L}/u, /[^\s\u00b7\u21b5\u21e5\u240d]/u]) {
+    const found = tokens.findIndex((token, index) => index < tokens.length - 1 && kind.test(token) && !isControl(token));
+    if (found >= 0) return found + 1;
+  }
+  return 0;
 }
 
 /** Shades of tokens by how likely they were, the likeliest first. least: a probability. */

@@ -1,5 +1,6 @@
 // Which model the server has, what it takes, and whether it takes requests.
 import { faultOf } from "../core/chat";
+import { counted } from "../core/words";
 import { fieldsOf, type Field } from "../core/sampling";
 
 const WAIT_MS = 2000;
@@ -8,12 +9,15 @@ interface Card {
   id: string;
   max_model_len?: number;
   sampling?: Record<string, unknown>;
+  about?: { architecture: string; num_parameters: number; dtype: string; device: string; licence: string };
 }
 
 /** What the page knows of its server. */
 export class Server {
   model = $state("");
   maxLength = $state(0); // tokens of prompt and answer together; 0 while it is not known
+  size = $state(""); // parameters
+  told = $state(""); // what the model is, in words
   fields: Field[] = $state.raw([]);
   isReady = $state(false);
   words = $state("Asking the server …");
@@ -42,6 +46,7 @@ export class Server {
       const card = ((await models.json()) as { data: Card[] }).data[0];
       this.model = card?.id ?? "";
       this.maxLength = card?.max_model_len ?? 0;
+      this.#tell(card);
       this.isReady = ready.ok;
       if (!ready.ok) return false;
       if (!this.fields.length) await this.#readFields(card?.sampling ?? {});
@@ -52,6 +57,15 @@ export class Server {
       this.words = error instanceof TypeError ? "The server does not answer." : String(error);
     }
     return false;
+  }
+
+  #tell({ about, max_model_len }: Card = { id: "" }): void {
+    if (!about) return;
+    this.size = `${counted(about.num_parameters)} parameters`;
+    this.told =
+      `${this.model}: ${about.architecture}, ${about.num_parameters.toLocaleString("en")} parameters, computing in ${about.dtype} on ` +
+      `${about.device}, ${(max_model_len ?? 0).toLocaleString("en")} tokens of context, licence ${about.licence}. ` +
+      "Another model: cutaway run NAME; cutaway models lists them.";
   }
 
   async #readFields(usual: Record<string, unknown>): Promise<void> {

@@ -47,9 +47,16 @@ def _openai(context: Context) -> dict[str, Any]:
         "object": "model",
         "created": context.created,
         "owned_by": "cutaway",
-        **({} if most is None else {"max_model_len": most}),
+        **({} if most is None else {"max_model_len": most, "about": _about(context)}),
         **({"sampling": dict(context.sampling)} if context.sampling else {}),
     }
+
+
+def _about(context: Context) -> dict[str, Any]:
+    """What the page says of the model beside its name."""
+    card = context.service.model
+    names = ("architecture", "num_parameters", "dtype", "device", "licence")
+    return {name: getattr(card, name) for name in names}
 
 
 def _anthropic(context: Context, name: str) -> dict[str, Any]:
