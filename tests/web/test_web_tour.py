@@ -43,7 +43,7 @@ def guess(page: Locator, value: str) -> str:
     else:
         page.locator("#tour-guess").fill(value)
     page.get_by_role("button", name="Measure it").click()
-    page.get_by_text(re.compile("Right\\.|Not so\\.")).wait_for()
+    page.get_by_text(re.compile("Right\\.|Not this time\\.")).wait_for()
     return page.locator("form").last.inner_text()
 
 
@@ -103,7 +103,7 @@ def test_answers_are_those_of_a_recomputation_and_are_remembered(opened: Opened)
     base, width = config["rope_theta"], config["head_dim"]
     turns = [2 * math.pi * base ** (2 * pair / width) for pair in range(pairs)]
     right = sum(turn <= last for turn in turns)
-    assert "Not so." in guess(shown, str(right + 1))
+    assert "Not this time." in guess(shown, str(right + 1))
     said = guess(shown, str(right))
     assert "Right." in said
     assert f"{right} of {pairs}: their full turn is {last} positions or less." in said

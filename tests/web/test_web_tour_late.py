@@ -123,7 +123,7 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
     assert "read groups 0 and 0; their keys of" in tour.pull(chapter, "1")
     kept = 2 * config["num_hidden_layers"] * groups * config["head_dim"] * 4  # float32
     assert tour.guess(chapter, 2**30 // kept * 1.1).startswith("\u2713")
-    assert tour.guess(chapter, 2**30 // kept * 2).startswith("Not so. ")
+    assert tour.guess(chapter, 2**30 // kept * 2).startswith("Not this time. ")
 
 
 def test_feed_forward_logits_and_sampling(tour: Tour) -> None:

@@ -9,10 +9,15 @@ const quoted = (text: string): string => `\u201c${text}\u201d`;
 const many = (count: number, one: string, more = `${one}s`): string =>
   `${figure(count)} ${count === 1 ? one : more}`;
 
+/** How unsure a row is. choices: so many equally likely ones would leave one as unsure. */
+const hesitation = (choices: number): string =>
+  choices < 1.1 ? "It hardly hesitated." : `It hesitated as between ${figure(choices, 2)} equally likely tokens.`;
+
 const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   characters: (values) =>
-    `${many(values.num_characters, "character")} take ${many(values.num_bytes, "byte")}, and a reader sees ` +
-    `${many(values.num_graphemes, "sign")}. Nothing is understood yet: each character is a number.`,
+    `${many(values.num_characters, "character")} in ${many(values.num_bytes, "byte")}` +
+    (values.num_graphemes === values.num_characters ? "" : `; on a screen they are ${many(values.num_graphemes, "sign")}`) +
+    ". Nothing is understood yet: each character is a number.",
   template: (values) =>
     `The model gets ${many(values.num_tokens, "id")}, ${values.num_control} of them control tokens: no roles, no ` +
     "names, no messages." + (values.num_control ? " Code outside the model wrote this text around yours." : ""),
@@ -113,7 +118,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
   },
   probabilities: (values) =>
     `${quoted(values.chosen.text)} came with ${share(values.chosen.probability)}, choice ${figure(values.chosen.rank)} of ` +
-    `${figure(values.vocab_size)}. It hesitated as between ${figure(2 ** values.entropy, 2)} equally likely tokens.`,
+    `${figure(values.vocab_size)}. ${hesitation(2 ** values.entropy)}`,
   sampling: (values) => {
     const [last, draw] = [values.effects.at(-1), values.draw_effect];
     const kept = `${many(last?.num_kept ?? 0, "token")} could still come after all filters. `;

@@ -5,13 +5,13 @@ import { isHead, type Payloads } from "./payloads";
 type Maker<Name extends keyof Payloads> = (values: Payloads[Name]) => string;
 
 const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
-  characters: (values) => `${figure(values.num_characters)} signs`,
+  characters: (values) => `${figure(values.num_characters)} chars`,
   template: (values) => `${values.num_control} control`,
   tokens: (values) => `${values.texts.length} ids`,
   merges: (values) => `${values.pieces.reduce((sum, each) => sum + each.steps.length, 0)} steps`,
   embeddings: (values) => `${values.width} wide`,
   positions: (values) => values.kind,
-  attention: (values) => (isHead(values) ? `${values.layer}.${values.head}` : `${values.entropy.data.length} heads`),
+  attention: (values) => (isHead(values) ? `L${values.layer} \u00b7 H${values.head}` : `${values.entropy.data.length} heads`),
   arithmetic: (values) => `${figure(values.entropy, 2)} bits`,
   feedforward: (values) => `${values.half} of ${figure(values.inner)}`,
   experts: (values) => (values.num_experts ? `${values.num_chosen} of ${values.num_experts}` : "none"),

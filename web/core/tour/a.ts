@@ -2,6 +2,16 @@
 import { figure, seconds } from "../numbers";
 import { bar, many, type Chapter } from "./chapter";
 
+/** What the engine did, in words that need no chapter before this one. */
+const WORDS: Readonly<Record<string, string>> = {
+  queue: "waiting for a turn",
+  forward: "going through the model",
+  sampling: "choosing the next piece",
+  "tokens to text": "turning numbers back into text",
+  "between steps": "planning and sending in between",
+};
+const named = (phase: string): string => WORDS[phase] ?? phase;
+
 export const A: Chapter = {
   id: "a",
   name: "Prompt and text",
@@ -17,13 +27,13 @@ export const A: Chapter = {
       {
         told: "The model reads your message.",
         here:
-          `It was given ${many(text.num_characters, "character")} and ${many(sent.num_control, "control token")}; your message ` +
-          `has ${many([...reach.asked].length, "character")}.`,
+          `It was given ${many(text.num_characters, "character")} and ${many(sent.num_control, "mark")} that part who speaks; your message ` +
+          `has ${many([...reach.asked].length, "character")}. Code around the model wrote the rest.`,
       },
       {
         told: "Before the first word the model thinks.",
-        here: `The first token took ${seconds(times.first_token)}: ${stages
-          .map((each) => `${each.name} ${seconds(each.before)}`)
+        here: `The first piece of the answer took ${seconds(times.first_token)}: ${stages
+          .map((each) => `${named(each.name)} ${seconds(each.before)}`)
           .join(", ")}.`,
       },
     ];
@@ -37,7 +47,7 @@ export const A: Chapter = {
       const [own, other] = [await reach.see("characters", { text: reach.asked }), await reach.see("characters", { text })];
       return {
         said:
-          `A reader sees ${many(other.num_graphemes, "sign")}, made of ${many(other.num_characters, "character")} in ` +
+          `On a screen it is ${many(other.num_graphemes, "sign")}, made of ${many(other.num_characters, "character")} in ` +
           `${many(other.num_bytes, "byte")}: ${figure(other.num_bytes / other.num_graphemes, 2)} bytes a sign. In your ` +
           `message it is ${figure(own.num_bytes / own.num_graphemes, 2)}.`,
         view: { view: "characters", text },
@@ -47,17 +57,17 @@ export const A: Chapter = {
   async question(reach) {
     const { phases } = await reach.see("timeline");
     return {
-      text: "After the first token, where did the rest of this answer's time go, more than anywhere else?",
-      choices: phases.map((each) => each.name),
+      text: "After the first piece of this answer, where did most of its time go?",
+      choices: phases.map((each) => named(each.name)),
     };
   },
   async answer(reach) {
     const { phases } = await reach.see("timeline");
     const most = phases.reduce((one, other) => (other.after > one.after ? other : one));
     return {
-      right: most.name,
-      said: `After the first token, ${most.name} took ${seconds(most.after)}.`,
-      bars: phases.map((each) => bar(each.name, each.after, seconds(each.after))),
+      right: named(most.name),
+      said: `After the first piece, ${named(most.name)} took ${seconds(most.after)}.`,
+      bars: phases.map((each) => bar(named(each.name), each.after, seconds(each.after))),
     };
   },
 };

@@ -34,7 +34,7 @@ export const C: Chapter = {
     const ranks = word?.steps.map((each) => figure(each.rank)).join(", ");
     return [
       {
-        told: "hello grows over he, 123, and hell, 584, to 68930.",
+        told: "hello is built from he, id 123, and hell, id 584, and ends as id 68930.",
         here:
           `Here it ends as ${piece?.texts.join("|")}, ${piece?.token_ids.join(", ")}` +
           (way ? `, over ${way}.` : "; nothing in it merges."),
@@ -63,7 +63,7 @@ export const C: Chapter = {
   },
   question: () =>
     Promise.resolve({
-      text: "Learned from your prompt and its answer alone: how many merges halve their tokens? (a quarter off is right)",
+      text: "Learned from your prompt and its answer alone: how many merges halve their tokens? (within a quarter is right)",
     }),
   async answer(reach) {
     const { right, learned, nameOf } = await halving(reach);

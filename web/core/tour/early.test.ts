@@ -54,18 +54,18 @@ const pull = (chapter: Chapter, value: string, at = reach()): ReturnType<Chapter
 describe("chapter A", () => {
   it("tells what the model was sent, and the wait by stages", async () => {
     expect(await heres(A)).toEqual([
-      "It was given 11 characters and 2 control tokens; your message has 11 characters.",
-      "The first token took 375 ms: forward 250 ms, sampling 125 ms.",
+      "It was given 11 characters and 2 marks that part who speaks; your message has 11 characters. Code around the model wrote the rest.",
+      "The first piece of the answer took 375 ms: going through the model 250 ms, choosing the next piece 125 ms.",
     ]);
   });
 
   it("counts another text, and asks where the time went", async () => {
     const other = await pull(A, "\u00e9");
-    expect(other.said).toBe("A reader sees 1 sign, made of 2 characters in 3 bytes: 3 bytes a sign. In your message it is 1.");
+    expect(other.said).toBe("On a screen it is 1 sign, made of 2 characters in 3 bytes: 3 bytes a sign. In your message it is 1.");
     expect(other.view).toEqual({ view: "characters", text: "\u00e9" });
-    expect((await A.question(reach())).choices).toEqual(["queue", "forward", "sampling"]);
+    expect((await A.question(reach())).choices).toEqual(["waiting for a turn", "going through the model", "choosing the next piece"]);
     const answer = await A.answer(reach());
-    expect([isRight("forward", answer), isRight("sampling", answer)]).toEqual([true, false]);
+    expect([isRight("going through the model", answer), isRight("choosing the next piece", answer)]).toEqual([true, false]);
   });
 });
 

@@ -65,7 +65,7 @@ export const H: Chapter = {
     return {
       text:
         `On average over the tokens up to ${quoted(texts[reach.position] ?? "")}, how many heads give half of their weight or ` +
-        "more to the very first token? (a fifth off is right)",
+        "more to the very first token? (within a fifth is right)",
     };
   },
   async answer(reach) {

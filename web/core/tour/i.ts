@@ -74,7 +74,7 @@ export const I: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "How many tokens of context would fill 1 GiB with this model's keys and values? (a fifth off is right)" }),
+  question: () => Promise.resolve({ text: "How many tokens of context would fill 1 GiB with this model's keys and values? (within a fifth is right)" }),
   async answer(reach) {
     const { pages, heads, full, isLatent } = await kept(reach);
     const right = Math.floor(2 ** 30 / pages.token_bytes);

@@ -50,7 +50,7 @@ export const L: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "Of the tokens in your answer, how many percent had stood in it before? (a quarter off is right)" }),
+  question: () => Promise.resolve({ text: "Of the tokens in your answer, how many percent had stood in it before? (within a quarter is right)" }),
   async answer(reach) {
     const { answer } = await saidIn(reach);
     const { repetition = [] } = await reach.see("sampling", { token: answer.length - 1 });

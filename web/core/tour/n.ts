@@ -64,7 +64,7 @@ export const N: Chapter = {
       };
     },
   },
-  question: () => Promise.resolve({ text: "A token of your answer took how many times as long as one of its prompt? (three tenths off is right)" }),
+  question: () => Promise.resolve({ text: "A token of your answer took how many times as long as one of its prompt? (within three tenths is right)" }),
   async answer(reach) {
     const { modes } = await reach.see("cost");
     const each = modes.filter((mode) => mode.num_tokens).map((mode) => ({ name: mode.name, value: mode.seconds / mode.num_tokens }));

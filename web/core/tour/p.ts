@@ -36,7 +36,7 @@ export const P: Chapter = {
       return { said: `${figure(ids.length)} tokens; ${parts} of them ${parts === 1 ? "is" : "are"} no whole character alone: a reader would wait.`, tokens };
     },
   },
-  question: () => Promise.resolve({ text: "Of all the time your answer took, how many percent had passed when its first token was there? (three tenths off is right)" }),
+  question: () => Promise.resolve({ text: "Of all the time your answer took, how many percent had passed when its first token was there? (within three tenths is right)" }),
   async answer(reach) {
     const { first_token, total, tokens } = await reach.see("timeline");
     return {
