@@ -1,12 +1,13 @@
 """Pictures of the real page over the default model, step by step from a question to a saved file.
 
-    python tools/pictures.py [--into build/pictures] [--readme] [--only stations]
+    python tools/pictures.py [--into build/pictures] [--readme] [--only stations] [--axe]
 
-Dark and light, at 1280, 1920 and 360 pixels, each as tall as what it shows. One server, one answer:
-it is watched while it comes, looked into at every station, scrubbed, branched, drawn at another
-temperature, saved, and opened again when the server has ended; then the rooms. --only names what
-shall be taken (stream, stations, steps, rooms). --readme writes the two pictures of README.md
-alone. Needs the page (make web), playwright and Debian's chromium.
+Dark and light, at 360 to 1920 pixels (--widths), each as tall as what it shows. One server, one
+answer: it is watched while it comes, looked into at every station, scrubbed, branched, drawn at
+another temperature, saved, and opened again when the server has ended; the rooms and the tour's
+chapters. --only names what shall be taken. --axe says of each picture what axe has against it and
+what is wider than the window. --readme writes the two pictures of README.md alone. Needs the page
+(make web), playwright and Debian's chromium.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +30,29 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 PAGE = re.compile(r"Its page: (\S+)")
 QUESTION = "What is gravity?"
-SIZES = {1280: 800, 1920: 1080, 360: 740}
+SIZES = {1280: 800, 1440: 900, 1920: 1080, 768: 1024, 390: 844, 360: 740}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LONGEST_MS = 120_000
 TALLEST = 3000
-WORDS = ("stream", "stations", "steps", "rooms")
+WORDS = ("stream", "stations", "tour", "steps", "rooms")
 # How much taller the window must be for what scrolls in it to be seen whole.
 HIDDEN = """() => Math.max(0, ...[
   ...document.querySelectorAll('.station, .cutaway, dialog, dialog *')]
   .filter((each) => /auto|scroll/.test(getComputedStyle(each).overflowY))
   .map((each) => each.scrollHeight - each.clientHeight))"""
 
-SETTLED = "() => !/(Fetching|Looking|Opening|Asking)[^.]*\u2026/.test(document.body.innerText)"
+# What axe has against it, and what one would have to scroll sideways for.
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+FAULTS = """async () => [
+  ...(await axe.run(document)).violations.map(
+    (rule) => `${rule.id} (${rule.impact}): ${rule.nodes.map((node) => node.target)}`),
+  ...[document.documentElement, ...document.querySelectorAll('.cutaway, .station, dialog, main')]
+    .filter((each) => each.scrollWidth > each.clientWidth + 1)
+    .map((each) => `wider than its window: ${each.tagName} ${each.className}`)]"""
+
+SETTLED = (
+    "() => !/(Fetching|Looking|Opening|Asking|Measuring)[^.]*\u2026/.test(document.body.innerText)"
+)
 
 
 @dataclass
@@ -72,12 +84,16 @@ def served() -> Iterator[Served]:
 class Camera:
     """One page, taken in every size and scheme."""
 
-    def __init__(self, page: Page, into: Path) -> None:
-        self.page, self.into = page, into
+    def __init__(
+        self, page: Page, into: Path, *, widths: Sequence[int] = tuple(SIZES), axe: str = ""
+    ) -> None:
+        self.page, self.into, self.axe = page, into, axe
+        self.sizes = {width: SIZES[width] for width in widths}
+        self.num_faults = 0
 
     def take(self, name: str, *, is_whole: bool = True) -> None:
         """is_whole: as tall as what scrolls in it; where something moves there is no time."""
-        for width, height in SIZES.items():
+        for width, height in self.sizes.items():
             for scheme in SCHEMES:
                 self.page.set_viewport_size({"width": width, "height": height})
                 self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
@@ -87,7 +103,16 @@ class Camera:
                     tall = min(TALLEST, height + int(1.17 * hidden))
                     self.page.set_viewport_size({"width": width, "height": tall})
                 self.page.screenshot(path=self.into / f"{name}-{width}-{scheme}.png")
+                self._judge(f"{name}, {width}, {scheme}")
         self.page.set_viewport_size({"width": 1280, "height": SIZES[1280]})
+
+    def _judge(self, name: str) -> None:
+        if not self.axe:
+            return
+        self.page.evaluate(self.axe)
+        for fault in self.page.evaluate(FAULTS):
+            self.num_faults += 1
+            print(f"{name}: {fault}", flush=True)
 
 
 def opened(browser: Browser, address: str) -> Page:
@@ -227,14 +252,29 @@ def of_the_rooms(camera: Camera) -> None:
     camera.page.keyboard.press("Escape")
 
 
-def all_pictures(browser: Browser, server: Served, into: Path, only: list[str]) -> None:
-    camera = Camera(opened(browser, server.address), into)
+def of_the_tour(camera: Camera) -> None:
+    room(camera.page, "tour")
+    links = camera.page.locator("nav[aria-label=Chapters] a")
+    for index in range(links.count()):
+        links.nth(index).click()
+        camera.page.locator("dialog article[aria-busy=false]").wait_for()
+        camera.page.wait_for_function(SETTLED)
+        camera.take(f"tour-{index + 1:02}")
+    camera.page.get_by_role("button", name="The end: your card").click()
+    camera.page.locator("dialog .card").wait_for()
+    camera.take("tour-end")
+    camera.page.keyboard.press("Escape")
+
+
+def all_pictures(camera: Camera, server: Served, only: list[str]) -> None:
     if "stream" in only:
         of_the_stream(camera)
     ask(camera.page)
     camera.take("chat")
     if "stations" in only:
         of_the_stations(camera)
+    if "tour" in only:
+        of_the_tour(camera)
     if "rooms" in only:
         of_the_rooms(camera)
     if "steps" in only:
@@ -256,6 +296,8 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=ROOT / "build" / "pictures")
     parser.add_argument("--readme", action="store_true", help="the two of README.md alone")
     parser.add_argument("--only", nargs="+", choices=WORDS, default=list(WORDS))
+    parser.add_argument("--widths", nargs="+", type=int, choices=sorted(SIZES), default=list(SIZES))
+    parser.add_argument("--axe", action="store_true", help="say what axe has against each")
     options = parser.parse_args()
     into = ROOT / "docs" / "pictures" if options.readme else options.into
     into.mkdir(parents=True, exist_ok=True)
@@ -264,7 +306,12 @@ def main() -> None:
         if options.readme:
             readme_pictures(browser, server, into)
         else:
-            all_pictures(browser, server, into, options.only)
+            axe = AXE.read_text(encoding="utf-8") if options.axe else ""
+            page = opened(browser, server.address)
+            camera = Camera(page, into, widths=options.widths, axe=axe)
+            all_pictures(camera, server, options.only)
+            if axe:
+                print(f"axe and widths: {camera.num_faults} faults")
         browser.close()
     print(f"pictures are in {into}")
 
