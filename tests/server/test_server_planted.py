@@ -34,8 +34,8 @@ PLACES = tuple(
         ("streaming", "_Out.write"),
         ("answers", "_measure"),
         ("watching.metrics", "Metrics.gap"),
-        ("watching.metrics", "Metrics.finished"),
-        ("watching.metrics", "Metrics.answered"),
+        ("watching.metrics", "Metrics.count_finished"),
+        ("watching.metrics", "Metrics.count_answered"),
         ("watching.log", "event"),
     )
 )

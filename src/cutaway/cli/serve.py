@@ -223,7 +223,7 @@ def serve_model(
     with listener, closing(kept) if kept else nullcontext():
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
-        if not has_gpus(settings.engine["device"]):
+        if not has_gpus(str(settings.engine["device"])):
             check_memory(settings.fleet.replicas, found.path, free=free_memory())
         service = service_of(settings, server, tell=log.of_engine)
         context = Context.of(found, service, server, name=served_name)

@@ -24,8 +24,8 @@ from cutaway.kernels.native.structs import MAX_GROUPS, Code, GroupStruct, StepSt
 
 # Operations between two looks at whether somebody wants a step of 32 tokens broken off: about a
 # layer and a half, so that of SmolLM2 has 20 parts of some 2 ms. Fewer tokens are done sooner, so
-# their parts have more: one costs some 5 us, which was 2 % of a step of 8 tokens. Of more tokens
-# they have fewer, be it a single one.
+# their parts have more: each is a call of its own, a job for the threads, and scratch asked anew.
+# Of more tokens they have fewer, be it a single operation.
 _PART = 8
 _PART_TOKENS = 32
 
