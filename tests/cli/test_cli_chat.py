@@ -48,7 +48,10 @@ def test_commands_on_a_pipe_speak_on_stderr(cutaway: Cutaway, tiny_model: str) -
     ended = cutaway("chat", tiny_model, stdin=stdin)
     assert (ended.code, ended.out) == (0, "")
     assert "seed = 3" in ended.err and "system: Rhyme." in ended.err
-    assert "random:tiny (not stated), float32 on cpu." in ended.err
+    assert (
+        "random:tiny (not stated), float32, products of packed weights in 8 bits, on cpu."
+        in ended.err
+    )
     assert "never" not in ended.err
 
 
@@ -180,7 +183,10 @@ def test_a_terminal_session_from_greeting_to_end(
     tiny_model: str, plain: dict[str, str], editor: str
 ) -> None:
     with terminal("chat", tiny_model, *FLAGS, **(plain if editor == "plain" else {})) as screen:
-        screen.wait_for("random:tiny (not stated), float32 on cpu. /help lists the commands.")
+        screen.wait_for(
+            "random:tiny (not stated), float32, products of packed weights in 8 bits, on cpu. "
+            "/help lists the commands."
+        )
         screen.wait_for(">>>")
         screen.type("hello\r")
         assert "[6 tokens | " in screen.wait_for("0 cached")
