@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,7 @@ def test_the_installed_program_answers_a_pipe_and_ends(tiny_model: str) -> None:
 
 # On a terminal.
 
+PATIENCE = 120  # seconds without a character; who waits longer waits for what never comes
 needs_pty = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 
 
@@ -124,6 +126,8 @@ class Terminal:
     def wait_for(self, text: str) -> str:
         """Everything shown until a text comes; what is shown after it stays for the next wait."""
         while text not in self.seen:
+            is_told = bool(select.select([self._descriptor], [], [], PATIENCE)[0])
+            assert is_told, f"nothing came for {PATIENCE} s; {text!r} is not in {self.seen}"
             try:
                 new = os.read(self._descriptor, 4096)
             except OSError:  # Linux says so when the other end is closed
