@@ -23,6 +23,14 @@ pytestmark = pytest.mark.skipif(
     not capture.is_available(), reason="the native kernels are not built: run `make native`"
 )
 
+# Operations without a native form: learned positions; what few models have beside them.
+POSITIONS = frozenset({"take_rows"})
+LONG_ROPE = frozenset({"gt", "__getitem__", "where", "div", "cosines"})  # which factors hold
+IN_TORCH = {
+    **{"olmoe-flags": frozenset({"clamp"}), "cohere-flags": frozenset({"layer_norm", "mul"})},
+    **{"phi3": LONG_ROPE, "phi3-flags": LONG_ROPE},
+}
+
 PROMPTS = [[(7 * i + 3 * n) % 256 for i in range(n)] for n in (5, 40)]
 Taps = list[tuple[str, int | None, torch.Tensor]]
 
@@ -47,10 +55,13 @@ def requests() -> list[Request]:
     ]
 
 
-def test_a_recorded_model_is_near_the_reference(folder: Path) -> None:
+def test_a_recorded_model_is_near_the_reference(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
     target = opened(folder, dtype="auto")
     assert target.runner._native is not None, "whatever has no native form is a part in torch"
-    assert {"take_rows"}.issuperset(target.runner._native.torch_calls), "learned positions alone"
+    allowed = IN_TORCH.get(request.node.callspec.params["folder"], POSITIONS)
+    assert allowed.issuperset(target.runner._native.torch_calls)
     theirs = run(opened(folder, dtype="float32"), requests())
     for key, answer in run(target, requests()).items():
         pairs = zip(answer.prompt_logprobs[1:], theirs[key].prompt_logprobs[1:], strict=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
 from cutaway.kernels.native import Shelf
+from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.weights.load import check_equal
 from cutaway.weights.pack_stacks import pack_stacks
@@ -60,7 +61,10 @@ def _replace(
     targets: Mapping[str, Target],
     make: Callable[[WeightSource, str, Target], nn.Module | None],
 ) -> frozenset[str]:
-    """Every matrix of which make gives a new form; the names that it took."""
+    """Every matrix of which make gives a new form; the names that it took.
+
+    A norm that has weights for each head is of the same shape, and is none.
+    """
     places = _places(module)
     replaced: dict[str, str] = {}  # parameter: the name that filled it
     taken: set[str] = set()
@@ -73,7 +77,7 @@ def _replace(
             taken.add(name)
             continue
         old = module.get_submodule(target.parameter.removesuffix(".weight"))
-        new = make(source, name, target)
+        new = make(source, name, target) if isinstance(old, DenseWeight) else None
         if new is None:
             continue
         source.release(name)
