@@ -81,7 +81,7 @@ PLACES = tuple(
         "service.snapshot": "snapshot_of",
         "service.feeds": "Feeds.open Feeds.more Feeds.leave Feeds.step",
         "service.view_queue": "ViewQueue.add ViewQueue.compare ViewQueue.leave ViewQueue.step "
-        "framed view_of",
+        "frame_view view_of",
         "compare.trials": "Trials.open Trials.leave Trials.step",
         "service.answer_events": "Teller.events_of",
         "service.process": "ProcessService._hear",

@@ -18,7 +18,9 @@ TIMINGS = {
 
 
 def test_json_is_one_object_with_all_that_was_promised(cutaway: Cutaway, tiny_model: str) -> None:
-    ended = cutaway("complete", "hello", "--model", tiny_model, "--max-tokens", "5", "--json")
+    ended = cutaway(
+        "complete", "hello", "--model", tiny_model, "--max-tokens", "5", "--ignore-eos", "--json"
+    )
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.count("\n") == 1
     assert ended.json["prompt_token_ids"] == list(b"hello")
