@@ -7,9 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.linear import division_error
+from cutaway.core.shards import cuts
 from cutaway.core.step import Step
 from cutaway.host.turns import breathe
 from cutaway.kernels.elementwise import power, row_sum
+from cutaway.kernels.gather import Gatherer, gather_rows
 from cutaway.kernels.linear import take_rows
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
@@ -40,24 +43,41 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self.table: DenseWeight | Packed = DenseWeight(vocab_size, width)
-        self.num_rows = vocab_size
+        self.num_rows, self.width = vocab_size, width
         self.multiplier = multiplier
         self.positions = positions
+        self.rows: tuple[range, ...] = ()  # of each rank, where the table is divided
+        self.group: Gatherer | None = None
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of the table; each row is fetched from who has it."""
+        self.rows, self.group = cuts(self.num_rows, group.size), group
+        self.table = DenseWeight(len(self.rows[group.rank]), self.width)
 
     def forward(self, step: Step) -> Tensor:
         """The rows of the step's tokens, with positions where they are added. Shapes: [T, D]."""
-        hidden = take_rows(self.table, step.token_ids)
+        hidden = self._rows_of(step.token_ids)
         if self.multiplier is not None:
             hidden = hidden * round_factor(self.multiplier, hidden.dtype)
         if self.positions is not None:
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)
 
+    def _rows_of(self, ids: Tensor) -> Tensor:
+        if self.group is None:
+            return take_rows(self.table, ids)
+        own = self.rows[self.group.rank]
+        # What is not here is read as the nearest row that is, and not taken.
+        rows = take_rows(self.table, (ids - own.start).clamp(0, len(own) - 1))
+        return gather_rows(rows, ids, self.group, [part.start for part in self.rows])
+
     def cosines(self, vectors: Tensor, *, numbers_at_once: int = 2**20) -> Tensor:
         """Cosines of some vectors with every row of the table, so many of its numbers at a time.
 
         Shapes: vectors [n, D] -> [n, V] float32.
         """
+        if self.group is not None:
+            raise division_error(self.group.size)
         directions = _directions(vectors.float())
         tiles: list[Tensor] = []
         rows_at_once = max(64, numbers_at_once // vectors.shape[-1])

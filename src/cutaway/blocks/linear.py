@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from cutaway.core.errors import ConfigError
+from cutaway.core.shards import cuts, widths
+from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.linear import LowRankPair, LowRankPairs, Matrix, linear, project
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.floats8 import KeptFloats8
@@ -29,10 +32,34 @@ class Linear(nn.Module):
     def __init__(self, in_features: int, rows: Sequence[int], *, has_bias: bool = False) -> None:
         super().__init__()
         self.in_features, self.rows = in_features, tuple(rows)
+        self.kept: tuple[tuple[range, ...], ...] | None = None  # rows of each segment; None: all
         self.segments = nn.ModuleList(DenseWeight(count, in_features) for count in rows)
         self.pairs: LowRankPairs | None = None  # of adapters that serve beside the weights
         self.joins_products = False  # in training: one product for all dense segments
         self.biases = nn.ParameterList(torch.zeros(count) for count in rows) if has_bias else None
+        self.group: Gatherer | None = None  # of the ranks that have other rows
+        self.division: Division | None = None  # where results are gathered
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of each segment's rows; results are gathered. Before weights are set.
+
+        What has fewer rows than there are ranks stays whole everywhere.
+        """
+        parts = [cuts(rows, group.size) for rows in self.rows]
+        if min(self.rows) >= group.size:
+            self.keep([(part[group.rank],) for part in parts], group)
+            self.division = Division(group, tuple(map(widths, parts)))
+
+    def keep(self, kept: Sequence[tuple[range, ...]], group: Gatherer) -> None:
+        """Keep some rows of each segment: the results are theirs alone. Before weights are set.
+
+        group: of the ranks that have the others.
+        """
+        self.kept, self.group = tuple(kept), group
+        counts = [sum(map(len, rows)) for rows in kept]
+        self.segments = nn.ModuleList(DenseWeight(count, self.in_features) for count in counts)
+        if self.biases is not None:
+            self.biases = nn.ParameterList(torch.zeros(count) for count in counts)
 
     def forward(self, x: Tensor, adapters: Tensor | None = None) -> Tensor:
         """The results of all segments side by side.
@@ -40,14 +67,22 @@ class Linear(nn.Module):
         adapters: which adapter each row has, as Step has them.
         Shapes: x [..., K], adapters [T] -> [..., sum of N].
         """
+        if self.group is not None:
+            self.group.check()
         segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
         if self.joins_products and (joined := _Joined.of(segments)) is not None:
             segments = [joined]
         biases = None if self.biases is None else list(self.biases)
-        return project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
+        rows = project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
+        return rows if self.division is None else gather_columns(rows, *self.division)
 
     def dense(self) -> Tensor:
-        """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K]."""
+        """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K].
+
+        Raises: ConfigError where they are divided among ranks.
+        """
+        if self.group is not None:
+            raise division_error(self.group.size)
         return torch.cat([cast(Weight, segment).dense() for segment in self.segments])
 
     def join(self) -> None:
@@ -62,6 +97,21 @@ class Linear(nn.Module):
                 if stacked is not None:
                     self.segments = nn.ModuleList([stacked])
                 return
+
+
+def division_error(num_ranks: int) -> ConfigError:
+    """What is said to those who want a whole matrix where each rank has some of its rows."""
+    return ConfigError(
+        f"this reads whole matrices, which are divided among {num_ranks} ranks here. Start with "
+        "tensor 1 for it."
+    )
+
+
+class Division(NamedTuple):
+    """Among whom rows are divided, and how many each rank has of each segment."""
+
+    group: Gatherer
+    widths: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from cutaway.blocks.activations import Activation, Gate
-from cutaway.blocks.linear import Linear
+from cutaway.blocks.linear import Division, Linear
+from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
 from cutaway.kernels.gate import silu_gate
+from cutaway.kernels.gather import Gatherer, gather_columns
 
 
 class GatedMLP(nn.Module):
@@ -33,12 +35,17 @@ class GatedMLP(nn.Module):
         self.gate_up = Linear(width, rows, has_bias=has_bias)
         self.down = Linear(inner, (width,), has_bias=has_bias)
         self.gate = gate
+        self.division: Division | None = None  # of the product, among ranks
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of gate and up, and of down; products are gathered between them."""
+        self.division = divide_inner(self.gate_up, group, units=self.down.in_features)
+        self.down.divide(group)
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = step.tap(
-            "blocks.mlp.product", self.gate(*self.sides(hidden, step.adapters)), layer
-        )
+        product = whole(self.gate(*self.sides(hidden, step.adapters)), self.division)
+        product = step.tap("blocks.mlp.product", product, layer)
         return self.down(product, step.adapters)
 
     def sides(self, hidden: Tensor, adapters: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -63,14 +70,42 @@ class PlainMLP(nn.Module):
         self.up = Linear(width, (inner,), has_bias=True)
         self.down = Linear(inner, (width,), has_bias=True)
         self.activation = activation
+        self.division: Division | None = None  # of the product, among ranks
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of up and of down; products are gathered between them."""
+        self.division = divide_inner(self.up, group, units=self.down.in_features)
+        self.down.divide(group)
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = step.tap(
-            "blocks.mlp.product", self.activation(self.up(hidden, step.adapters)), layer
-        )
+        product = whole(self.activation(self.up(hidden, step.adapters)), self.division)
+        product = step.tap("blocks.mlp.product", product, layer)
         return self.down(product, step.adapters)
 
     def columns(self, units: Tensor) -> Tensor:
         """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
         return self.down.dense().T[units]
+
+
+def divide_inner(rows: Linear, group: Gatherer, *, units: int) -> Division | None:
+    """Keep a rank's units of a layer's first map, of gate and of up where both are one matrix.
+
+    units: of the layer, F. With fewer than ranks all of them are kept, and None is returned.
+    """
+    if units < group.size:
+        return None
+    parts = cuts(units, group.size)
+    own = parts[group.rank]
+    kept: list[tuple[range, ...]] = []
+    for count in rows.rows:
+        assert count % units == 0, "a segment holds every unit, or gate and up of every unit"
+        starts = range(0, count, units)
+        kept.append(tuple(range(own.start + start, own.stop + start) for start in starts))
+    rows.keep(kept, group)
+    return Division(group, (widths(parts),))
+
+
+def whole(product: Tensor, division: Division | None) -> Tensor:
+    """The products of all units, where ranks have parts of them. Shapes: [T, own F] -> [T, F]."""
+    return product if division is None else gather_columns(product, *division)

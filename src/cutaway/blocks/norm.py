@@ -130,6 +130,12 @@ class HeadLayerNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(num_heads, size))
         self.epsilon = epsilon
+        self.kept: range | None = None  # heads of this rank; None: all
+
+    def keep(self, heads: range) -> None:
+        """Keep the weights of some heads: those that are normed here. Before weights are set."""
+        self.kept = heads
+        self.weight = nn.Parameter(self.weight[heads.start : heads.stop].detach().clone())
 
     def forward(self, heads: Tensor) -> Tensor:
         """Normalize each head. Shapes: heads [T, H, C] -> [T, H, C]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -14,14 +14,17 @@ from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.layer_inputs import LayerInputs
-from cutaway.blocks.linear import Linear
+from cutaway.blocks.linear import Linear, division_error
+from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.moe import MixtureOfExperts
+from cutaway.blocks.norm import HeadLayerNorm
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
 from cutaway.host.pulse import PULSE
 from cutaway.host.turns import breathe
+from cutaway.kernels.gather import Gatherer
 from cutaway.quantize.packed import Packed
 
 
@@ -47,12 +50,54 @@ class Transformer(nn.Module):
         self.embedding = embedding
         self.blocks = nn.ModuleList(blocks)
         self.unembedding = unembedding
+        self.group: Gatherer | None = None  # of the ranks that have the rest of it
         by_layer = [block.attention.frequencies for block in self._typed_blocks]
         self.frequencies: tuple[Frequencies, ...] = tuple(
             dict.fromkeys(each for each in by_layer if each is not None)
         )
         # By index: hashing the factors of LongRoPE at every layer of every step costs time.
         self._turns = [None if each is None else self.frequencies.index(each) for each in by_layer]
+
+    def divide(self, group: Gatherer) -> Mapping[str, tuple[range, ...]]:
+        """Keep one rank's part of the model, before weights are set: which rows of what.
+
+        Attention keeps heads, a feed-forward its units, the vocabulary its rows; any other map
+        keeps rows of its result. Norms, routers and experts stay whole in every rank, but for the
+        weights that a norm has for each head.
+        Returns: by parameter the rows that are kept; a parameter that is not named is whole.
+        """
+        kept: dict[str, tuple[range, ...]] = {}
+        is_tied = self.unembedding.table is self.embedding.table
+        self.embedding.divide(group)
+        self.unembedding.divide(group, self.embedding)
+        if is_tied:
+            self.unembedding.table = self.embedding.table
+        rows = (self.embedding.rows[group.rank],)
+        kept |= {"embedding.table.weight": rows, "unembedding.table.weight": rows}
+        done: set[nn.Module] = set()
+        modules = list(cast("Iterator[tuple[str, nn.Module]]", self.named_modules()))
+        for path, module in modules:
+            if isinstance(module, GroupedAttention | GatedMLP | PlainMLP):
+                module.divide(group)
+                done.update(module.modules())
+            elif isinstance(module, Linear) and module not in done:
+                module.divide(group)
+            if isinstance(module, GroupedAttention) and module.sinks_kept is not None:
+                kept[f"{path}.sinks"] = (module.sinks_kept,)
+            if isinstance(module, HeadLayerNorm) and module.kept is not None:
+                kept[f"{path}.weight"] = (module.kept,)
+        for path, module in modules:
+            if isinstance(module, Linear) and module.kept is not None:
+                for segment, ranges in enumerate(module.kept):
+                    kept[f"{path}.segments.{segment}.weight"] = ranges
+                    kept[f"{path}.biases.{segment}"] = ranges
+        self.group = group
+        return kept
+
+    def check_whole(self) -> None:
+        """Raise ConfigError where ranks have parts of it: who reads its matrices needs all."""
+        if self.group is not None:
+            raise division_error(self.group.size)
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:

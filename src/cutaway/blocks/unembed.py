@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from cutaway.blocks.embedding import Embedding
+from cutaway.blocks.linear import Division
 from cutaway.blocks.slots import Norm
+from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
+from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.linear import project
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
@@ -32,6 +36,17 @@ class Unembedding(nn.Module):
         self.norm = norm
         self.table = table  # the embedding's own where the two are tied
         self.multiplier, self.cap = multiplier, cap
+        self.division: Division | None = None  # of the vocabulary, among ranks
+
+    def divide(self, group: Gatherer, embedding: Embedding) -> None:
+        """Keep a rank's part of the vocabulary; logits come together in rank 0.
+
+        A table that is the embedding's own stays that.
+        """
+        rows = cuts(embedding.num_rows, group.size)
+        self.division = Division(group, (widths(rows),))
+        if self.table is not embedding.table:
+            self.table = DenseWeight(len(rows[group.rank]), embedding.width)
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""
@@ -46,7 +61,11 @@ class Unembedding(nn.Module):
         return self._logits(self.norm(hidden))
 
     def _logits(self, normed: Tensor) -> Tensor:
+        if self.division is not None:
+            self.division.group.check()
         logits = project(normed, (self.table,), None)
+        if self.division is not None:
+            logits = gather_columns(logits, *self.division, is_for_root=True)
         if self.multiplier is not None:
             logits = logits * self.multiplier
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()

@@ -33,6 +33,7 @@ class Pool:
         device: torch.device,
         is_native: bool = False,
     ) -> None:
+        self.num_pages = tuple(num_pages)
         caches: dict[int, LayerCache] = {}
         for group, count in zip(groups, num_pages, strict=True):
             for layer in group.layers:

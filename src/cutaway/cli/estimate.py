@@ -16,6 +16,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.estimate import KV_DTYPES, Estimate, Roofline
 from cutaway.core.limits import quote
 from cutaway.core.weight_types import WEIGHT_TYPES
+from cutaway.engine.config import MOST_RANKS
 
 
 def estimate(
@@ -57,6 +58,9 @@ def estimate(
     training_tokens: Annotated[
         int, typer.Option(min=0, help="D of the training cost 6ND; 0 leaves it out")
     ] = 0,
+    ranks: Annotated[
+        int, typer.Option("--tensor", min=1, max=MOST_RANKS, help="ranks that share the model")
+    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Compute bytes and operations from a config.json or a GGUF header; no weight is read.
@@ -65,6 +69,7 @@ def estimate(
     """
     from cutaway.cli.session.shape_at import shape_at
     from cutaway.core import estimate as arithmetic
+    from cutaway.core.rank_shares import rank_share
     from cutaway.core.weight_types import weights_in
 
     _check("device", card or "cpu", (*DEVICES, "cpu"))
@@ -86,6 +91,10 @@ def estimate(
     training = made.flops_training_per_token * training_tokens
     asked = {"architecture": shape.architecture, "quant": kept_in, "kv_dtype": cache}
     asked |= {"context": context, "batch": batch}
+    share = rank_share(shape, ranks, weight_bytes=made.weight_bytes, kv_dtype=cache)
+    if ranks > 1:
+        asked |= {f"rank_{name}": value for name, value in asdict(share).items() if name != "ranks"}
+        asked |= {"tensor": ranks}
     if json:
         numbers: dict[str, object] = {**asked, **asdict(made), "roofline": asdict(line)}
         if training_tokens:
@@ -121,7 +130,7 @@ def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def _drawn(asked: Mapping[str, object], made: Estimate, line: Roofline, flops_training: int) -> str:
-    rows = {name: str(value) for name, value in asked.items()}
+    rows = {n: f"{v:,}" if n.startswith("rank_") else str(v) for n, v in asked.items()}
     rows |= {
         name: f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
         for name, value in asdict(made).items()

@@ -41,6 +41,7 @@ class Target:
     shift: added to every stored value, for files that keep a weight another way.
     rest: what a vector that is no bias holds where nothing was learned.
     part: set when the tensor is a part of its parameter, for instance one expert of a stack.
+    kept: the rows of the model's own tensor that this rank keeps, in order; None keeps all.
     """
 
     parameter: str  # dotted path of the module's parameter
@@ -51,12 +52,12 @@ class Target:
     part: tuple[int | slice, ...] = ()  # index of the parameter's leading dimensions
     shift: float = 0.0
     rest: float = 1.0
+    kept: tuple[range, ...] | None = None
 
     @property
     def final_shape(self) -> tuple[int, ...]:
         """Shape that the tensor has in the model."""
-        if self.is_row:
-            return (1, *self.shape)
-        if not self.is_transposed:
-            return self.shape
-        return (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        whole = (1, *self.shape) if self.is_row else self.shape
+        if self.is_transposed:
+            whole = (*whole[:-2], whole[-1], whole[-2])
+        return whole if self.kept is None else (sum(map(len, self.kept)), *whole[1:])

@@ -21,6 +21,10 @@ class BrokenOffError(Exception):
     """The step that ran was broken off; it is planned anew."""
 
 
+class EngineLostError(Exception):
+    """What others would read next cannot be made safe: this engine must end."""
+
+
 class Breaks:
     """Who comes, told by any thread, and whether the step that runs is broken off for it."""
 

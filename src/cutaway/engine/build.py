@@ -21,7 +21,9 @@ from cutaway.engine.loading.template_of import folder_template, gguf_template
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
 from cutaway.engine.profiling import profile
+from cutaway.engine.ranks.start_ranks import start
 from cutaway.kernels import capture, hardware
+from cutaway.parallel.rank_group import RankGroup
 from cutaway.quantize.schemes import Scheme, scheme_of
 from cutaway.weights.find.find import Found, find
 from cutaway.weights.load import check_weights, load_weights
@@ -29,6 +31,8 @@ from cutaway.weights.mxfp4_checkpoint import Mxfp4Weights
 from cutaway.weights.pack import keep_weights, pack_weights
 from cutaway.weights.quantized import QuantizedWeights
 from cutaway.weights.rounded import RoundedWeights
+
+LOAD_SECONDS = 1800.0  # for the slowest rank, after this one has loaded
 
 
 def build_engine(
@@ -45,7 +49,8 @@ def build_engine(
 
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
-    loaded = load_model(find(model) if isinstance(model, str) else model, config)
+    at_hand = find(model) if isinstance(model, str) else model
+    loaded = load_model(at_hand, config) if config.tensor == 1 else _lead(at_hand, config)
     draft = None if config.draft_model is None else load_draft_model(config.draft_model, config)
     pages = num_pages(loaded, config, beside=draft, num_sharing=num_sharing)
     drafting = None
@@ -54,19 +59,44 @@ def build_engine(
     return Engine(loaded, config, num_pages=pages, drafting=drafting, page_secret=page_secret)
 
 
+def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
+    """Rank 0's part of a model, and the others that have theirs."""
+    device = device_of(config.device)
+    if device.type != "cpu":
+        raise ConfigError(
+            f"tensor is {config.tensor} and device {device}; ranks compute on CPUs so far. Set "
+            "device to cpu, or tensor to 1."
+        )
+    found = model if isinstance(model, Found) else model.found
+    name = f"random:{found.path}" if found.kind == "random" else str(found.path)
+    starting = start(name, config)
+    try:
+        loaded = load_model(model, config, group=starting.group)
+    except BaseException:
+        starting.started.end()
+        raise
+    return replace(loaded, ranks=starting.wait_loaded(LOAD_SECONDS))
+
+
 def load_draft_model(name: str, config: EngineConfig) -> LoadedModel:
     """The model that guesses, as it lies in its files: overrides and rounding are the target's."""
-    return load_model(find(name), replace(config, override=(), quant="off"))
+    return load_model(find(name), replace(config, override=(), quant="off", tensor=1))
 
 
-def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
-    """Weights on the device, tokenizer and template of a found model."""
+def load_model(
+    model: Found | Opening, config: EngineConfig, *, group: RankGroup | None = None
+) -> LoadedModel:
+    """Weights on the device, tokenizer and template of a found model.
+
+    group: of the ranks among which it is divided; its own part is loaded.
+    """
     device = device_of(config.device)
     precision = precision_of(config.dtype, device, kv_dtype=config.kv_dtype)
     if config.quant != "off":
         precision = replace(precision, scheme=scheme_of(config.quant))
     if precision.is_packed:
-        capture.set_num_threads(hardware.chosen_threads())
+        sharing = 1 if group is None or group.rank else group.size  # followers have theirs
+        capture.set_num_threads(max(1, hardware.chosen_threads() // sharing))
     found = model if isinstance(model, Found) else model.found
     if found.kind == "gguf" and config.override:
         raise ConfigError(
@@ -76,9 +106,9 @@ def load_model(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
     opening = Opening(model) if isinstance(model, Found) else model
     if found.kind == "gguf":
-        loaded = _load_gguf(opening, precision, device)
+        loaded = _load_gguf(opening, precision, device, group)
     else:
-        loaded = _load_hf(opening, precision, device, overrides=config.override)
+        loaded = _load_hf(opening, precision, device, group, overrides=config.override)
     for name, path in parse(config.lora):
         loaded.adapters.load(name, path)
     return loaded
@@ -152,6 +182,9 @@ def num_pages(
     if tokens is None:
         is_gpu = model.device.type == "cuda"
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
+        if model.ranks is not None:  # each has as much as this one, which has no less than others
+            facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
+            model, num_sharing = replace(model, facts=facts), num_sharing * model.ranks.size
         own = _bytes_per_token(model, early=config.draft_layers or 0)
         tokens = memory.cache_tokens(
             free // num_sharing,
@@ -170,7 +203,9 @@ def _bytes_per_token(model: LoadedModel, *, early: int = 0) -> int:
     return own + own * early // model.facts.num_layers
 
 
-def _load_gguf(opening: Opening, precision: Precision, device: torch.device) -> LoadedModel:
+def _load_gguf(
+    opening: Opening, precision: Precision, device: torch.device, group: RankGroup | None
+) -> LoadedModel:
     file = opening.file()
     return _loaded(
         opening,
@@ -179,11 +214,17 @@ def _load_gguf(opening: Opening, precision: Precision, device: torch.device) -> 
         licence=opening.found.licence or file.text("general.license", "") or "not stated",
         precision=precision,
         device=device,
+        group=group,
     )
 
 
 def _load_hf(
-    opening: Opening, precision: Precision, device: torch.device, *, overrides: Sequence[str]
+    opening: Opening,
+    precision: Precision,
+    device: torch.device,
+    group: RankGroup | None,
+    *,
+    overrides: Sequence[str],
 ) -> LoadedModel:
     found = opening.found
     return _loaded(
@@ -193,6 +234,7 @@ def _load_hf(
         licence=found.licence or "not stated",
         precision=precision,
         device=device,
+        group=group,
     )
 
 
@@ -204,13 +246,17 @@ def _loaded(
     licence: str,
     precision: Precision,
     device: torch.device,
+    group: RankGroup | None,
 ) -> LoadedModel:
     found = opening.found
     architecture, source, layout = opened.architecture, opened.source, opened.layout
     with torch.device("meta"):
         transformer = architecture.build()
+        kept = None if group is None else transformer.divide(group)
     transformer.requires_grad_(False)
     targets, optional = architecture.targets(layout), architecture.optional(layout)
+    if kept is not None:
+        targets = {name: replace(t, kept=kept.get(t.parameter)) for name, t in targets.items()}
     if isinstance(source, QuantizedWeights):
         optional |= source.spare
     if isinstance(source, QuantizedWeights | Mxfp4Weights):

@@ -12,6 +12,7 @@ from cutaway.core.limits import quote
 from cutaway.core.request import DRAFTS
 from cutaway.quantize.schemes import scheme_of
 
+MOST_RANKS = 64
 DTYPES = ("float32", "auto", "float64", "bfloat16", "float16")
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
 
@@ -49,6 +50,7 @@ class EngineConfig:
     draft: where guesses of next tokens come from where a request does not say.
     draft_model: a smaller model with the same vocabulary, by what a model is named by.
     draft_layers: of the model's own layers, so many make guesses where early is asked for.
+    tensor: ranks, each a process with a part of every matrix; see docs/ranks.md.
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
@@ -71,6 +73,7 @@ class EngineConfig:
     draft: str = "auto"
     draft_model: str | None = None
     draft_layers: int | None = None
+    tensor: int = 1  # processes among which the model is divided
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
@@ -78,6 +81,7 @@ class EngineConfig:
         if self.quant != "off":
             scheme_of(self.quant)
         self._check_draft()
+        self._check_tensor()
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
             value = getattr(self, name)
             if value < 1 and not isinstance(value, ByDevice):
@@ -112,6 +116,16 @@ class EngineConfig:
                 raise ConfigError(
                     f"draft is {quote(word)}, but {needed} is not set. Set {needed}, or draft to "
                     f"{' or '.join(each for each in DRAFTS if each != word)}."
+                )
+
+    def _check_tensor(self) -> None:
+        if not 1 <= self.tensor <= MOST_RANKS:
+            raise ConfigError(f"tensor is {self.tensor}; it must be from 1 to {MOST_RANKS}.")
+        for name, is_set in (("lora", bool(self.lora)), ("draft", self.draft == "early")):
+            if self.tensor > 1 and is_set:
+                raise ConfigError(
+                    f"tensor is {self.tensor} and {name} is {quote(getattr(self, name))}; ranks "
+                    f"do not do that. Leave {name} out, or set tensor to 1."
                 )
 
     def on(self, device_type: str) -> EngineConfig:

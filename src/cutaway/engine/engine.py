@@ -25,7 +25,7 @@ from cutaway.engine.admission.prerequisites import AdmissionQueue
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.ahead import Ahead
 from cutaway.engine.batch import Batch, build_batch
-from cutaway.engine.breaks import Breaks, BrokenOffError
+from cutaway.engine.breaks import Breaks, BrokenOffError, EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
 from cutaway.engine.draws import draw, score_prompts, take_until_fault
@@ -71,10 +71,6 @@ class Computed(NamedTuple):
     drawn: list[list[Sampled]]
     computed: float
     began: float
-
-
-class EngineLostError(Exception):
-    """What others would read next cannot be made safe: this engine must end."""
 
 
 class Engine:
@@ -357,8 +353,8 @@ class Engine:
         while parts and (part := parts.pop()):
             try:
                 computed = self._compute(part, began, is_over if part is scheduled else None)
-            except (torch.AcceleratorError, BrokenOffError):
-                raise  # the device is lost for everybody; or nobody is at fault
+            except (torch.AcceleratorError, BrokenOffError, EngineLostError):
+                raise  # the device or a rank is lost for everybody; or nobody is at fault
             except Exception as fault:
                 if len(part) == 1:
                     self._break(part[0].sequence, fault)

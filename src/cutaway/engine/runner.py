@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
+from cutaway.blocks.linear import division_error
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool
 from cutaway.core.step import Numbers, Sink, Step
@@ -17,6 +18,7 @@ from cutaway.engine.config import EngineConfig
 from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
+from cutaway.engine.ranks.leader import HeldSink, Lead
 from cutaway.host.pulse import PULSE
 from cutaway.host.turns import pause
 
@@ -33,13 +35,18 @@ class Runner:
         graphs: DecodeGraphs | None = None,
         record: Callable[[], NativeSteps] | None = None,
         adapters: Adapters | None = None,
+        lead: Lead | None = None,
     ) -> None:
-        """record: makes the native steps, once more whenever adapters have come or gone."""
+        """record: makes the native steps, once more whenever adapters have come or gone.
+
+        lead: of the ranks that compute each step too, where the model is divided and this is
+        rank 0.
+        """
         self.model = model
         self.pool = pool
         self.device = device
         self._graphs = graphs
-        self._record, self._adapters = record, adapters
+        self._record, self._adapters, self._lead = record, adapters, lead
         self._version = 0 if adapters is None else adapters.version
         self._native = None if record is None else record()
         self.kernel = "plain"  # what ran the latest step
@@ -104,7 +111,20 @@ class Runner:
 
         is_over: asked now and then by native steps without a sink.
         Raises: BrokenOffError where it says so. Some layers' keys and values are written then.
+        EngineLostError where another rank is gone.
         """
+        if self._lead is None:
+            return self._forward(numbers, sink, is_over)
+        held = None if sink is None else HeldSink(sink)
+        with self._lead.step(numbers, is_tapped=sink is not None):
+            logits = self._forward(numbers, held, None)  # ranks break no step off
+        if held is not None:
+            held.settle()
+        return logits
+
+    def _forward(
+        self, numbers: Numbers, sink: Sink | None, is_over: Callable[[], bool] | None
+    ) -> Tensor:
         if self._adapters is not None and self._adapters.version != self._version:
             self._record_again(self._adapters.version)
         if self.gives_turns:
@@ -137,7 +157,9 @@ class Runner:
         return Step.of(numbers, self.pool.layers, device=self.device, sink=sink)
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
-        """Zero some pages of each group."""
+        """Zero some pages of each group, in every rank."""
+        if self._lead is not None:
+            self._lead.clear(pages)
         self.pool.clear(pages)
 
 
@@ -157,18 +179,22 @@ def runner_of(
     keeps:      whether a sink may read inner values of native steps.
     is_plain:   runs modules whatever there is, so that a sink may change values.
     """
-    record = None
+    record, group = None, model.transformer.group
     if is_recorded(model) and not is_plain:
-        record = partial(
-            NativeSteps,
-            model.transformer,
-            pool.layers,
-            num_tokens=max_tokens or config.max_tokens_per_step,
-            max_length=max_length,
-            keeps=keeps,
-        )
+
+        def record_steps() -> NativeSteps:
+            with nullcontext() if group is None else group.step():
+                return NativeSteps(
+                    model.transformer,
+                    pool.layers,
+                    num_tokens=max_tokens or config.max_tokens_per_step,
+                    max_length=max_length,
+                    keeps=keeps,
+                )
+
+        record = record_steps
     graphs = None
-    if config.graphs and not is_plain and model.device.type == "cuda":
+    if config.graphs and not is_plain and group is None and model.device.type == "cuda":
         graphs = DecodeGraphs(
             model.transformer,
             pool.layers,
@@ -177,6 +203,18 @@ def runner_of(
             max_sequences=config.max_sequences,
             max_pages=-(-max_length // config.page_size),
         )
+    lead = None
+    if model.ranks is not None:
+        if is_plain:  # another value in one rank alone would make a step of no model
+            raise division_error(model.ranks.size)
+        lead = model.ranks.open(
+            pool.num_pages,
+            page_size=config.page_size,
+            max_length=max_length,
+            max_tokens=max_tokens,
+            keeps=keeps,
+            is_plain=is_plain,
+        )
     return Runner(
         model.transformer,
         pool,
@@ -184,4 +222,5 @@ def runner_of(
         graphs=graphs,
         record=record,
         adapters=model.adapters,
+        lead=lead,
     )

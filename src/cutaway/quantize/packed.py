@@ -41,6 +41,10 @@ class Packed(nn.Module):
             matrix, kind = matrix.to(torch.float32), Kind.F32
         return cls(PackedWeight.from_matrix(matrix, kind, row_order=row_order))
 
+    def take(self, rows: Tensor) -> Packed:
+        """Some rows as a matrix of its own, the same bits. Shapes: rows [n] int64 -> [n, K]."""
+        return Packed(self.packed.take(rows))
+
     @property
     def num_rows(self) -> int:
         """Rows of the matrix, N."""

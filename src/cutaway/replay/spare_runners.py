@@ -50,7 +50,7 @@ class SpareRunners:
             if each.fits(num_pages=num_pages, max_tokens=max_tokens, keeps=keeps):
                 self._spare.remove(each)
                 num_groups = 1 + max((layer.group for layer in each.pool.layers), default=0)
-                each.pool.clear([range(each.num_pages)] * num_groups)
+                each.runner.clear([range(each.num_pages)] * num_groups)
                 return each
         return None
 

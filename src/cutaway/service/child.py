@@ -111,6 +111,8 @@ class Child:
                 num_sharing=wanted.num_sharing,
             )
             engine.tells_draws = wanted.is_member
+            if engine.model.ranks is not None:  # a model of which a part is gone computes nothing
+                engine.model.ranks.on_loss = lambda why: _end(1, self._lines)
             self._engine, self._view_queue, self._feeds = engine, ViewQueue(engine), Feeds(engine)
         self._say(Loaded(card_of(engine), terms_of(engine)))
         return engine

@@ -219,6 +219,7 @@ def _mean_row(subject: Subject, ids: Sequence[int]) -> Tensor:
 
 
 def _rows(subject: Subject, ids: Sequence[int]) -> Tensor:
+    subject.transformer.check_whole()
     wanted = torch.tensor(list(ids), dtype=torch.int64, device=subject.build.device)
     return subject.transformer.embedding.table.rows(wanted).detach().float()
 

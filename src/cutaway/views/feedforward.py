@@ -241,6 +241,7 @@ def _opened(
 
 def _pushed(subject: Subject, directions: Tensor) -> Tensor:
     """Tokens that directions of the stream raise most. Shapes: [M, D] -> [M, tokens]."""
+    subject.transformer.check_whole()
     unembedding = subject.transformer.unembedding
     normed = unembedding.norm(directions.to(_dtype_of(subject)))
     parts: list[Tensor] = []

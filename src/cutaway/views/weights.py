@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
 from cutaway.host.turns import breathe
@@ -150,8 +151,9 @@ def flops(subject: Subject, query: Query) -> int:
     return 4 * stored.num_bytes // (1 if isinstance(stored, Weight) else stored.num_matrices)
 
 
-def _named(model: nn.Module) -> dict[str, Weight | Stack | nn.Parameter]:
+def _named(model: Transformer) -> dict[str, Weight | Stack | nn.Parameter]:
     """Everything stored by name: matrices whatever their scheme, and vectors beside them."""
+    model.check_whole()
     found: dict[str, Weight | Stack | nn.Parameter] = {}
     modules = cast("Iterator[tuple[str, nn.Module]]", model.named_modules())
     for name, module in modules:

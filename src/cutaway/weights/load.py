@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +150,16 @@ def _converted(source: WeightSource, name: str, target: Target, dtype: torch.dty
         value = value.transpose(-1, -2).contiguous()
     if target.is_row:
         value = value[None]
-    return value if target.pairs is None else in_own_order(value, target.pairs)
+    value = value if target.pairs is None else in_own_order(value, target.pairs)
+    return value if target.kept is None else kept_rows(value, target.kept)
+
+
+def kept_rows(whole: Tensor, kept: Sequence[range]) -> Tensor:
+    """Some rows in memory of their own, so that nothing holds the rest.
+
+    Shapes: [N, ...] -> [rows kept, ...].
+    """
+    return torch.cat([whole[rows.start : rows.stop] for rows in kept])
 
 
 def in_own_order(stored: Tensor, pairs: PairedRows) -> Tensor:

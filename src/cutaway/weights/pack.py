@@ -5,7 +5,7 @@ It knows neither architectures nor what a matrix is for: targets say where it go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -49,7 +49,7 @@ def keep_weights(
 
     def keep(source: WeightSource, name: str, target: Target) -> nn.Module | None:
         stored = None if target.is_transposed else source.get_quantized(name)
-        kept = None if stored is None else stored.keep(_row_order(target))
+        kept = None if stored is None else stored.keep(_rows(target))
         return None if kept is None else kept.to(device)
 
     return _replace(module, source, targets, keep)
@@ -96,6 +96,11 @@ def _can_pack(target: Target) -> bool:
 
 
 def _pack(source: WeightSource, name: str, target: Target) -> Packed:
+    whole = _pack_whole(source, name, target)
+    return whole if target.kept is None else whole.take(_indices(target.kept))
+
+
+def _pack_whole(source: WeightSource, name: str, target: Target) -> Packed:
     order = _row_order(target)
     stored = source.get_quantized(name)
     packed = None if stored is None or target.is_transposed else stored.pack(order)
@@ -114,6 +119,19 @@ def _row_order(target: Target) -> Tensor | None:
     if target.pairs is None:
         return None
     return torch.tensor(target.pairs.order(target.shape[0]))
+
+
+def _rows(target: Target) -> Tensor | None:
+    """Which stored rows this rank keeps, in the model's order; None for all as they are."""
+    order = _row_order(target)
+    if target.kept is None:
+        return order
+    kept = _indices(target.kept)
+    return kept if order is None else order[kept]
+
+
+def _indices(kept: Sequence[range]) -> Tensor:
+    return torch.cat([torch.arange(rows.start, rows.stop) for rows in kept])
 
 
 def _places(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:

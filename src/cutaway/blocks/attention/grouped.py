@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from cutaway.blocks.linear import Linear
+from cutaway.blocks.linear import Division, Linear
+from cutaway.blocks.norm import HeadLayerNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines, Norm
 from cutaway.core.layout import FULL, CacheSpec, Extent, grouped_cache_spec
+from cutaway.core.shards import HeadCut, head_cuts, widths
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import (
     Scoring,
@@ -22,6 +24,7 @@ from cutaway.kernels.attention import (
 )
 from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
+from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.heads.placing import HeadNorms, HeadPages, ProductHeads, place, turn
 from cutaway.kernels.rotary import rotate
 
@@ -91,10 +94,43 @@ class GroupedAttention(nn.Module):
         self.has_gate = has_gate
         self.is_source, self.source = is_source, source
         query_rows = num_heads * head_size * (2 if has_gate else 1)
-        own = 0 if source is not None else 1 if keys_are_values else 2
-        rows = (query_rows, *[num_groups * head_size] * own)
+        self._num_own = 0 if source is not None else 1 if keys_are_values else 2
+        self.sinks_kept: range | None = None
+        rows = (query_rows, *[num_groups * head_size] * self._num_own)
         self.qkv = Linear(width, (sum(rows),) if is_fused else rows, has_bias=has_bias)
         self.output = Linear(num_heads * head_size, (width,), has_bias=has_output_bias)
+        self.division: Division | None = None  # of heads' results, among ranks
+        self.head_cuts: tuple[HeadCut, ...] = ()  # of all ranks, where heads are divided
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's query heads and the key-value heads that they read; results are gathered.
+
+        With fewer heads than ranks each rank computes all of them, and only maps are divided.
+        """
+        self.output.divide(group)
+        found = head_cuts(self.num_heads, self.num_groups, group.size)
+        if found is None:
+            self.qkv.divide(group)
+            return
+        own, size = found[group.rank], self.head_size
+        query_size = size * (2 if self.has_gate else 1)
+        first = self.num_heads * query_size
+        kinds = [_scaled(own.heads, query_size), *[_scaled(own.groups, size)] * self._num_own]
+        if len(self.qkv.rows) == 1:  # one matrix: a kind's rows stand behind those of the last
+            starts = [0, *(first + i * self.num_groups * size for i in range(self._num_own))]
+            moved = [range(k.start + s, k.stop + s) for k, s in zip(kinds, starts, strict=True)]
+            self.qkv.keep([tuple(moved)], group)
+        else:
+            self.qkv.keep([(kind,) for kind in kinds], group)
+        if self.sinks is not None:
+            self.sinks_kept = own.heads
+            self.sinks = nn.Parameter(torch.zeros(len(own.heads)))
+        for norm, heads in ((self.query_norm, own.heads), (self.key_norm, own.groups)):
+            if isinstance(norm, HeadLayerNorm):
+                norm.keep(heads)
+        self.num_heads, self.num_groups = len(own.heads), len(own.groups)
+        self.division = Division(group, (widths([cut.heads for cut in found], times=size),))
+        self.head_cuts = found
 
     @property
     def cache_spec(self) -> CacheSpec:
@@ -115,7 +151,7 @@ class GroupedAttention(nn.Module):
         else:
             heads, gate = self._heads(rows.view(hidden.shape[0], -1, self.head_size))
             norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
-        tap = partial(_tap, step, layer)
+        tap = partial(self._tap, step, layer)
         if step.caches:
             cache = step.caches[layer]
             is_tapped = step.sink is not None
@@ -125,10 +161,45 @@ class GroupedAttention(nn.Module):
         else:
             query, own = turn(heads, norms, rotation, tap)
             mixed = self._alone(query, own, step, layer)
-        mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, C]
+        mixed = step.tap("blocks.attention.mixed", self._whole(mixed), layer)  # [T, H, C]
         if gate is not None:
-            mixed = mixed * step.tap("blocks.attention.gate", sigmoid(gate), layer)
+            gate = self._whole(sigmoid(gate))
+            mixed = mixed * step.tap("blocks.attention.gate", gate, layer)
         return self.output(mixed.flatten(1), step.adapters)
+
+    def _whole(self, heads: Tensor) -> Tensor:
+        """All heads, where ranks have some of them. Shapes: [T, own H, C] -> [T, H, C]."""
+        if self.division is None:
+            return heads
+        every = gather_columns(heads.flatten(1), *self.division)
+        return every.view(heads.shape[0], -1, self.head_size)
+
+    def _tap(self, step: Step, layer: int, name: str, value: Tensor) -> Tensor:
+        """A tap of heads: a sink sees those of all ranks, and this one goes on with its own.
+
+        Shapes: [T, own heads, C] -> the same.
+        """
+        name = f"blocks.attention.{name}"
+        if self.division is None or step.sink is None:
+            return step.tap(name, value, layer)
+        is_query, size = name.endswith("query"), self.head_size
+        every = self._gather(value.flatten(1), self.division.group, is_query=is_query)
+        seen = step.tap(name, every.view(value.shape[0], -1, size), layer)
+        return self._own(seen.flatten(1), self.division.group, is_query=is_query).view_as(value)
+
+    def _gather(self, rows: Tensor, group: Gatherer, *, is_query: bool) -> Tensor:
+        """Rows of all heads in order, each head once. Shapes: [T, own heads C] -> [T, heads C]."""
+        parts = widths(_dealt(self._cuts(is_query=is_query)), times=self.head_size)
+        return gather_columns(rows[:, : parts[group.rank]], group, (parts,))
+
+    def _own(self, rows: Tensor, group: Gatherer, *, is_query: bool) -> Tensor:
+        """This rank's of such rows. Shapes: [T, heads C] -> [T, own heads C]."""
+        own = _scaled(self._cuts(is_query=is_query)[group.rank], self.head_size)
+        return rows[:, own.start : own.stop]
+
+    def _cuts(self, *, is_query: bool) -> list[range]:
+        """Query heads of each rank, or key-value heads."""
+        return [cut.heads if is_query else cut.groups for cut in self.head_cuts]
 
     def _heads(self, heads: Tensor) -> tuple[ProductHeads, Tensor | None]:
         """Queries, keys and values of a product, and gates of the queries. Shapes: [T, ., C]."""
@@ -150,14 +221,22 @@ class GroupedAttention(nn.Module):
         parts = torch.split(rows, [count * self.head_size for count in counts], dim=-1)
         norms = (self.query_norm, self.key_norm, self.value_norm)
         query, key, value = (
-            self._change_part(part, norm).view(-1, count, self.head_size)
-            for part, norm, count in zip(parts, norms, counts, strict=True)
+            self._change_part(part, norm, is_query=kind == 0).view(-1, count, self.head_size)
+            for kind, (part, norm, count) in enumerate(zip(parts, norms, counts, strict=True))
         )
         return ProductHeads(query, key, value, None)
 
-    def _change_part(self, part: Tensor, norm: Norm | None) -> Tensor:
-        normed = part if norm is None else norm(part)
+    def _change_part(self, part: Tensor, norm: Norm | None, *, is_query: bool) -> Tensor:
+        normed = part if norm is None else self._norm_rows(part, norm, is_query=is_query)
         return normed if self.clip is None else normed.clamp(-self.clip, self.clip)
+
+    def _norm_rows(self, part: Tensor, norm: Norm, *, is_query: bool) -> Tensor:
+        """A norm of rows, which every rank takes over those of all heads."""
+        if self.division is None:
+            return norm(part)
+        group = self.division.group
+        normed = norm(self._gather(part, group, is_query=is_query))
+        return self._own(normed, group, is_query=is_query)
 
     def _pages(self, step: Step, cache: LayerCache) -> HeadPages:
         """Where the layer's keys and values lie, its own or its source's."""
@@ -237,5 +316,14 @@ class GroupedAttention(nn.Module):
         )
 
 
-def _tap(step: Step, layer: int, name: str, value: Tensor) -> Tensor:
-    return step.tap(f"blocks.attention.{name}", value, layer)
+def _dealt(cuts: Sequence[range]) -> list[range]:
+    """The same, but what several ranks have is the first one's alone."""
+    starts = [0, *(cut.stop for cut in cuts)]
+    return [
+        range(max(cut.start, start), cut.stop) for cut, start in zip(cuts, starts, strict=False)
+    ]
+
+
+def _scaled(heads: range, size: int) -> range:
+    """The rows of some heads."""
+    return range(heads.start * size, heads.stop * size)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from cutaway.core.limits import INT64_MAX, LIMITS, Limit
-from cutaway.engine.config import ByDevice, EngineConfig
+from cutaway.engine.config import MOST_RANKS, ByDevice, EngineConfig
 from cutaway.fleet.fleet_config import MOST_REPLICAS, FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 
@@ -105,6 +105,7 @@ _BOUNDS: Mapping[str, object] = {
 }
 _FLEET_DEFAULTS: Mapping[str, object] = {each.name: each.default for each in fields(FleetConfig)}
 _REPLICAS = Limit("int", None, 1, MOST_REPLICAS)
+_RANKS = Limit("int", None, 1, MOST_RANKS)
 _ENGINE_DEFAULTS: Mapping[str, object] = {
     each.name: None if isinstance(each.default, ByDevice) else each.default
     for each in fields(EngineConfig)
@@ -181,6 +182,12 @@ KEYS: tuple[Key, ...] = (
     ),
     _engine("draft_model", "text", "a smaller model with the same vocabulary, which guesses"),
     _engine("draft_layers", "int", "so many of the model's own layers guess"),
+    _engine(
+        "tensor",
+        "int",
+        "processes among which each matrix of the model is divided",
+        limit=_RANKS,
+    ),
     _sampling("temperature"),
     _sampling("top_k"),
     _sampling("top_p"),

@@ -38,6 +38,13 @@ def pair_of(source: Source, change: Change) -> Pair:
     if not source.token_ids:
         raise RequestError("the answer has no tokens; there is nothing to compare.", param="change")
     lora = source.answer.request.lora
+    ranks = source.engine.model.ranks
+    if ranks is not None and change.lever in (*MODULES, *MODELS):
+        raise RequestError(
+            f"{change.lever} changes the model, which is divided among {ranks.size} ranks here. "
+            "Start with tensor 1 for it.",
+            param="change",
+        )
     base = Side(source.engine, source.prompt, source.params, source.allowance, lora=lora)
     make = next(make for levers, make in _KINDS if change.lever in levers)
     try:

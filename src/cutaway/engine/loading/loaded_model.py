@@ -14,6 +14,7 @@ from cutaway.core.facts import ModelFacts
 from cutaway.core.request import SamplingParams
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.loading.template_of import compiled_template
+from cutaway.engine.ranks.leader import Ranks
 from cutaway.stream.text import TextStream, stop_token_ids
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ class LoadedModel:
     device: torch.device
     # What is loaded beside it, from load to unload; an answer keeps what it began with.
     adapters: Adapters = field(default_factory=Adapters.none)
+    ranks: Ranks | None = None  # those that have the rest of it, where this process leads them
 
     @property
     def numbers(self) -> str:

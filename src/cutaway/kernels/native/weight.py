@@ -200,6 +200,18 @@ class PackedWeight:
         at = torch.searchsorted(panels, panel_of)
         return part.dense()[at * PANEL_ROWS + indices % PANEL_ROWS]
 
+    def take(self, rows: Tensor) -> PackedWeight:
+        """Some rows as a weight of its own, the same bits. Shapes: rows [n] int64 -> [n, K]."""
+        shape = (len(rows), self.num_columns)
+        data = torch.zeros(packed_bytes(self.kind, shape), dtype=torch.uint8)
+        made = PackedWeight(data, *shape, self.kind)
+        at = torch.arange(len(rows))
+        for old, new in zip(self.lanes(), made.lanes(), strict=True):
+            # [panels, groups, words, 16, bytes]: a row is one lane of one panel.
+            lanes = old[rows // PANEL_ROWS, :, :, rows % PANEL_ROWS]
+            new[at // PANEL_ROWS, :, :, at % PANEL_ROWS] = lanes
+        return made
+
     @property
     def num_bytes(self) -> int:
         """Bytes that it takes, scales included."""

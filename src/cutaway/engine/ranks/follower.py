@@ -1,0 +1,141 @@
+"""A rank that follows: it loads its part of a model and computes what rank 0 computes.
+
+Started by start.py. When its leader is gone, for whatever reason, it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from cutaway.cache.pool import Pool
+from cutaway.core.errors import CutawayError
+from cutaway.core.layout import group_layers
+from cutaway.engine.build import load_model
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.native import is_recorded
+from cutaway.engine.ranks.rank_messages import (
+    AtStage,
+    CannotFollow,
+    ClearPages,
+    ClosePages,
+    JoinRanks,
+    OpenPages,
+    RunStep,
+    receive_order,
+    send,
+)
+from cutaway.engine.runner import Runner, runner_of
+from cutaway.parallel.rank_group import RankGroup, join_processes
+from cutaway.weights.find.find import find
+
+
+def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: EngineConfig) -> None:
+    """Obey until the leader is gone. Raises: what a step raises; nothing can go on after that."""
+    runners: dict[int, Runner] = {}
+    while True:
+        order = receive_order(link)
+        match order:
+            case None:
+                return
+            case RunStep(number, numbers, is_tapped):
+                with group.step():
+                    runners[number].forward(numbers, _see_nothing if is_tapped else None)
+            case OpenPages(number):
+                runners[number] = _runner(model, config, order)
+            case ClearPages(number, pages):
+                runners[number].clear(pages)
+            case ClosePages(number):
+                del runners[number]
+            case JoinRanks():
+                raise AssertionError("a rank joins once")
+
+
+def _runner(model: LoadedModel, config: EngineConfig, wanted: OpenPages) -> Runner:
+    pool = Pool(
+        group_layers(model.transformer.cache_specs),
+        num_pages=wanted.num_pages,
+        page_size=wanted.page_size,
+        dtype=model.cache_dtype,
+        device=model.device,
+        is_native=is_recorded(model),
+    )
+    return runner_of(
+        model,
+        pool,
+        config=config.on(model.device.type),
+        max_length=wanted.max_length,
+        max_tokens=wanted.max_tokens,
+        keeps=wanted.keeps,
+        is_plain=wanted.is_plain,
+    )
+
+
+def _see_nothing(name: str, value: torch.Tensor, layer: int | None) -> None:
+    """Rank 0 looks; the others hand in what it sees."""
+
+
+def main() -> None:
+    """The process: its link and its life line are its only arguments."""
+    link, line = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    _die_with(line)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # when to end is the leader's to say
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        wanted = receive_order(link)
+        if wanted is None:
+            return
+        assert isinstance(wanted, JoinRanks), "the first order is to join"
+        send(link, AtStage("started"))
+        config = EngineConfig.of(wanted.settings)
+        group = join_processes(
+            Path(wanted.folder), wanted.rank, wanted.size, seconds=wanted.seconds
+        )
+        send(link, AtStage("met"))
+        group.try_out()
+        model = load_model(find(wanted.model), config, group=group)
+        send(link, AtStage("loaded"))
+        follow(link, model, group, config)
+    except CutawayError as error:
+        with suppress(OSError):
+            send(link, CannotFollow(str(error)))
+    except (OSError, RuntimeError):
+        if link.fileno() >= 0 and _is_open(link):
+            raise  # not because the leader is gone
+
+
+def _is_open(link: socket.socket) -> bool:
+    """Whether the leader is still there: it says nothing while a step runs."""
+    link.setblocking(False)
+    try:
+        return bool(link.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _die_with(line: socket.socket) -> None:
+    """Have the system kill this process when the other end of a line is gone, even a stopped one.
+
+    Where the system cannot, the end of the link does, once this process reads it.
+    """
+    if sys.platform != "linux":
+        return
+    import fcntl
+
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    main()

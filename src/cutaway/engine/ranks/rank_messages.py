@@ -1,0 +1,124 @@
+"""What the leading rank says to a follower, what that says back, and how it is written.
+
+msgpack, each message behind its length; nothing that arrives is ever executed.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from cutaway.core.step import Numbers
+
+_LENGTH = struct.Struct("<I")
+
+
+class JoinRanks(msgspec.Struct, tag=True, array_like=True):
+    """Meet the others, and load your part of a model; the first message of all.
+
+    settings: fields of EngineConfig.   folder: where ranks meet.
+    seconds:  that a rank waits for another.
+    """
+
+    model: str
+    settings: dict[str, str | int | bool | tuple[str, ...] | None]
+    rank: int
+    size: int
+    folder: str
+    seconds: float
+
+
+class OpenPages(msgspec.Struct, tag=True, array_like=True):
+    """Make pages, and what runs steps over them. num_pages: of each cache group."""
+
+    number: int
+    num_pages: list[int]
+    page_size: int
+    max_length: int
+    max_tokens: int | None
+    keeps: bool
+    is_plain: bool
+
+
+class RunStep(msgspec.Struct, tag=True, array_like=True):
+    """Compute a step over some pages. is_tapped: whether inner values are read in rank 0."""
+
+    number: int
+    numbers: Numbers
+    is_tapped: bool
+
+
+class ClearPages(msgspec.Struct, tag=True, array_like=True):
+    """Zero some pages of each group."""
+
+    number: int
+    pages: list[list[int]]
+
+
+class ClosePages(msgspec.Struct, tag=True, array_like=True):
+    """Let pages go."""
+
+    number: int
+
+
+class AtStage(msgspec.Struct, tag=True, array_like=True):
+    """A follower has started, met the others, or loaded: the stages of a start, in this order."""
+
+    stage: str
+
+
+class CannotFollow(msgspec.Struct, tag=True, array_like=True):
+    """A follower cannot go on, and ends."""
+
+    why: str
+
+
+Order: TypeAlias = JoinRanks | OpenPages | RunStep | ClearPages | ClosePages
+Reply: TypeAlias = AtStage | CannotFollow
+
+_ENCODER = msgspec.msgpack.Encoder()
+_ORDERS = msgspec.msgpack.Decoder(Order)
+_REPLIES = msgspec.msgpack.Decoder(Reply)
+
+
+def send(link: socket.socket, said: Order | Reply) -> None:
+    """Write a message. Raises: OSError where the other side is gone."""
+    body = _ENCODER.encode(said)
+    link.sendall(_LENGTH.pack(len(body)) + body)
+
+
+def receive_order(link: socket.socket) -> Order | None:
+    """The next order; None where the leader is gone."""
+    body = _receive(link)
+    return None if body is None else _ORDERS.decode(body)
+
+
+def receive_reply(link: socket.socket) -> Reply | None:
+    """The next reply; None where the follower is gone. Raises: TimeoutError."""
+    body = _receive(link)
+    return None if body is None else _REPLIES.decode(body)
+
+
+def _receive(link: socket.socket) -> bytes | None:
+    head = _exactly(link, _LENGTH.size)
+    return None if head is None else _exactly(link, _LENGTH.unpack(head)[0])
+
+
+def _exactly(link: socket.socket, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        part = link.recv(min(count, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def as_lists(pages: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Page numbers as messages carry them."""
+    return [list(group) for group in pages]

@@ -1,0 +1,153 @@
+"""Starts the followers of a divided model on this host, and ends them.
+
+They are processes that meet in a folder of their own; no port is told to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from cutaway.core.errors import ConfigError
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.ranks.leader import Ranks
+from cutaway.engine.ranks.rank_messages import AtStage, CannotFollow, JoinRanks, receive_reply, send
+from cutaway.kernels.hardware import chosen_threads
+from cutaway.parallel.rank_group import LOOPBACK, RankGroup, join_processes
+
+STAGE_SECONDS = 60.0  # to import torch on a busy machine; then to meet
+_END_SECONDS = 2.0  # for a follower to end by itself
+
+
+class Followers:
+    """Followers that have started, and what ends them."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="cutaway-ranks-"))
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.links: list[socket.socket] = []
+        self._lines: list[socket.socket] = []  # whose end kills
+
+    def add(self, threads: int) -> None:
+        """One more follower."""
+        (link, its_link), (line, its_line) = socket.socketpair(), socket.socketpair()
+        self.links.append(link)
+        self._lines.append(line)
+        with its_link, its_line:
+            self.processes.append(_spawn(its_link, its_line, threads))
+
+    def wait(self, stage: str, seconds: float) -> None:
+        """Until each is at a stage. Raises: ConfigError naming the one that is not."""
+        for rank, link in enumerate(self.links, start=1):
+            _await(link, rank, 1 + len(self.links), stage, seconds)
+
+    def end(self) -> None:
+        """They end with their links, stopped ones with their life lines; else they are killed."""
+        for each in (*self.links, *self._lines):
+            each.close()
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def threads_of_rank(size: int) -> int:
+    """Threads of each rank: beside others one with all of them waits for cores that they hold."""
+    return max(1, chosen_threads() // size)
+
+
+def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -> FollowersLoading:
+    """Processes for ranks from 1, which have met this one, rank 0, and load their parts.
+
+    model: by what it can be found again.   seconds: for each stage of the start.
+    Raises: ConfigError naming who is missing and at which stage.
+    """
+    size, started = config.tensor, Followers()
+    try:
+        threads = threads_of_rank(size)
+        torch.set_num_threads(threads)
+        for _ in range(1, size):
+            started.add(threads)
+        for rank, link in enumerate(started.links, start=1):
+            settings = config.as_settings()
+            with suppress(OSError):  # it is gone, which the next line tells
+                send(link, JoinRanks(model, settings, rank, size, str(started.folder), seconds))
+        started.wait("started", seconds)
+        group = _meet(started, size, seconds)
+        group.try_out()
+    except BaseException:
+        started.end()
+        raise
+    return FollowersLoading(group, started)
+
+
+class FollowersLoading(NamedTuple):
+    """A group that has met, and its followers, which are loading."""
+
+    group: RankGroup
+    started: Followers
+
+    def wait_loaded(self, seconds: float) -> Ranks:
+        """All of it, to be led. Raises: ConfigError naming a rank that has not loaded."""
+        try:
+            self.started.wait("loaded", seconds)
+        except BaseException:
+            self.started.end()
+            raise
+        return Ranks(self.group, self.started.links, end=self.started.end)
+
+
+def _meet(started: Followers, size: int, seconds: float) -> RankGroup:
+    try:
+        group = join_processes(started.folder, 0, size, seconds=seconds)
+    except RuntimeError as fault:
+        started.wait("met", 1.0)  # names who is missing
+        raise ConfigError(
+            f"{size} ranks did not meet over {LOOPBACK} within {seconds:g} s, though each of the "
+            "others says that it did. Start with tensor 1."
+        ) from fault
+    started.wait("met", seconds)
+    return group
+
+
+def _await(link: socket.socket, rank: int, size: int, stage: str, seconds: float) -> None:
+    link.settimeout(seconds)
+    try:
+        reply = receive_reply(link)
+    except TimeoutError:
+        raise ConfigError(
+            f"rank {rank} of {size} has not {stage} within {seconds:g} s, over {LOOPBACK}. Look "
+            "at stderr, or start with fewer ranks."
+        ) from None
+    except OSError:
+        reply = None
+    if isinstance(reply, CannotFollow):
+        raise ConfigError(f"rank {rank} of {size}: {reply.why}")
+    if not isinstance(reply, AtStage) or reply.stage != stage:
+        raise ConfigError(f"rank {rank} of {size} ended before it had {stage}. Look at stderr.")
+
+
+def _spawn(link: socket.socket, line: socket.socket, threads: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "cutaway.engine.ranks.follower"),
+            *(str(link.fileno()), str(line.fileno())),
+        ],
+        pass_fds=(link.fileno(), line.fileno()),
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+    )

@@ -1,0 +1,1 @@
+"""Ranks of one model: how they hand one another their parts of a value."""

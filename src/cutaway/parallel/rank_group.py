@@ -1,0 +1,172 @@
+"""Groups of ranks that gather: processes by torch.distributed, and threads of one process.
+
+Both move numbers and add none, so what is gathered is the same in each. No model is known here.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import FileStore, ProcessGroupGloo
+
+from cutaway.core.errors import ConfigError
+
+# A loopback address: ranks of one host, whatever its name resolves to.
+LOOPBACK = "127.0.0.1"
+_STEP_SECONDS = timedelta(minutes=30)
+
+
+class _Rank:
+    """A rank's number, and whether a step is being computed, in which every rank does the same."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._depth = 0
+
+    @contextmanager
+    def step(self) -> Generator[None]:
+        """Within it values can be gathered."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def check(self) -> None:
+        """Raise ConfigError outside of a step, where the others do nothing."""
+        if not self._depth:
+            raise ConfigError(
+                f"this computes with whole matrices, which are divided among {self.size} ranks "
+                "here. Start with tensor 1 for it."
+            )
+
+
+class RankGroup(_Rank, ABC):
+    """The ranks among which one model is divided, as one of them sees them."""
+
+    @abstractmethod
+    def gather(self, x: Tensor) -> Tensor:
+        """What each rank hands in, all in one shape. Shapes: [...] -> [N, ...]."""
+
+    @abstractmethod
+    def to_root(self, x: Tensor) -> Tensor | None:
+        """The same for rank 0 alone; None for the others."""
+
+    def try_out(self) -> None:
+        """Gather known numbers, that a library which moves them wrongly is found at the start.
+
+        Raises: ConfigError naming what came otherwise.
+        """
+        own = torch.arange(4, dtype=torch.float32) + 4 * self.rank
+        with self.step():
+            for word, got in (("gather", self.gather(own)), ("to_root", self.to_root(own))):
+                expected = torch.arange(4 * self.size, dtype=torch.float32).view(-1, 4)
+                if got is not None and not torch.equal(got, expected):
+                    raise ConfigError(
+                        f"{word} among {self.size} ranks gave {got.tolist()} for "
+                        f"{expected.tolist()}. The library that joins them does not work here; "
+                        "start with tensor 1."
+                    )
+
+
+class ProcessGroup(RankGroup):
+    """A rank that is a process.
+
+    backend: a process group of torch.distributed, over the device's library.
+    """
+
+    def __init__(self, backend: Any, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._backend = backend
+
+    def gather(self, x: Tensor) -> Tensor:
+        """What each rank hands in. Shapes: [...] -> [N, ...]."""
+        self.check()
+        every = torch.empty((self.size, *x.shape), dtype=x.dtype, device=x.device)
+        # As bytes: libraries that move numbers do not know every dtype.
+        places, own = every.view(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8)
+        self._backend._allgather_base(places, own).wait()
+        return every
+
+    def to_root(self, x: Tensor) -> Tensor | None:
+        """The same for rank 0 alone. Shapes: [...] -> [N, ...]."""
+        self.check()
+        if x.device.type != "cpu":  # one call that can be captured, and no slower
+            every = self.gather(x)
+            return every if self.rank == 0 else None
+        every = torch.empty((self.size, *x.shape), dtype=x.dtype) if self.rank == 0 else None
+        places: list[Tensor] = []
+        if every is not None:
+            places += every.view(self.size, -1).view(torch.uint8).unbind()
+        self._backend.gather(places, x.reshape(-1).view(torch.uint8), 0).wait()
+        return every
+
+
+def join_processes(folder: Path, rank: int, size: int, *, seconds: float) -> ProcessGroup:
+    """A rank among processes of this host that meet in a folder of their own. Blocks until all do.
+
+    seconds: that a rank waits here for another. In a gather it waits longer: who leads is watched.
+    Raises: RuntimeError where one does not come.
+    """
+    patience = timedelta(seconds=seconds)
+    store = FileStore(str(folder / "ranks"), size)
+    store.set_timeout(patience)
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=LOOPBACK)]
+    options._timeout = patience
+    backend = gloo(store, rank, size, options)
+    backend._set_default_timeout(_STEP_SECONDS)
+    return ProcessGroup(backend, rank, size)
+
+
+class _Table:
+    """Where threads lay down what they hand in."""
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self.places: list[Tensor | None] = [None] * size
+        self.meeting = threading.Barrier(size, timeout=seconds)
+
+
+class ThreadGroup(RankGroup):
+    """A rank that is a thread, for tests and for many ranks on one device."""
+
+    def __init__(self, table: _Table, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._table = table
+
+    @staticmethod
+    def of(size: int, *, seconds: float = 60.0) -> Sequence[ThreadGroup]:
+        """So many ranks that belong together. seconds: that one waits for another."""
+        table = _Table(size, seconds)
+        return [ThreadGroup(table, rank, size) for rank in range(size)]
+
+    def gather(self, x: Tensor) -> Tensor:
+        """What each rank hands in. Shapes: [...] -> [N, ...].
+
+        Raises: RuntimeError (threading.BrokenBarrierError) where another does not come.
+        """
+        self.check()
+        table = self._table
+        table.places[self.rank] = x
+        table.meeting.wait()
+        every = torch.stack([place for place in table.places if place is not None])
+        table.meeting.wait()  # nobody lays the next thing down before all have read this
+        return every
+
+    def to_root(self, x: Tensor) -> Tensor | None:
+        """The same for rank 0 alone."""
+        every = self.gather(x)
+        return every if self.rank == 0 else None
+
+    def leave(self) -> None:
+        """Let nobody wait for this rank any more."""
+        self._table.meeting.abort()

@@ -1,0 +1,66 @@
+"""Cuts of rows and heads: all of them once, in order, as even as blocks allow."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import tiny
+from cutaway.core.arithmetic import cache_bytes_per_token
+from cutaway.core.rank_shares import rank_share, values_of_rank
+from cutaway.core.shards import PANEL, cuts, head_cuts, widths
+from cutaway.parallel.rank_group import ThreadGroup
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("rows", [0, 1, 3, 16, 48, 160, 576, 1536, 18432, 49152, 151_936])
+def test_cuts_are_contiguous_and_even(rows: int, parts: int) -> None:
+    found = cuts(rows, parts)
+    assert list(itertools.chain(*found)) == list(range(rows))
+    block = PANEL if rows >= PANEL * parts else 1
+    assert max(widths(found)) - min(widths(found)) <= block
+    assert list(widths(found)) == sorted(widths(found), reverse=True), "rank 0 has no less"
+    if block == PANEL:
+        assert all(part.start % PANEL == 0 for part in found), "no panel is in two ranks"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 6, 8, 9])
+@pytest.mark.parametrize(("heads", "groups"), [(9, 3), (8, 8), (8, 1), (6, 2), (32, 8), (64, 4)])
+def test_scale_s12_every_head_is_in_one_rank_beside_its_key(
+    heads: int, groups: int, parts: int
+) -> None:
+    found = head_cuts(heads, groups, parts)
+    if found is None:
+        assert parts > groups, "whole groups can always be dealt out"
+        return
+    assert len(found) == parts
+    assert list(itertools.chain(*(cut.heads for cut in found))) == list(range(heads))
+    shared = heads // groups
+    for cut in found:
+        assert cut.heads and {head // shared for head in cut.heads} == set(cut.groups)
+        assert len(cut.heads) % len(cut.groups) == 0, "attention shares keys evenly"
+
+
+def test_more_ranks_than_heads_are_not_dealt_out() -> None:
+    assert head_cuts(4, 2, 5) is None
+    assert head_cuts(2, 1, 2) is not None
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_ranks_share_is_what_a_divided_model_has(ranks: int, is_tied: bool, groups: int) -> None:
+    architecture = tiny.llama(tiny.config(tie_word_embeddings=is_tied, num_key_value_heads=groups))
+    with torch.device("meta"):
+        model = architecture.build()
+        if ranks > 1:
+            model.divide(ThreadGroup.of(ranks)[0])
+    shape = architecture.shape
+    values = sum(each.numel() for each in model.parameters())
+    assert values_of_rank(shape, ranks) == values
+    share = rank_share(shape, ranks, weight_bytes=4 * 10**6, kv_dtype="float32")
+    total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
+    assert share.weight_bytes == -(-4 * 10**6 * values // total)
+    assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")
