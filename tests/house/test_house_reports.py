@@ -7,6 +7,8 @@ three newcomers, an engineer, a contributor and a user of Python.
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,13 +226,15 @@ def test_a_name_that_is_not_there_is_caught() -> None:
 
 
 def test_13_without_a_gpu_its_tests_are_left_out(request: pytest.FixtureRequest) -> None:
-    from conftest import _HAS_GPU, pytest_runtest_setup
-
+    # By its path: which conftest an import gives hangs on what was collected before.
+    plugins = request.config.pluginmanager.get_plugins()
+    path = str(ROOT / "tests" / "conftest.py")
+    found: Any = next(each for each in plugins if getattr(each, "__file__", None) == path)
     item = request.node
-    pytest_runtest_setup(item)
+    found.pytest_runtest_setup(item)
     item.add_marker("gpu")
-    if _HAS_GPU:
-        pytest_runtest_setup(item)
+    if Path("/dev/nvidiactl").exists():
+        found.pytest_runtest_setup(item)
     else:
         with pytest.raises(pytest.skip.Exception, match="needs an NVIDIA GPU"):
-            pytest_runtest_setup(item)
+            found.pytest_runtest_setup(item)
