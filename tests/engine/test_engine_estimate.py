@@ -25,6 +25,7 @@ from cutaway.core.step import LayerCache
 from cutaway.core.weight_types import weights_in
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
+from cutaway.kernels.convolution import plain as convolution
 from cutaway.kernels.delta import sequences, short_convolution
 from cutaway.models import ARCHITECTURES
 from cutaway.models.parts.reading import shape_of
@@ -114,7 +115,14 @@ def test_operations_are_those_that_are_counted(word, flags, tmp_path, monkeypatc
         taps[0] += 2 * len(mixed) * weight.numel()
         return mixed
 
+    def counted_alone(row: int, inputs: Tensor, weight: Tensor, *rest: Any, **named: Any) -> Tensor:
+        gates = 2 * len(weight)  # the one before and the one behind
+        taps[0] += 2 * len(inputs) * (weight.numel() + gates)
+        return one_sequence(row, inputs, weight, *rest, **named)
+
+    one_sequence = convolution._sequence
     monkeypatch.setattr(sequences, "short_convolution", counted)
+    monkeypatch.setattr(convolution, "_sequence", counted_alone)
     values = configuration(word, flags=flags)
     shape = shape_of(values)
     context = 3 * PAGE  # whole pages, or the plain decode multiplies the padding of the last
