@@ -182,6 +182,12 @@ def followers(leader: int) -> list[int]:
     return found
 
 
+def test_more_ranks_than_cores_can_serve_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"tensor is 5, and this machine has 1 cores; .* most 4 "):
+        starting.start("random:none", EngineConfig(tensor=5))
+
+
 @pytest.mark.slow
 def test_scale_t3_a_service_whose_rank_is_killed_comes_back_and_is_right(folder: Path) -> None:
     async def body() -> None:

@@ -83,6 +83,8 @@ MAX_LOGIT_BIAS = 1024  # entries of one request
 MAX_STOP_STRINGS = 16
 MAX_STOP_BYTES = 256  # of one stop string
 MAX_STOP_TOKENS = 128
+# Engines or ranks for a core: more would wait for each other, and fill the memory.
+MOST_PER_CORE = 4
 _MOST_SHOWN = 80  # characters of a value in a message
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.core.limits import MOST_PER_CORE, quote
 
 Resume = Literal["class", "strict", "any", "off"]
 MOST_REPLICAS = 256
-MOST_PER_CORE = 4  # more would wait for each other, and fill the memory before they answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import MOST_PER_CORE
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.ranks.leader import Ranks
 from cutaway.engine.ranks.rank_messages import AtStage, CannotFollow, JoinRanks, receive_reply, send
@@ -69,12 +70,23 @@ def threads_of_rank(size: int) -> int:
     return max(1, chosen_threads() // size)
 
 
+def _check_cores(size: int) -> None:
+    """Raise ConfigError for more ranks than the cores of this machine can serve."""
+    cores = os.cpu_count() or 1
+    if size > cores * MOST_PER_CORE:
+        raise ConfigError(
+            f"tensor is {size}, and this machine has {cores} cores; it must be at most "
+            f"{cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each rank is a process."
+        )
+
+
 def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -> FollowersLoading:
     """Processes for ranks from 1, which have met this one, rank 0, and load their parts.
 
     model: by what it can be found again.   seconds: for each stage of the start.
     Raises: ConfigError naming who is missing and at which stage.
     """
+    _check_cores(config.tensor)
     size, started = config.tensor, Followers()
     try:
         threads = threads_of_rank(size)
