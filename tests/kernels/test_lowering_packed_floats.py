@@ -37,6 +37,7 @@ def test_a_routers_matrix_is_packed_again_only_when_it_changed(made: list[Tensor
     again = packed_floats.packed_matrix(one)
     assert again is not first and torch.equal(again.dense(), one.detach())
     made.clear()
+    gc.collect()  # matrices of other tests may still wait for the collector
     before = len(packed_floats._KEPT)
     del one
     gc.collect()

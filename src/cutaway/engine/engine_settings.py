@@ -25,3 +25,4 @@ class EngineSettings(TypedDict, total=False):
     draft: str | None
     draft_model: str | None
     draft_layers: int | None
+    tensor: int | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +70,9 @@ def _is_lookup(name: str) -> bool:
     return name.startswith(("embedding.", "layer_inputs.table", "layer_inputs.embedding"))
 
 
-def _first(value: Tensor | None) -> float:
-    """The first number; 0 for a gradient that is not there."""
-    return 0.0 if value is None else float(value.detach().flatten()[0])
+def _first(value: Tensor) -> Tensor:
+    """A copy of the first number, where the tensor lies. Shapes: [...] to []."""
+    return value.detach().flatten()[0].to(torch.float64, copy=True)
 
 
 class Optimizers:
@@ -133,12 +134,14 @@ class Optimizers:
             self._step(factor)
             return {}
         parameter = self.parameters[self.watched]
-        values = {"before": parameter, "gradient": parameter.grad}
-        told = {name: _first(value) for name, value in values.items()}
+        gradient = parameter.new_zeros(1) if parameter.grad is None else parameter.grad
+        before = [_first(parameter), _first(gradient)]
         self._step(factor)
         state = next(each.state[parameter] for each in self._torchs if parameter in each.state)
-        moments = {"mean": state["exp_avg"], "square": state["exp_avg_sq"], "after": parameter}
-        return told | {name: _first(value) for name, value in moments.items()}
+        behind = [_first(each) for each in (state["exp_avg"], state["exp_avg_sq"], parameter)]
+        # Stacked, they come from a device at one wait instead of five.
+        numbers = cast("list[float]", torch.stack([*before, *behind]).tolist())
+        return dict(zip(("before", "gradient", "mean", "square", "after"), numbers, strict=True))
 
     def _step(self, factor: float) -> None:
         for each in self._torchs:
