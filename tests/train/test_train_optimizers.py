@@ -74,7 +74,8 @@ def test_adamw_moves_every_weight_by_the_rate_at_first() -> None:
     optimizers = Optimizers(model, OptimizerSettings(rate=1e-3, decay=0.0))
     before = [p.detach().clone() for p in model.parameters()]
     for parameter in model.parameters():
-        parameter.grad = torch.randn(parameter.shape)
+        # Far from 0: epsilon weighs there.
+        parameter.grad = (0.5 + torch.rand_like(parameter)).copysign(torch.randn_like(parameter))
     optimizers.step(0.5)
     for old, new in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close((new - old).abs(), torch.full_like(old, 5e-4), rtol=1e-2, atol=0)
