@@ -42,9 +42,9 @@ MODELS: dict[str, Callable[[], Path]] = {
 }
 # Name, sequences (0: prompts), context of each or tokens of a prompt, steps of a slice.
 CASES = (
-    ("decode 1", 1, 16, 16),
-    ("decode 8", 8, 16, 8),
-    ("decode 32", 32, 16, 3),
+    ("decode 1", 1, 16, 24),
+    ("decode 8", 8, 16, 12),
+    ("decode 32", 32, 16, 4),
     ("prefill 512", 0, 512, 1),
 )
 # Seconds after a slice of several threads: so long those of the other side spin for a next step.
