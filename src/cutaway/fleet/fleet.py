@@ -19,7 +19,7 @@ from cutaway.core.request import Request
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.fleet import report
 from cutaway.fleet.crew import Crew, Make
-from cutaway.fleet.dispatch import Dispatch
+from cutaway.fleet.engine_queue import EngineQueue
 from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.fleet.members import Member, MemberService
 from cutaway.fleet.resume import Stream
@@ -58,7 +58,7 @@ class Fleet:
             tell=tell,
             look=self._look,
         )
-        self._dispatch = Dispatch(self._crew)
+        self._queue = EngineQueue(self._crew)
         self._traffic: Traffic | None = None  # once an engine has joined
         self._streams: dict[str, tuple[Stream, Member | None]] = {}
         self._whereabouts = Whereabouts()
@@ -128,7 +128,7 @@ class Fleet:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self._crew.move_from_hung()
-            self._dispatch.make_room()
+            self._queue.make_room()
             self._crew.look()
             await self._crew.count()
 
@@ -141,7 +141,7 @@ class Fleet:
                 max_sequences=replicas * terms.max_sequences,
                 cache_tokens=replicas * terms.cache_tokens,
             )
-        self._dispatch.look()
+        self._queue.look()
 
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
         """News of one request until it is done. Leaving the loop ends it.
@@ -178,7 +178,7 @@ class Fleet:
     async def stats(self) -> EngineStats:
         """What all engines hold together, and each alone."""
         await asyncio.gather(*(m.count() for m in self.members if m.state == "ready"))
-        waiting = len(self._dispatch)
+        waiting = len(self._queue)
         return report.stats_of(self.members, self._crew.router, waiting, self._resumed)
 
     async def adapt(self, name: str, path: str | None) -> None:
@@ -216,7 +216,7 @@ class Fleet:
 
     async def snapshot(self, owner: str) -> bytes:
         """What each engine holds now, as docs/events.md has it. Raises: EngineClosedError."""
-        return await report.snapshot_of(self.members, owner, len(self._dispatch), self._resumed)
+        return await report.snapshot_of(self.members, owner, len(self._queue), self._resumed)
 
     def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
         """Why an owner gets no further answer now, before anything of its request is parsed."""
@@ -232,13 +232,13 @@ class Fleet:
     async def close(self) -> None:
         """End all engines; what still runs is told."""
         self._is_draining = True
-        self._dispatch.close()
+        self._queue.close()
         await self._crew.close()
 
     async def _in_one_engine(self, stream: Stream) -> AsyncGenerator[Delta]:
         """News of a request while one engine has it; returns when that one has it no more."""
         request_id = stream.request.request_id
-        binding = await self._dispatch.bind(stream)
+        binding = await self._queue.bind(stream)
         router = self._crew.router
         assert router is not None, "who is bound has a router"
         member = self._crew.members[binding.load.name]
@@ -289,7 +289,7 @@ class Fleet:
             member.is_empty.set()
         if request_id in self._streams:
             self._streams[request_id] = (stream, None)
-        self._dispatch.release(binding)
+        self._queue.release(binding)
         if router.loads.get(member.name) is binding.load and stream.is_done:
             salt = stream.request.cache_salt
             router.prefixes.note(member.name, router.prefixes.keys(stream.longest, salt))

@@ -14,7 +14,7 @@ from cutaway.fleet.resume import Stream, late
 from cutaway.fleet.routing import MOST_LOOKED_AT, Binding, EngineWanted
 
 
-class Dispatch:
+class EngineQueue:
     """Requests that no engine has, before an engine had them and between two."""
 
     def __init__(self, crew: Crew) -> None:
