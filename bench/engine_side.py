@@ -61,6 +61,22 @@ class Side:
             self._engine.step()
         return self._now() - began
 
+    def calls(self, number: int) -> float:
+        """How many functions a step calls, of Python and of C, over so many steps."""
+        counted = {"call": 0, "c_call": 0}
+
+        def count_call(_frame: object, event: str, _argument: object) -> None:
+            if event in counted:
+                counted[event] += 1
+
+        sys.setprofile(count_call)
+        try:
+            for _ in range(number):
+                self._engine.step()
+        finally:
+            sys.setprofile(None)
+        return (sum(counted.values()) - 1) / number  # setprofile itself is the one
+
     def prompt(self, tokens: int) -> float:
         """Seconds of a new prompt and its first token."""
         self._add(token_ids(tokens, seed=next(self._ids)), 1)

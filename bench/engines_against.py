@@ -11,6 +11,7 @@ from 1 it comes then is its error on this machine. Seven rounds take four minute
     git worktree add /tmp/old COMMIT && (cd /tmp/old && python native/build.py)
     python bench/engines_against.py /tmp/old
     python bench/engines_against.py /tmp/old --threads 2 --clock wall     # on a quiet machine
+    python bench/engines_against.py /tmp/old --calls     # the host's work, on any machine
 """
 
 from __future__ import annotations
@@ -120,6 +121,21 @@ def run_round(old: Path, new: Path, model: Path, options: argparse.Namespace) ->
     return found
 
 
+def count_calls(old: Path, new: Path, model: Path, options: argparse.Namespace) -> bool:
+    """Print the calls of functions in a decoding step; whether the new side has no more."""
+    is_reached = True
+    with ExitStack() as stack:
+        peers = [stack.enter_context(side(each, model, options)) for each in (old, new)]
+        for name, sequences, context, _ in CASES:
+            if sequences and options.only in name:
+                for peer in peers:
+                    peer.ask("start", context=context, sequences=sequences)
+                before, after = (peer.ask("calls", number=64) for peer in peers)
+                is_reached &= after <= before
+                print(f"{name:12s} calls a step: old {before:,.0f}, new {after:,.0f}")
+    return is_reached
+
+
 def report(rounds: Sequence[Ratios], bar: float) -> bool:
     """Print each case's quartile and median of rounds; whether all quartiles reach the bar."""
     print("case          lower quartile   median   rounds")
@@ -147,6 +163,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("thread", "wall"), default="thread")
     parser.add_argument("--core", default="any", help="the core that both sides stay on")
+    parser.add_argument("--calls", action="store_true", help="count functions called, no seconds")
     parser.add_argument("--bar", type=float, default=0.99)
     options = parser.parse_args()
     if options.threads > 1 and options.clock == "thread":
@@ -154,6 +171,8 @@ def main() -> int:
     ours = options.new or Path(cutaway.__file__).parents[2]
     model, old = MODELS[options.model](), options.checkout.resolve()
     print(f"old {old.name}, new {ours.name}: {options.threads} threads, {options.clock} clock")
+    if options.calls:
+        return int(not count_calls(old, ours.resolve(), model, options))
     rounds: list[Ratios] = []
     for number in range(options.rounds):
         rounds.append(run_round(old, ours.resolve(), model, options))

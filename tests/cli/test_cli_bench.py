@@ -6,6 +6,7 @@ import json
 import signal
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,20 @@ def test_ratios_are_of_one_round_and_their_lower_quartile_is_judged(
     shares = [num_bytes / 1e9 / seconds for seconds in (1.0, 2.0, 4.0, 1.0)]
     assert row.limit_share == pytest.approx(statistics.median(shares), rel=0.01)
     assert [each.name for each in cpu.misses(report)] == ["decode"]
+
+
+def test_where_the_limit_suffices_one_of_both_is_enough() -> None:
+    rows = [
+        cpu.CpuRow(name, 1.0, ratio=ratio, target=2.0, limit_share=share, limit_target=0.75)
+        for name, ratio, share in (("both", 2.0, 0.75), ("ratio", 2.0, 0.7), ("limit", 1.9, 0.75))
+    ]
+    rows += [cpu.CpuRow("alone", 1.0, limit_share=0.7, limit_target=0.75)]
+    rows += [replace(rows[2], name="neither", limit_share=0.7)]
+    assert [each.name for each in cpu.misses(cpu.CpuReport(rows))] == [
+        "ratio", "limit", "alone", "neither",
+    ]  # fmt: skip
+    either = cpu.CpuReport([replace(row, suffices=True) for row in rows])
+    assert [each.name for each in cpu.misses(either)] == ["alone", "neither"]
 
 
 def test_an_unknown_model_is_named(cutaway: Cutaway) -> None:

@@ -47,6 +47,7 @@ class Case:
     """A workload on one file. targets: the least ratio to each peer that we want to reach.
 
     limit: the least share of a step that its bytes alone take at the bandwidth of the same round.
+    suffices: who reaches the limit need not be so many times a peer.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Case:
     context: int = 16  # of a prefill: the prompt
     sequences: int = 1
     limit: float | None = None
+    suffices: bool = False
 
 
 START = "process start to first token"
@@ -83,7 +85,7 @@ CASES = (
     Case("decode, SmolLM2 Q8_0", "q8_0", {_L: None}),
     Case("decode, 1B shape Q4_0", "1b", {_L: 1.3}, limit=0.8),
     Case("prefill 128, 1B shape Q4_0", "1b", {_L: 1.8}, "prefill", 128),
-    Case("decode, 8 experts of 1B Q4_0", "experts", {_L: 2.0}, limit=0.75),
+    Case("decode, 8 experts of 1B Q4_0", "experts", {_L: 2.0}, limit=0.75, suffices=True),
     Case("prefill 128, 8 experts of 1B Q4_0", "experts", {_L: None}, "prefill", 128),
     Case("decode, Gemma 3 270M", "gemma", {_L: 1.3}),
     Case("decode at 1,024, Gemma 3 270M", "gemma", {_L: 1.3}, context=1024),
@@ -108,6 +110,7 @@ class CpuRow:
     target: float | None = None
     limit_share: float | None = None
     limit_target: float | None = None
+    suffices: bool = False
     unit: str = "tokens/s"
 
 
@@ -246,6 +249,7 @@ def _measure(case: Case, sides: _Sides, rounds: int, steps: int, report: CpuRepo
                 target=case.targets[name],
                 limit_share=share,
                 limit_target=case.limit,
+                suffices=case.suffices,
             )
         )
     return bandwidths
@@ -353,9 +357,11 @@ def misses(report: CpuReport) -> Iterator[CpuRow]:
     for row in report.rows:
         is_most = row.unit in ("s", "MB")
         value = row.ours if row.unit == "MB" else row.ratio
-        is_short = False
-        if value is not None and row.target is not None:
-            is_short = value > row.target if is_most else value < row.target
         share, least = row.limit_share, row.limit_target
-        if is_short or (share is not None and least is not None and share < least):
+        short: list[bool] = []
+        if value is not None and row.target is not None:
+            short.append(value > row.target if is_most else value < row.target)
+        if share is not None and least is not None:
+            short.append(share < least)
+        if short and (all(short) if row.suffices else any(short)):
             yield row
