@@ -330,7 +330,7 @@ def test_100_streams_run_at_once_and_metrics_show_it(folder: Path) -> None:
         os.kill(service.pid, signal.SIGSTOP)
         try:
             streams = [asyncio.create_task(ask(server, each)) for each in data]
-            while len(service._open) < 100:
+            while len(service._calls.open) < 100:
                 await asyncio.sleep(0.005)
         finally:
             os.kill(service.pid, signal.SIGCONT)

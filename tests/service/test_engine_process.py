@@ -75,7 +75,7 @@ async def is_idle(service: ProcessService) -> bool:
     """Nothing is left of any request, on either side."""
     stats = await service.stats()
     assert service._traffic is not None
-    here = len(service._open) + service._traffic.num_open + len(asyncio.all_tasks()) - 2
+    here = len(service._calls.open) + service._traffic.num_open + len(asyncio.all_tasks()) - 2
     return (here, stats.running, stats.waiting, stats.pages_used) == (0, 0, 0, 0)
 
 
@@ -129,7 +129,7 @@ def test_events_and_states_come_over_the_link(service: ProcessService, loop: Any
             await anext(service.listen(listened("told", owner="someone else")))
         held = json.loads(await service.snapshot(""))
         assert held["running"] == [] and held["steps"] == (await service.stats()).steps
-        assert await is_idle(service) and not service._feeds
+        assert await is_idle(service) and not service._calls.feeds
 
     loop.run(body())
 
@@ -146,7 +146,7 @@ def test_who_listens_hears_that_the_engine_ended(model: str, loop: Any) -> None:
             with pytest.raises(EngineClosedError):
                 while True:
                     await anext(feed)
-            assert not own._feeds
+            assert not own._calls.feeds
             await following.aclose()
 
     loop.run(body())
@@ -398,7 +398,7 @@ def test_a_slow_reader_is_held_at_its_own_answer(
                 async for delta in deltas:
                     said += delta.token_ids
                     if len(said) % 50 == 1:
-                        inbox = service._open["slow"]
+                        inbox = service._calls.open["slow"]
                         while not inbox.is_held and len(said) + inbox.qsize() < 230:
                             await asyncio.sleep(0)
                         # Others are answered meanwhile, and the engine then stands still.
@@ -420,7 +420,7 @@ def test_a_slow_reader_that_leaves_while_it_is_held_leaves_nothing(
         async with running(model) as service:
             async with aclosing(service.follow(request("slow", max_tokens=230))) as deltas:
                 await anext(deltas)
-                while not service._open["slow"].is_held:
+                while not service._calls.open["slow"].is_held:
                     await asyncio.sleep(0)
             stats = await service.stats()
             assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)

@@ -11,48 +11,28 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from itertools import count
 
-from cutaway.core.errors import CutawayError, EngineClosedError, MovedError, OverloadedError
+from cutaway.core.errors import CutawayError, EngineClosedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
 from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import FleetShare, ProcessConfig, TrafficConfig
+from cutaway.service.engine_calls import EngineCalls
 from cutaway.service.engine_messages import (
     Abort,
-    Adapt,
-    Add,
-    Continue,
-    Count,
-    EngineCounts,
-    Failed,
-    Heard,
-    Hold,
-    Leave,
-    Listen,
     Load,
     Loaded,
-    LoadedAdapters,
-    More,
     News,
     Ping,
     Progress,
     Report,
-    See,
-    Seen,
-    Survey,
-    Try,
     Unloadable,
 )
-from cutaway.service.inbox import Inbox
-from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, ModelCard, State
+from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic
-
-_Events = asyncio.Queue[EventBatch | CutawayError]
-
 
 _HUNG = "the engine does not move. It is started again unless it does. Try again in a minute."
 
@@ -98,12 +78,7 @@ class ProcessService:
         self._life: EngineProcess | None = None
         self._loading: asyncio.Future[Loaded] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._open: dict[str, Inbox] = {}
-        self._counts: dict[int, asyncio.Future[EngineStats]] = {}
-        self._looks: dict[int, asyncio.Future[bytes]] = {}
-        self._adapted: dict[int, asyncio.Future[tuple[AdapterCard, ...]]] = {}
-        self._feeds: dict[int, _Events] = {}
-        self._numbers = count()
+        self._calls = EngineCalls(self._alive)
         self._restarts = 0
         self._has_answered = False
         self._num_fruitless = 0  # starts in a row without an answer
@@ -169,35 +144,18 @@ class ProcessService:
         Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
         there; MovedError when move was called.
         """
-        life = self._alive()
+        self._alive()
         assert self._traffic is not None, "the door is made with the first process"
         check_request(request, self.model.vocab_size, self.model.max_length)
-        assert request.request_id not in self._open, "a request's id is its own while it runs"
+        assert request.request_id not in self._calls.open, "a request's id is its own while it runs"
         with self._traffic.enter(request) as place:
-            inbox = self._open[request.request_id] = Inbox()
-            num_open = len(told) or request.params.n
-            try:
-                life.say(Continue(request, told) if told else Add(request))
-                while num_open:
-                    news = await inbox.get()
-                    if inbox.is_drained():
-                        life.say(Hold(request.request_id, is_held=False))
-                    if isinstance(news, BaseException):
-                        num_open = num_open if isinstance(news, MovedError) else 0
-                        raise news
-                    place.begin()
-                    num_open -= news.finish_reason is not None
-                    yield news
-            finally:
-                del self._open[request.request_id]
-                if num_open:
-                    life.say(Abort(request.request_id))
+            async with aclosing(self._calls.follow(request, told, place)) as news:
+                async for delta in news:
+                    yield delta
 
     def move(self, request_id: str) -> None:
         """Have who follows a request go on elsewhere; what was told before is told first."""
-        inbox = self._open.get(request_id)
-        if inbox is not None:
-            inbox.put_nowait(MovedError("this answer goes on in another engine."))
+        self._calls.move(request_id)
 
     async def end(self, request_id: str, choice: int) -> None:
         """End one choice that has said something: its last news follows, as of an abort."""
@@ -206,28 +164,14 @@ class ProcessService:
 
     async def stats(self) -> EngineStats:
         """What the engine holds between two steps. Raises: EngineClosedError."""
-        life = self._alive()
-        number = next(self._numbers)
-        told = self._counts[number] = asyncio.get_running_loop().create_future()
-        try:
-            life.say(Count(number))
-            return replace(await told, restarts=self._restarts)
-        finally:
-            del self._counts[number]
+        return replace(await self._calls.stats(), restarts=self._restarts)
 
     async def adapt(self, name: str, path: str | None) -> None:
         """Load an adapter, or unload it where there is no path; a restart loads the same again.
 
         Raises: ConfigError, ModelFormatError, EngineClosedError.
         """
-        life = self._alive()
-        number = next(self._numbers)
-        told = self._adapted[number] = asyncio.get_running_loop().create_future()
-        try:
-            life.say(Adapt(number, name, path))
-            adapters = await told
-        finally:
-            del self._adapted[number]
+        adapters = await self._calls.adapt(name, path)
         assert self._loaded is not None, "whoever is alive has loaded"
         self._loaded.card = replace(self.model, adapters=adapters)
         lora = tuple(f"{each.name}={each.path}" for each in adapters)
@@ -235,32 +179,18 @@ class ProcessService:
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
-        number = next(self._numbers)
-        return await self._seen(number, See(number, asked))
+        return await self._calls.view(asked)
 
     async def snapshot(self, owner: str) -> bytes:
         """What the engine holds now, as somebody may see it. Raises: EngineClosedError."""
-        number = next(self._numbers)
-        return await self._seen(number, Survey(number, owner))
-
-    async def _seen(self, number: int, command: See | Survey) -> bytes:
-        life = self._alive()
-        told = self._looks[number] = asyncio.get_running_loop().create_future()
-        try:
-            life.say(command)
-            return await told
-        finally:
-            del self._looks[number]
-            if told.cancelled():  # whoever asked has left: nothing is computed for nobody
-                life.say(Leave(number))
+        return await self._calls.snapshot(owner)
 
     async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
         """The events of an answer, while it is made or afterwards, until the last.
 
         Raises: ReplayError, OverloadedError, EngineClosedError.
         """
-        number = next(self._numbers)
-        async with aclosing(self._told(number, Listen(number, listened))) as batches:
+        async with aclosing(self._calls.listen(listened)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -269,27 +199,9 @@ class ProcessService:
 
         Raises: ReplayError, RequestError, OverloadedError, EngineClosedError.
         """
-        number = next(self._numbers)
-        async with aclosing(self._told(number, Try(number, tried))) as batches:
+        async with aclosing(self._calls.compare(tried)) as batches:
             async for batch in batches:
                 yield batch
-
-    async def _told(self, number: int, command: Listen | Try) -> AsyncGenerator[EventBatch]:
-        life = self._alive()
-        inbox = self._feeds[number] = _Events()
-        try:
-            life.say(command)
-            while True:
-                heard = await inbox.get()
-                if isinstance(heard, CutawayError):
-                    raise heard
-                yield heard
-                if heard.is_last:
-                    return
-                life.say(More(number))
-        finally:
-            del self._feeds[number]
-            life.say(Leave(number))
 
     def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
         """Why an owner gets no further answer now, before anything of its request is parsed."""
@@ -311,7 +223,7 @@ class ProcessService:
                 await self._keeper
         if self._life is not None:
             self._life.cut()
-            self._tell_all("the engine was closed while this answer ran.")
+            self._calls.fail_all("the engine was closed while this answer ran.")
             await self._life.close()
 
     def _alive(self) -> EngineProcess:
@@ -367,7 +279,7 @@ class ProcessService:
             assert life is not None, "who is watched has started"
             why = await self._watch(life)
             life.cut()  # before they are told, so that nobody joins them afterwards
-            self._tell_all(why)
+            self._calls.fail_all(why)
             self._become("failed")
             self._silent = 0.0
             await life.close(at_once=True)
@@ -412,9 +324,7 @@ class ProcessService:
         """Say where its threads stand; who waits for a look is not kept waiting with it."""
         why = ": a signal or a debugger has stopped it" if life.is_stopped else ""
         self._tell(f"the engine has not moved for {self._silent:g} seconds{why}.")
-        for waiting in (*self._counts.values(), *self._looks.values()):
-            if not waiting.done():
-                waiting.set_exception(EngineClosedError(_HUNG))
+        self._calls.fail_looks(_HUNG)
         await life.dump()
 
     async def _begin_again(self) -> EngineProcess | None:
@@ -446,34 +356,10 @@ class ProcessService:
         """Called in the event loop with each message of the process."""
         self._has_moved |= not isinstance(said, Progress) or said.count != self._progress
         match said:
-            case News(deltas):
+            case News():
                 self._has_answered = True
                 self._num_fruitless = 0
-                for delta in deltas:
-                    inbox = self._open.get(delta.request_id)
-                    if inbox is None:
-                        continue  # nobody listens any more
-                    inbox.put_nowait(delta)
-                    if inbox.is_full() and self._life is not None:
-                        self._life.say(Hold(delta.request_id, is_held=True))
-            case Failed(asker, error):
-                self._fail(asker, error)
-            case EngineCounts(number, stats):
-                told = self._counts.get(number)
-                if told is not None and not told.done():
-                    told.set_result(stats)
-            case LoadedAdapters(number, adapters):
-                waiting = self._adapted.get(number)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(adapters)
-            case Seen(number, frame):
-                look = self._looks.get(number)
-                if look is not None and not look.done():
-                    look.set_result(frame)
-            case Heard(number, told):
-                feed = self._feeds.get(number)
-                if feed is not None:
-                    feed.put_nowait(told)
+                self._calls.hear(said, self._life)
             case Loaded():
                 if self._loading is not None and not self._loading.done():
                     self._loading.set_result(said)
@@ -482,23 +368,5 @@ class ProcessService:
                     self._loading.set_exception(error)
             case Progress(count):
                 self._progress = count
-
-    def _fail(self, asker: int | str, error: CutawayError) -> None:
-        """Tell whoever waits for an answer, or for what has a number; they may have left."""
-        if isinstance(asker, str):
-            inbox = self._open.get(asker)
-        else:
-            inbox = self._feeds.get(asker)
-            told = self._looks.get(asker) or self._counts.get(asker) or self._adapted.get(asker)
-            if told is not None and not told.done():
-                told.set_exception(error)
-        if inbox is not None:
-            inbox.put_nowait(error)
-
-    def _tell_all(self, why: str) -> None:
-        """The engine is gone: everybody who waits for it hears so."""
-        for inbox in (*self._open.values(), *self._feeds.values()):
-            inbox.put_nowait(EngineClosedError(why))
-        for told in (*self._counts.values(), *self._looks.values(), *self._adapted.values()):
-            if not told.done():
-                told.set_exception(EngineClosedError(why))
+            case _:
+                self._calls.hear(said, self._life)
