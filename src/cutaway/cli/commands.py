@@ -13,7 +13,7 @@ from cutaway.cli.help_examples import below_help
 
 # In the order of the help. A module has the name of its command; a group has further ones below.
 COMMANDS: Final = (
-    *("chat", "complete", "view", "why", "compare", "run", "serve"),
+    *("chat", "complete", "view", "why", "compare", "run", "serve", "member"),
     *("tokenize", "detokenize", "doctor"),
 )
 GROUPS: Final = ("models", "config", "trace", "train", "bench")

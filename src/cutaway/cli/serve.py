@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,12 +17,9 @@ from cutaway.cli.terminal.terminal import note
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.cli.settings.settings import Resolved
     from cutaway.server.entry.auth import Keys
-    from cutaway.server.run import Signalled
     from cutaway.server.server_config import ServerConfig
     from cutaway.server.watching.spans import Spans
-    from cutaway.service.service import Service
 
 _ADDRESS, _SAFETY, _TIME = "Address", "Safety", "Time"
 
@@ -32,6 +29,18 @@ RUNS = typer.Option(
     show_envvar=False,
     help="the page's room Training shows the runs of cutaway train that lie in it, as they go",
 )
+
+
+LinkKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        envvar="CUTAWAY_LINK_KEY_FILE",
+        show_envvar=False,
+        help="the key that hosts of a fleet share; else CUTAWAY_LINK_KEY holds it",
+        rich_help_panel=FLEET,
+    ),
+]
 
 
 @with_settings(MODEL, ENGINE, TRAFFIC, FLEET)
@@ -119,6 +128,32 @@ def serve(
             rich_help_panel=_SAFETY,
         ),
     ] = "local",
+    member: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="an engine elsewhere, as tcp://HOST:PORT where `cutaway member` listens; may be "
+            "repeated. Engines here only where --replicas is given too",
+            rich_help_panel=FLEET,
+        ),
+    ] = None,
+    members_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="such addresses, one per line; read again whenever it changes",
+            rich_help_panel=FLEET,
+        ),
+    ] = None,
+    link_key_file: LinkKeyFile = None,
+    end_with_stdin: Annotated[
+        bool,
+        typer.Option(
+            "--end-with-stdin",
+            help="end when nobody holds the other end of stdin any more",
+            rich_help_panel=_TIME,
+        ),
+    ] = False,
     store: Annotated[
         Path | None,
         typer.Option(
@@ -170,6 +205,10 @@ def serve(
         keys,
         served_name=served_name or "",
         form=log,
+        members=tuple(member or ()),
+        members_file=members_file,
+        with_stdin=end_with_stdin,
+        link_key_file=link_key_file,
         store=store,
         runs=runs,
         otlp_endpoint=otlp_endpoint,
@@ -198,6 +237,10 @@ def serve_model(
     *,
     served_name: str,
     form: Literal["text", "json"],
+    members: tuple[str, ...] = (),
+    members_file: Path | None = None,
+    link_key_file: Path | None = None,
+    with_stdin: bool = False,
     store: Path | None = None,
     runs: Path = Path("runs"),
     otlp_endpoint: str | None = None,
@@ -206,9 +249,12 @@ def serve_model(
     """Serve until a signal says otherwise. greet: told address and name once it is ready."""
     import asyncio
 
+    from cutaway.cli.session.served_fleet import linker_of, service_of, signals_of
     from cutaway.cli.settings.settings import resolve
     from cutaway.fleet.engine_places import check_memory, has_gpus
+    from cutaway.fleet.members_file import MembersFile
     from cutaway.host.free_memory import free_memory
+    from cutaway.host.link_key import read_link_key
     from cutaway.server.entry.descriptors import fit_to_descriptors, raise_limit
     from cutaway.server.openai.kept import Kept
     from cutaway.server.route_context import Context
@@ -217,6 +263,10 @@ def serve_model(
     from cutaway.weights.find.find import find
 
     settings = resolve(given, config=file)
+    listed = None if members_file is None else MembersFile(members_file, members)
+    members = members if listed is None else listed.read()
+    fleet = settings.fleet_with(members)
+    key = read_link_key(link_key_file, where="a link to a member") if members else None
     server = fit_to_descriptors(server, raise_limit())
     kept = None if store is None else Kept(store)
     listener = listening(server)
@@ -224,8 +274,9 @@ def serve_model(
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
         if not has_gpus(str(settings.engine["device"])):
-            check_memory(settings.fleet.replicas, found.path, free=free_memory())
-        service = service_of(settings, server, tell=log.of_engine)
+            check_memory(fleet.replicas, found.path, free=free_memory())
+        linker = None if key is None else linker_of(settings, key, found, listed)
+        service = service_of(settings, server, tell=log.of_engine, fleet=fleet, linker=linker)
         context = Context.of(found, service, server, name=served_name)
         context.store, context.runs = kept, runs
         context.max_silent_seconds = settings.process.silent_seconds
@@ -242,72 +293,12 @@ def serve_model(
                     keys=keys,
                     ready=lambda: say(url, context.name),
                     signals=signals_of(service, log.of_engine),
+                    with_stdin=with_stdin,
                 )
                 asyncio.run(running)
             finally:
                 if context.spans is not None:
                     context.spans.close()  # a receiver that does not answer is told of in a line
-
-
-def service_of(settings: Resolved, server: ServerConfig, *, tell: Callable[[str], None]) -> Service:
-    """One engine in a process of its own, or a fleet of them."""
-    from cutaway.fleet.engine_places import share_of
-    from cutaway.fleet.fleet import Fleet
-    from cutaway.service.bounds import UNBOUNDED
-    from cutaway.service.process import ProcessService
-
-    engine: dict[str, Any] = settings.engine
-    fleet, process = settings.fleet, settings.process
-    if fleet.replicas == 1:
-        return ProcessService(
-            settings.model, process=process, traffic=settings.traffic, tell=tell, **engine
-        )
-
-    def make(
-        name: str, changed: Callable[[], None], secret: bytes, replicas: int
-    ) -> ProcessService:
-        share = share_of(int(name), replicas, secret=secret, device=engine["device"])
-        return ProcessService(
-            settings.model,
-            process=process,
-            traffic=UNBOUNDED,  # who waits, waits at the fleet
-            tell=lambda text: tell(f"replica {name}: {text}"),
-            share=share,
-            changed=changed,
-            **engine,
-        )
-
-    return Fleet(
-        make,
-        fleet,
-        traffic=settings.traffic,
-        hang_seconds=process.silent_seconds,
-        drain_seconds=server.drain_seconds,
-        tell=tell,
-    )
-
-
-def signals_of(service: Service, tell: Callable[[str], None]) -> Mapping[int, Signalled]:
-    """What signals ask of a fleet: one engine more or less, and all of them anew."""
-    import signal
-
-    from cutaway.core.errors import CutawayError
-    from cutaway.fleet.fleet import Fleet
-
-    if not isinstance(service, Fleet):
-        return {}
-
-    async def scale(by: int) -> None:
-        try:
-            await service.scale(service.wanted_replicas + by)
-        except CutawayError as error:
-            tell(str(error))
-
-    return {
-        signal.SIGTTIN: lambda: scale(1),
-        signal.SIGTTOU: lambda: scale(-1),
-        signal.SIGHUP: service.roll,
-    }
 
 
 def spans_to(endpoint: str, model: str) -> Spans:

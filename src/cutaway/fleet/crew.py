@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cutaway.cache.prefix import root_key
@@ -33,6 +33,7 @@ class Crew:
     hang_seconds: without a sign of work of an engine, after which its answers go on elsewhere.
     drain_seconds: that an engine which leaves has for what it answers.
     look: called when who may be given what has changed.
+    secret: of keys of pages, where engines elsewhere have it already; None draws one.
     """
 
     def __init__(
@@ -44,13 +45,16 @@ class Crew:
         drain_seconds: float,
         tell: Callable[[str], None],
         look: Callable[[], None],
+        secret: bytes | None = None,
     ) -> None:
         self._make, self.config, self._tell, self._call_look = make, config, tell, look
         self.hang_seconds, self._drain_seconds = hang_seconds, drain_seconds
-        self._secret = os.urandom(16)
+        self._secret = os.urandom(16) if secret is None else secret
         self._members: dict[str, Member] = {}
         self._num_made = 0
         self.wanted_replicas = config.replicas
+        self._linked = dict.fromkeys(config.members)  # addresses that are to be members
+        self._told: dict[str, str] = {}  # why each was given up last
         self._golden: dict[str, tuple[DrawProof, ...]] = {}  # by numeric class
         # All three are known once the first engine has joined.
         self.card: ModelCard | None = None
@@ -76,6 +80,33 @@ class Crew:
         """Start all engines; returns at once."""
         for _ in range(self.config.replicas):
             self._add()
+        for address in self._linked:
+            self._add(address)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no engine is left, and none is tried again."""
+        return not self._members and not (self._linked and self.card is not None)
+
+    def link(self, address: str) -> None:
+        """Have an engine that runs elsewhere as a member, from now on."""
+        if address not in self._linked:
+            self._linked[address] = None
+            self._add(address)
+
+    def relink(self, addresses: Sequence[str]) -> None:
+        """Have these engines that run elsewhere as members, and no others."""
+        for address in self._linked.keys() - set(addresses):
+            self.run(self.unlink(address))
+        for address in addresses:
+            self.link(address)
+
+    async def unlink(self, address: str) -> None:
+        """Let an engine that runs elsewhere go; its answers end there, or go on in others."""
+        self._linked.pop(address, None)
+        member = self._members.get(address)
+        if member is not None and not member.is_leaving:
+            await self._retire(member)
 
     async def wait(self) -> None:
         """Until anything has changed after this call."""
@@ -104,7 +135,7 @@ class Crew:
         async with self._changing:
             self.wanted_replicas = replicas
             self._tell(f"replicas: {replicas}.")
-            staying = [m for m in self._members.values() if not m.is_leaving]
+            staying = self._staying()
             for _ in range(len(staying), replicas):
                 self._add()
             leaving = sorted(staying, key=lambda m: (m.state == "ready", len(m.streams)))
@@ -117,7 +148,7 @@ class Crew:
         A new one that gives no or other numbers than it should is refused, and the old ones stay.
         """
         async with self._changing:
-            for old in [m for m in self._members.values() if not m.is_leaving]:
+            for old in self._staying():
                 new = self._add()
                 while new.state != "ready":
                     if new.name not in self._members or new.refused is not None:
@@ -163,12 +194,17 @@ class Crew:
         for name in self._lora.keys() - loaded.keys():
             await member.service.adapt(name, self._lora[name])
 
-    def _add(self) -> Member:
-        name = str(self._num_made)
-        self._num_made += 1
+    def _staying(self) -> list[Member]:
+        """Engines of this machine that do not leave: how many there are is said here."""
+        return [m for m in self._members.values() if not (m.is_leaving or m.is_linked)]
+
+    def _add(self, address: str | None = None) -> Member:
+        """Start an engine here, or link one that runs elsewhere."""
+        name = str(self._num_made) if address is None else address
+        self._num_made += address is None
         sharing = max(self.wanted_replicas, 1)
         service = self._make(name, lambda: self._on_change(name), self._secret, sharing)
-        member = self._members[name] = Member(name, service)
+        member = self._members[name] = Member(name, service, is_linked=address is not None)
         self.run(self._launch(member))
         return member
 
@@ -182,12 +218,17 @@ class Crew:
         except (CutawayError, OSError) as error:
             why = str(error)
             self.last_error = error if isinstance(error, CutawayError) else ConfigError(why)
-        self._tell(f"replica {member.name} is given up: {why}")
+        if self._told.get(member.name) != why:
+            self._told[member.name] = why
+            self._tell(f"replica {member.name} is given up: {why}")
         self._forget(member)
         await member.service.close()
         if not member.joined and self.card is not None:
             await asyncio.sleep(START_SECONDS)
-            if len([m for m in self._members.values() if not m.is_leaving]) < self.wanted_replicas:
+            if member.is_linked:
+                if member.name in self._linked and member.name not in self._members:
+                    self._add(member.name)
+            elif len(self._staying()) < self.wanted_replicas:
                 self._add()
 
     def _on_change(self, name: str) -> None:
@@ -217,8 +258,25 @@ class Crew:
             )
         elif self.card is not None and self.card.vocab_size != member.service.model.vocab_size:
             self._refuse(member, "its model has another vocabulary")
+        elif (other := self._other_weights(member)) is not None:
+            self._refuse(member, f"its weights are not those of replica {other}")
         else:
             self._admit(member, start)
+
+    def _other_weights(self, member: Member) -> str | None:
+        """A member that has other weights in the same form, where one of the two is elsewhere.
+
+        Here they may differ for a while: a roll takes up a file that has changed.
+        """
+        own, card = member.service.terms, member.service.model
+        for other in self._members.values():
+            if other is member or not other.joined or not (member.is_linked or other.is_linked):
+                continue
+            theirs = other.service.terms
+            is_other = theirs.form == own.form and theirs.weights != own.weights
+            if is_other or other.service.model.num_parameters != card.num_parameters:
+                return other.name
+        return None
 
     def _admit(self, member: Member, start: int) -> None:
         terms, card = member.service.terms, member.service.model

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from cutaway.core.errors import EngineClosedError, MovedError, OverloadedError
@@ -25,6 +25,7 @@ from cutaway.fleet.members import Member, MemberService
 from cutaway.fleet.resume import Stream
 from cutaway.fleet.routing import Binding
 from cutaway.fleet.whereabouts import Whereabouts
+from cutaway.host.link_key import LinkAddress
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 from cutaway.service.service import EngineStats, ModelCard, State
 from cutaway.service.traffic import Traffic
@@ -37,6 +38,8 @@ class Fleet:
 
     make: what starts one.   tell: hears what befalls them; it must not wait for anybody.
     hang_seconds: without a sign of work of an engine, after which its answers go on elsewhere.
+    secret: of keys of pages, where engines elsewhere have it already; None draws one.
+    addresses: which engines elsewhere are to be members now; asked again and again.
     """
 
     def __init__(
@@ -48,8 +51,11 @@ class Fleet:
         hang_seconds: float = ProcessConfig.hang_seconds,
         drain_seconds: float = 30,
         tell: Callable[[str], None] = print,
+        secret: bytes | None = None,
+        addresses: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self._traffic_config = traffic or TrafficConfig()
+        self._addresses = addresses
         self._crew = Crew(
             make,
             config,
@@ -57,6 +63,7 @@ class Fleet:
             drain_seconds=drain_seconds,
             tell=tell,
             look=self._look,
+            secret=secret,
         )
         self._queue = EngineQueue(self._crew)
         self._traffic: Traffic | None = None  # once an engine has joined
@@ -119,7 +126,7 @@ class Fleet:
 
     async def wait_until_gone(self) -> str:
         """Why the fleet is given up: all engines are; else it never returns."""
-        while self._crew.card is None or self._crew.members or self._is_draining:
+        while self._crew.card is None or not self._crew.is_given_up or self._is_draining:
             await self._crew.wait()
         return f"all engines are given up; the last one: {self._crew.last_error}"
 
@@ -127,6 +134,8 @@ class Fleet:
         """Look at all engines again and again: which hang, and how fast each is."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            if self._addresses is not None:
+                self._crew.relink(self._addresses())
             self._crew.move_from_hung()
             self._queue.make_room()
             self._crew.look()
@@ -134,7 +143,8 @@ class Fleet:
 
     def _look(self) -> None:
         """Called when engines have changed; the first one says how much is taken in."""
-        terms, replicas = self._crew.terms, self._crew.config.replicas
+        terms, config = self._crew.terms, self._crew.config
+        replicas = config.replicas + len(config.members)
         if self._traffic is None and terms is not None:
             self._traffic = Traffic(
                 self._traffic_config,
@@ -187,6 +197,15 @@ class Fleet:
         Raises: as an engine; then none has changed.
         """
         await self._crew.adapt(name, path)
+
+    def link(self, address: str) -> None:
+        """Have an engine that runs elsewhere as a member. Raises: ConfigError for no address."""
+        LinkAddress.parse(address)
+        self._crew.link(address)
+
+    async def unlink(self, address: str) -> None:
+        """Let an engine that runs elsewhere go; no stream is cut."""
+        await self._crew.unlink(address)
 
     async def scale(self, replicas: int) -> None:
         """Have so many engines; no stream is cut. Raises: ConfigError."""

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import MOST_PER_CORE, quote
+from cutaway.host.link_key import LinkAddress
 
 Resume = Literal["class", "strict", "any", "off"]
 MOST_REPLICAS = 256
@@ -17,7 +18,8 @@ MOST_REPLICAS = 256
 class FleetConfig:
     """How many engines answer, and how an answer goes on whose engine ends.
 
-    replicas:    engines, each a process with the whole model.
+    replicas:    engines, each a process with the whole model; 0 where all are elsewhere.
+    members:     addresses of engines elsewhere, as tcp://HOST:PORT.
     least_ready: of them that have to be there before the first request is taken in; later one
         is enough.
     resume: class: in an engine that gives the same numbers; where its kernels are not invariant
@@ -27,11 +29,12 @@ class FleetConfig:
     """
 
     replicas: int = 1
+    members: tuple[str, ...] = ()
     least_ready: int = 1  # an answer by a part of the fleet is better than none
     resume: Resume = "class"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.replicas <= MOST_REPLICAS:
+        if not (0 if self.members else 1) <= self.replicas <= MOST_REPLICAS:
             raise ConfigError(
                 f"replicas is {self.replicas}; it must be from 1 to {MOST_REPLICAS}. Each holds "
                 "the whole model in a process of its own."
@@ -43,10 +46,15 @@ class FleetConfig:
                 f"most {cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each holds the "
                 "whole model and computes by itself."
             )
-        if not 1 <= self.least_ready <= self.replicas:
+        for member in self.members:
+            LinkAddress.parse(member)
+        if len(set(self.members)) < len(self.members):
+            raise ConfigError("an address is given twice as --member; each engine joins once.")
+        most = self.replicas + len(self.members)
+        if not 1 <= self.least_ready <= most:
             raise ConfigError(
-                f"least_ready is {self.least_ready}; it must be from 1 to replicas, "
-                f"{self.replicas}."
+                f"least_ready is {self.least_ready}; it must be from 1 to the number of engines, "
+                f"{most}."
             )
         if self.resume not in get_args(Resume):
             raise ConfigError(

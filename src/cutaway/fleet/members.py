@@ -6,6 +6,7 @@ Free of torch, and of what a fleet does with it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Member:
 
     load: what the router knows of it, once it has joined.   joined: its start that did.
     is_leaving: nothing new for it.   streams: ids of the requests that it has.
+    is_linked: it runs elsewhere, and goes on living without this fleet.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Member:
     load: EngineLoad | None = None
     joined: int = 0
     is_leaving: bool = False
+    is_linked: bool = False
     streams: set[str] = field(default_factory=set[str])
     numbers: EngineStats | None = None
     refused: str | None = None
@@ -112,7 +115,9 @@ class Member:
         """
         prompt = tuple(7 * i % self.service.model.vocab_size for i in range(1, 33))
         params = SamplingParams(temperature=0.0, max_tokens=_GOLDEN_TOKENS, ignore_eos=True, seed=0)
-        asked = Request(request_id=f"golden-{self.name}", prompt_token_ids=prompt, params=params)
+        # Of its own: several fronts may ask one engine at once.
+        name = f"golden-{self.name}-{os.urandom(4).hex()}"
+        asked = Request(request_id=name, prompt_token_ids=prompt, params=params)
         draws: list[DrawProof] = []
         try:
             async with (

@@ -15,7 +15,7 @@ from cutaway.fleet.routing import FleetRouter
 from cutaway.service.service import EngineStats, FleetStats, GuessCount
 
 # Of one engine each, so that their sum means nothing.
-_MEANS: Final = ("step_seconds",)
+_MEANS: Final = ("step_seconds", "page_size")
 
 
 def stats_of(

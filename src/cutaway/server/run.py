@@ -17,6 +17,7 @@ from types import MappingProxyType
 import uvicorn
 
 from cutaway.core.errors import ConfigError, EngineClosedError
+from cutaway.host.end_of_stdin import watch_stdin
 from cutaway.kernels.large_blocks import give_back_large_blocks
 from cutaway.server.app import build_app
 from cutaway.server.entry.auth import Keys
@@ -64,10 +65,13 @@ async def serve(
     keys: Keys,
     ready: Callable[[], None] = lambda: None,
     signals: Mapping[int, Signalled] = MappingProxyType({}),
+    with_stdin: bool = False,
 ) -> None:
     """Serve until a signal says otherwise. ready is called once requests are taken in.
 
     signals: what further signals ask for, by number.
+    with_stdin: end as well when nobody holds the other end of stdin any more; the address is free
+        at once, for who comes after, and answers that run are finished.
 
     Raises: whatever keeps the model from being loaded; EngineClosedError when the engine is given
     up later.
@@ -93,6 +97,8 @@ async def serve(
     )
     ending = _StopSignals(server)
     ending.listen()
+    if with_stdin:
+        watch_stdin(lambda: _leave(server, ending))
     asked = _listen(signals)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(_start(context, ready))
@@ -114,6 +120,13 @@ async def serve(
         await context.service.close()
         server.should_exit = True
         await serving
+
+
+def _leave(server: uvicorn.Server, ending: _StopSignals) -> None:
+    """Free the address and end, once what runs has ended."""
+    for each in server.servers:
+        each.close()
+    ending.asked.set()
 
 
 def _listen(signals: Mapping[int, Signalled]) -> set[asyncio.Task[None]]:

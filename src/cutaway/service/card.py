@@ -38,33 +38,43 @@ def card_of(engine: Engine) -> ModelCard:
 def terms_of(engine: Engine) -> EngineTerms:
     """What an engine can take, and which others give its numbers."""
     config = engine.config
+    weights, form = _weights_of(engine), _form_of(engine)
     return EngineTerms(
         max_sequences=config.max_sequences,
         cache_tokens=cache_tokens_of(engine),
         page_size=config.page_size,
         prompt_tokens=engine.scheduler.config.max_prompt_tokens or config.max_tokens_per_step,
         page_keys=engine.page_keys,
-        numeric_class=numeric_class_of(engine),
+        numeric_class=numeric_class_of(engine, weights, form),
         is_invariant=engine.runner.is_invariant,
+        vocabulary=engine.model.tokenizer.fingerprint,
+        weights=root_key(*weights).hex()[:16],
+        form=root_key(*form).hex()[:16],
     )
 
 
-def numeric_class_of(engine: Engine) -> str:
+def numeric_class_of(engine: Engine, weights: list[KeyField], form: list[KeyField]) -> str:
     """Equal for engines of which each gives the other's rows to the bit, as far as can be known.
 
     Weights as they are stored, in what they are computed and kept; and where the order of sums is
     a library's, its version and the device. What native kernels give depends on no instruction set.
     """
-    model, config = engine.model, engine.config
-    weights = engine.fingerprints or fingerprints(model.transformer)
-    fields: list[KeyField] = [
-        *(f"{name}={value}" for name, value in sorted(weights.items())),
-        *(str(model.dtype), str(model.cache_dtype), config.quant, config.override),
-    ]
+    fields = [*weights, *form]
     if not engine.runner.is_invariant:
-        name = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
+        device = engine.model.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         fields += [torch.__version__, name, str(torch.get_num_threads())]
     return root_key(*fields).hex()[:16]
+
+
+def _weights_of(engine: Engine) -> list[KeyField]:
+    weights = engine.fingerprints or fingerprints(engine.model.transformer)
+    return [f"{name}={value}" for name, value in sorted(weights.items())]
+
+
+def _form_of(engine: Engine) -> list[KeyField]:
+    model, config = engine.model, engine.config
+    return [str(model.dtype), str(model.cache_dtype), config.quant, config.override]
 
 
 def adapters_of(engine: Engine) -> tuple[AdapterCard, ...]:
@@ -109,6 +119,8 @@ def stats_of(engine: Engine) -> EngineStats:
         prompt_rate=engine.pace.prompt_rate,
         step_seconds=engine.pace.step_seconds,
         guesses=_guesses(engine),
+        page_size=engine.config.page_size,
+        max_sequences=engine.config.max_sequences,
     )
 
 

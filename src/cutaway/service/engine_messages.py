@@ -256,7 +256,7 @@ class Frames:
         del self._rest[:start]
 
 
-def _to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """What msgspec does not write by itself."""
     if isinstance(value, CutawayError):
         return [_public_name(type(value)), str(value), vars(value)]
@@ -264,10 +264,12 @@ def _to_plain(value: Any) -> Any:
     return dict(cast("Mapping[Any, Any]", value))
 
 
-def _from_plain(_: type, value: Any) -> Any:
+def from_plain(_: type, value: Any) -> Any:
     """An error of our own tree: its class by name, its words, its further attributes."""
     name, words, attributes = value
-    kind: type[CutawayError] = getattr(errors, name)
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, CutawayError)):
+        raise ValueError("this is no error of Cutaway")
     error = kind.__new__(kind)
     Exception.__init__(error, words)
     vars(error).update(attributes)
@@ -279,6 +281,6 @@ def _public_name(kind: type[CutawayError]) -> str:
     return next(each.__name__ for each in kind.__mro__ if hasattr(errors, each.__name__))
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_plain)
-_COMMANDS = msgspec.msgpack.Decoder(Command, dec_hook=_from_plain)
-_REPORTS = msgspec.msgpack.Decoder(Report, dec_hook=_from_plain)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=to_plain)
+_COMMANDS = msgspec.msgpack.Decoder(Command, dec_hook=from_plain)
+_REPORTS = msgspec.msgpack.Decoder(Report, dec_hook=from_plain)

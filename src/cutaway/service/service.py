@@ -63,6 +63,8 @@ class EngineTerms:
     page_keys:     equal where keys of pages are.
     numeric_class: equal where a row comes out to the bit, be it in other company only where
         is_invariant is set.
+    vocabulary:    the tokenizer's fingerprint.
+    weights, form: equal weights have equal numbers in the same form, which is dtypes and rounding.
     """
 
     max_sequences: int
@@ -72,6 +74,9 @@ class EngineTerms:
     page_keys: bytes = b""
     numeric_class: str = ""
     is_invariant: bool = False
+    vocabulary: str = ""
+    weights: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class EngineStats:
     restarts: int = 0  # of the engine's process
     prompt_rate: float = 0.0  # prompt tokens per second of late; 0 where nothing is known
     step_seconds: float = 0.0  # of a step without prompts
+    page_size: int = 0  # tokens of a page
+    max_sequences: int = 0  # answers that run at once
     fleet: FleetStats | None = None  # where several engines answer
 
 

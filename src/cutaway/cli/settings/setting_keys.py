@@ -244,6 +244,6 @@ KEYS: tuple[Key, ...] = (
 BY_NAME: Mapping[str, Key] = {key.name: key for key in KEYS}
 ENGINE_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.name in _ENGINE_DEFAULTS)
 TRAFFIC_NAMES: tuple[str, ...] = tuple(each.name for each in fields(TrafficConfig))
-FLEET_NAMES: tuple[str, ...] = tuple(each.name for each in fields(FleetConfig))
+FLEET_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.panel == FLEET)
 PROCESS_NAMES: tuple[str, ...] = tuple(each.name for each in fields(ProcessConfig))
 SAMPLING_NAMES: tuple[str, ...] = tuple(key.name for key in KEYS if key.panel == SAMPLING)

@@ -91,6 +91,13 @@ class Resolved:
         chosen: dict[str, Any] = {name: self.values[name] for name in FLEET_NAMES}
         return FleetConfig(**chosen)
 
+    def fleet_with(self, members: tuple[str, ...]) -> FleetConfig:
+        """The same with engines elsewhere: then none is here unless somebody asks for some."""
+        chosen: dict[str, Any] = {name: self.values[name] for name in FLEET_NAMES}
+        if members and self.origins["replicas"] == "default":
+            chosen["replicas"] = 0
+        return FleetConfig(**chosen, members=members)
+
     @property
     def process(self) -> ProcessConfig:
         """How a server watches its engine."""

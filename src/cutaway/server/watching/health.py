@@ -10,8 +10,10 @@ from starlette.responses import Response
 
 from cutaway import __version__
 from cutaway.core.errors import EngineClosedError
+from cutaway.server.error_replies import HttpError
 from cutaway.server.route_context import Context
 from cutaway.server.routes import PLAIN_TEXT, describe_route, json_answer
+from cutaway.server.watching.loads import tell_loads
 
 STATS_SECONDS = 2  # an engine in a long step is not waited for
 
@@ -38,6 +40,22 @@ def router(context: Context) -> APIRouter:
     @routes.get("/version", **describe_route())
     async def version() -> Response:
         return json_answer({"version": __version__})
+
+    @routes.get("/v1/loads", **describe_route())
+    async def loads() -> Response:
+        """How much each engine has to do, for routers of others."""
+        if (fault := context.why_closed()) is not None:
+            raise fault
+        try:
+            async with asyncio.timeout(STATS_SECONDS):
+                return json_answer(tell_loads(await context.service.stats()))
+        except TimeoutError:
+            raise HttpError(
+                status=503,
+                message="the engine is in a long step. Try again in a second.",
+                code="engine_busy",
+                retry_after=1,
+            ) from None
 
     @routes.get("/metrics", **describe_route(answer=PLAIN_TEXT))
     async def metrics() -> Response:
