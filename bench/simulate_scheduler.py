@@ -290,6 +290,11 @@ class Simulation:
         for allocator in self.cache.allocators:
 
             def take(owner: str, honest=allocator.take, allocator=allocator) -> int | None:
+                if allocator.num_free:
+                    evictions = allocator.num_evictions
+                    page = honest(owner)
+                    require(evictions == allocator.num_evictions, "evicted beside free pages")
+                    return page
                 before = Counter(allocator.owners())
                 idle = {each for each in before if allocator.is_idle(each)}
                 cached, evictions = set(allocator._cached), allocator.num_evictions
@@ -640,7 +645,7 @@ class Simulation:
         """Counts, holders and index agree, and nobody can write what another can read."""
         size = self.scenario.page_size
         for group, allocator in enumerate(self.cache.allocators):
-            holders: Counter[int] = Counter()
+            holders = [0] * allocator.num_pages
             for sequence in self.scheduler.running:
                 table = sequence.tables.groups[group]
                 computed = sequence.num_computed_tokens
@@ -653,17 +658,18 @@ class Simulation:
                 for page in table.pages[computed // size :]:
                     require(page not in allocator.index, "an unfinished page can be found")
                     require(allocator.references(page) == 1, "an unfinished page is shared")
-                holders.update(table.held)
-            pages = range(1, allocator.num_pages)
+                for page in table.held:
+                    holders[page] += 1
+            references = list(map(allocator.references, range(1, allocator.num_pages)))
+            require(references == holders[1:], "a page's count is not the number of its holders")
+            findable = [p for p in range(1, allocator.num_pages) if p in allocator.index]
+            cached = [p for p in findable if not holders[p]]
+            require(len(findable) == len(allocator.index), "the index knows a page that is none")
             require(
-                all(allocator.references(p) == holders[p] for p in pages),
-                "a page's count is not the number of its holders",
+                len(cached) == allocator.num_cached, "cached pages are not those that can be found"
             )
-            findable = sum(p in allocator.index for p in pages)
-            cached = sum(p in allocator.index and not holders[p] for p in pages)
-            require(findable == len(allocator.index), "the index knows a page that is none")
-            require(cached == allocator.num_cached, "cached pages are not those that can be found")
-            require(allocator.num_used == len(holders), "free + cached + used is not the total")
+            used = sum(map(bool, holders))
+            require(allocator.num_used == used, "free + cached + used is not the total")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import cycle, islice
 from pathlib import Path
 
 from slow_clients import p99, start
@@ -35,10 +36,12 @@ TEMPLATE = """
 {%- else %}{% macro f(n) %}{{ f(n + 1) }}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}{% endif %}"""
 
 
-def post(url: str, path: str, body: dict[str, object]) -> object:
+Asked = tuple[str, bytes]  # path and body
+
+
+def post(url: str, path: str, body: bytes) -> object:
     """An open answer. Raises: urllib.error.HTTPError where it is refused."""
-    data, headers = json.dumps(body).encode(), {"content-type": "application/json"}
-    request = urllib.request.Request(f"{url}{path}", data, headers)
+    request = urllib.request.Request(f"{url}{path}", body, {"content-type": "application/json"})
     return urllib.request.urlopen(request, timeout=120)
 
 
@@ -46,8 +49,9 @@ def gaps(url: str, until: float) -> list[float]:
     """Seconds between tokens of streams that are read until then."""
     found: list[float] = []
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 100, "temperature": 0}
+    asked = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
     while time.monotonic() < until:
-        with post(url, "/v1/completions", {**body, "ignore_eos": True, "stream": True}) as lines:
+        with post(url, "/v1/completions", asked) as lines:
             last = None
             for line in lines:
                 if line.startswith(b"data: {"):
@@ -92,9 +96,7 @@ def templates(seed: int) -> Iterator[tuple[str, dict[str, object]]]:
         )
 
 
-def attack(
-    url: str, requests: Iterator[tuple[str, dict[str, object]]], is_over: Callable[[], bool]
-) -> list[int]:
+def attack(url: str, requests: Iterator[Asked], is_over: Callable[[], bool]) -> list[int]:
     """Send one after another; statuses."""
     statuses: list[int] = []
     while not is_over():
@@ -111,7 +113,9 @@ def main() -> int:
     what = sys.argv[1]
     kinds = {"grammars": grammars, "templates": templates}
     count, seed = int(os.environ.get("PLAN_TRIALS", 200)), int(os.environ.get("PLAN_SEED", 1))
-    requests = kinds[what](seed)
+    # Ahead of all times: drawn beside the stream they would hold up the one who reads it.
+    drawn = [(path, json.dumps(body).encode()) for path, body in islice(kinds[what](seed), count)]
+    requests = cycle(drawn)
     alone, beside, statuses = list[float](), list[float](), list[int]()
     with tempfile.TemporaryDirectory(prefix="cutaway-plan-") as name:
         if what == "templates":

@@ -217,14 +217,14 @@ def test_heavy_grammars_end_one_way_or_the_other(compiler: GrammarCompiler, name
 def test_a_process_on_trial_that_dies_is_replaced() -> None:
     trial = TrialCompiler()
     trial.check(Grammar.regex("a"))
-    first = trial._process
+    first = trial._apart.process
     assert first is not None
     first.kill()
     first.wait()
     with pytest.raises(GrammarError, match="too complex"):
         trial.check(Grammar.regex("a"))
     trial.check(Grammar.regex("a"))
-    assert trial._process is not first
+    assert trial._apart.process is not first
     trial.close()
     trial.close()
 
@@ -233,7 +233,7 @@ def test_a_process_on_trial_that_dies_is_replaced() -> None:
 def test_what_ends_one_trial_ends_no_other_and_starts_no_process_anew() -> None:
     trial = TrialCompiler(seconds=0.2)
     trial.check(Grammar.regex("a"))
-    first = trial._process
+    first = trial._apart.process
     assert first is not None
     for name in ("a chain of rules", "regexes to intersect"):  # a stack, and time
         with pytest.raises(GrammarError, match=r"within 0\.2 seconds"):
@@ -241,7 +241,7 @@ def test_what_ends_one_trial_ends_no_other_and_starts_no_process_anew() -> None:
         trial.check(Grammar.regex("a"))
         with pytest.raises(GrammarError, match="cannot be compiled"):
             trial.check(Grammar.regex("("))
-    assert trial._process is first and first.poll() is None
+    assert trial._apart.process is first and first.poll() is None
     trial.close()
     assert first.poll() is not None
 
@@ -250,13 +250,13 @@ def test_what_ends_one_trial_ends_no_other_and_starts_no_process_anew() -> None:
 def test_a_trial_is_bounded_by_what_it_computes_and_not_by_the_clock() -> None:
     trial = TrialCompiler(seconds=0.5)
     trial.check(Grammar.regex("a"))
-    assert trial._process is not None
-    pid = trial._process.pid
+    assert trial._apart.process is not None
+    pid = trial._apart.process.pid
     os.kill(pid, signal.SIGSTOP)  # as a busy machine does
     timer = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
     timer.start()
     trial.check(Grammar.regex("b"))
-    assert trial._process.pid == pid
+    assert trial._apart.process.pid == pid
     timer.join()
     trial.close()
 

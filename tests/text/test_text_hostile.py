@@ -6,7 +6,7 @@ import ast
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -305,8 +305,8 @@ def keep_meters(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[Meter]:
     made: list[Meter] = []
 
     class Kept(Meter):
-        def __init__(self) -> None:
-            super().__init__(steps)
+        def __init__(self, rest: Callable[[int], None]) -> None:
+            super().__init__(steps, rest)
             made.append(self)
 
     monkeypatch.setattr(template_module, "Meter", Kept)

@@ -1,17 +1,20 @@
 """Work that may take long, beside what people wait for: it begins like other work, then gives way.
 
-On Linux a thread has a priority of its own. Elsewhere all goes on as it began.
+On Linux a thread can be one that gives way. Elsewhere all goes on as it began.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,7 +23,14 @@ SECONDS_AT_FULL_PRIORITY: Final = 0.05  # several times what a usual grammar tak
 # another compiled gets the rest at low priority, and a neighbour's usual 99 of 100 tokens wait for
 # none of it.
 _REFILLED: Final = 0.005
-_LOW: Final = 15  # of 19: a core that is wanted goes to it for a thirtieth of the time
+# Where others want all of every core, who gives way gets a three-hundredth of one. That is seen in
+# this time, by who had no more than this part of a core; a low priority has a thirtieth.
+STARVED_SECONDS: Final = 1.0
+LEAST_SHARE: Final = 0.02
+_LOW: Final = 15  # of 19
+# Linux's clocks by a number; pthread's own may not be asked for a thread that has ended.
+CLOCK_OF_PROCESS: Final = 2
+CLOCK_OF_THREAD: Final = 6
 
 _making = threading.Lock()
 
@@ -55,10 +65,20 @@ _allowance = PriorityAllowance()
 
 
 def give_way(thread: threading.Thread) -> None:
-    """Let a thread compute where nobody else does. There is no way back without privileges."""
-    if sys.platform == "linux" and thread.native_id is not None:
+    """Let a thread compute where nobody else does. There is no way back without privileges.
+
+    A low priority would not do: Linux lets whoever computes end a slice of up to 3 ms before
+    another that wakes up has the core, whatever their priorities. Idle threads alone stop at once.
+    """
+    if thread.native_id is not None:
+        be_idle(thread.native_id)
+
+
+def be_idle(number: int = 0) -> None:
+    """The same for the thread of that number; 0 is the one that asks."""
+    if sys.platform == "linux":
         with suppress(OSError):  # it has ended meanwhile
-            os.setpriority(os.PRIO_PROCESS, thread.native_id, _LOW)
+            os.sched_setscheduler(number, os.SCHED_IDLE, os.sched_param(0))
 
 
 def run_aside(
@@ -69,19 +89,49 @@ def run_aside(
 ) -> T:
     """What the work gives, from a thread of its own that gives way when it takes long.
 
+    work: is begun a second time, at a low priority, where the first gets next to nothing of a core.
     stack_bytes: of that thread; 0 takes what others have.
     allowance: of seconds by the clock, after which it gives way; None takes this process's.
     Raises: what the work raises.
     """
     allowance = _allowance if allowance is None else allowance
-    made: list[T] = []
-    raised: list[BaseException] = []
+    over = SimpleQueue[_Over[T]]()
+    first = _start(work, over, stack_bytes)
+    began, seconds = monotonic(), allowance.refill()
+    told = _wait(over, seconds)
+    if told is None:
+        give_way(first)
+        told = _watch(first, over)
+        if told is None:
+            _start(work, over, stack_bytes, begin=_lower_priority)
+            told = over.get()
+    allowance.use(min(seconds, monotonic() - began))
+    if told.raised is not None:
+        raise told.raised
+    return told.made[0]
 
+
+class _Over(Generic[T]):
+    """What a piece of work came to."""
+
+    def __init__(self, made: tuple[T, ...], raised: BaseException | None) -> None:
+        self.made, self.raised = made, raised
+
+
+def _start(
+    work: Callable[[], T],
+    over: SimpleQueue[_Over[T]],
+    stack_bytes: int,
+    *,
+    begin: Callable[[], None] = lambda: None,
+) -> threading.Thread:
     def run() -> None:
+        begin()
         try:
-            made.append(work())
+            told = _Over((work(),), None)
         except BaseException as fault:
-            raised.append(fault)
+            told = _Over[T]((), fault)
+        over.put(told)
 
     thread = threading.Thread(target=run, name="cutaway-aside", daemon=True)
     with _making:  # the size is one for all threads that are made
@@ -90,12 +140,39 @@ def run_aside(
             thread.start()
         finally:
             threading.stack_size(before)
-    began, seconds = monotonic(), allowance.refill()
-    thread.join(seconds)
-    if thread.is_alive():
-        give_way(thread)
-        thread.join()
-    allowance.use(min(seconds, monotonic() - began))
-    if raised:
-        raise raised[0]
-    return made[0]
+    return thread
+
+
+def _wait(over: SimpleQueue[_Over[T]], seconds: float) -> _Over[T] | None:
+    try:
+        return over.get(timeout=seconds)
+    except Empty:
+        return None
+
+
+def _watch(thread: threading.Thread, over: SimpleQueue[_Over[T]]) -> _Over[T] | None:
+    """What comes of it; None as soon as others leave it nothing."""
+    computed = computed_seconds(thread.native_id, CLOCK_OF_THREAD)
+    while True:
+        told = _wait(over, STARVED_SECONDS)
+        before, computed = computed, computed_seconds(thread.native_id, CLOCK_OF_THREAD)
+        if told is not None or computed < before + LEAST_SHARE * STARVED_SECONDS:
+            return told
+
+
+def computed_seconds(number: int | None, clock: int) -> float:
+    """How long a thread or a process has computed; endless where that is not known, or it ended.
+
+    clock: CLOCK_OF_THREAD or CLOCK_OF_PROCESS.
+    """
+    if sys.platform != "linux" or number is None:
+        return math.inf
+    try:
+        return time.clock_gettime((~number << 3) | clock)
+    except OSError:
+        return math.inf
+
+
+def _lower_priority() -> None:
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)

@@ -99,6 +99,7 @@ def _watched(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManage
             with suppress(asyncio.CancelledError):
                 await watch
             context.worker.close()
+            context.renderings.close()
 
     return lifespan
 

@@ -20,6 +20,7 @@ from cutaway.server.watching.metrics import Metrics
 from cutaway.server.worker import Worker
 from cutaway.service.bounds import ProcessConfig
 from cutaway.service.service import AdapterCard, Service
+from cutaway.text.long_renderings import LongRenderings
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find.find import Found
@@ -56,6 +57,7 @@ class Context:
     spans: Spans | None = None
     max_silent_seconds: float = ProcessConfig.hang_seconds
     worker: Worker = field(default_factory=Worker)
+    renderings: LongRenderings = field(default_factory=LongRenderings)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -81,7 +83,12 @@ class Context:
 
         Raises: TemplateError when there is none, or it is at fault.
         """
-        return compiled_template(self.template_source, name=self.name, tokenizer=self.tokenizer)
+        return compiled_template(
+            self.template_source,
+            name=self.name,
+            tokenizer=self.tokenizer,
+            elsewhere=self.renderings,
+        )
 
     def sampling_params(self, asked: Mapping[str, object]) -> SamplingParams:
         """What is asked for, else what the model's makers recommend, else the defaults.

@@ -8,7 +8,7 @@ A long rendering rests now and then, so that other threads of the interpreter ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from time import sleep
 from typing import Final, NamedTuple, TypeVar
@@ -60,11 +60,21 @@ class ValueSize(NamedTuple):
         return self.values + self.chars // CHARS_PER_STEP
 
 
-class Meter:
-    """Counts the work of one rendering; raises BudgetError before work that is not paid for."""
+def rest_longer(spent: int) -> None:
+    """The rest behind so many steps."""
+    sleep(REST_SECONDS * min(MOST_RESTS, max(1.0, spent / STEPS_OF_LONG)))
 
-    def __init__(self, steps: int = STEPS_AT_START) -> None:
-        self.steps = steps
+
+class Meter:
+    """Counts the work of one rendering; raises BudgetError before work that is not paid for.
+
+    rest: called with the steps so far where others should have a turn.
+    """
+
+    def __init__(
+        self, steps: int = STEPS_AT_START, rest: Callable[[int], None] = rest_longer
+    ) -> None:
+        self.steps, self._rest = steps, rest
         self.spent = 0
         self._rests_at = FIRST_STEPS_WITHOUT_REST
         # Containers cannot change in the sandbox, so a size stays right while its owner lives.
@@ -81,7 +91,7 @@ class Meter:
         self.spent += steps
         if self.spent >= self._rests_at:
             self._rests_at = self.spent + STEPS_BETWEEN_RESTS
-            sleep(REST_SECONDS * min(MOST_RESTS, max(1.0, self.spent / STEPS_OF_LONG)))
+            self._rest(self.spent)
         if self.spent > self.steps:
             raise BudgetError(
                 f"it needs more than {self.steps} steps, which is the limit for this input"

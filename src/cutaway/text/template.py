@@ -7,10 +7,11 @@ only the template can write. Knows no vocabulary and no model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from jinja2 import Template, TemplateSyntaxError
@@ -19,7 +20,7 @@ from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import inside, quote, shorten
 from cutaway.text.chat_messages import ROLES, Json, Message, plain, to_dicts
 from cutaway.text.kinds import is_row, is_table
-from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering
+from cutaway.text.meter import MAX_TEXT, BudgetError, Meter, Rendering, rest_longer
 from cutaway.text.prompt import Prompt, cut_rendered
 from cutaway.text.sandbox import RefusalError, Sandbox
 from cutaway.text.written import (
@@ -57,6 +58,33 @@ class Spoken:
     extents: Mapping[int, tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a template is to render: the messages as it reads them, and what it is told beside."""
+
+    messages: Sequence[dict[str, Json]]
+    tools: Sequence[Mapping[str, object]] | None
+    extras: Mapping[str, object]
+    add_generation_prompt: bool
+    in_parts: bool
+
+
+class Elsewhere(Protocol):
+    """Where long renderings go on, so that they hold up no thread here."""
+
+    def allow(self) -> AbstractContextManager[Callable[[int], None]]:
+        """What a rendering calls where it rests; it may raise LongRenderingError."""
+        ...
+
+    def render(self, names: Mapping[str, object], asked: Asked) -> str | None:
+        """The marked text, or None where it has to be rendered here after all."""
+        ...
+
+
+class LongRenderingError(BaseException):
+    """A rendering should go on elsewhere; no handler in a template may take this for a fault."""
+
+
 class ChatTemplate:
     """One compiled template. Renderings share nothing, so threads may share it.
 
@@ -64,6 +92,7 @@ class ChatTemplate:
     special_tokens: other names that a template may read, for instance pad_token.
     now: the clock of strftime_now.
     sink: told ("text.prompt", prompt) for every rendering; it reads only.
+    elsewhere: where long renderings go on; its clock is the system's.
 
     Raises: TemplateError when there is no template, or Jinja cannot compile it.
     """
@@ -78,7 +107,13 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
         sink: Sink | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._given: dict[str, object] = {
+            "source": source, "bos_token": bos_token, "eos_token": eos_token,
+            "control_strings": sorted(control_strings), "special_tokens": special_tokens,
+        }  # fmt: skip
+        self._elsewhere = elsewhere
         names = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
         self._special_tokens = {name: mark_written(text) for name, text in names.items() if text}
         self._control_strings = _checked_controls(control_strings)
@@ -105,14 +140,33 @@ class ChatTemplate:
         Raises: TemplateError with the template's own words when it refuses the messages, or with
         what is wrong with it; RequestError when tools or extras are not plain data or not read.
         """
-        variables = self._variables(to_dicts(messages), tools, extras or {})
-        if in_parts:
-            variables["messages"] = [*map(_in_parts, variables["messages"])]
-        variables["add_generation_prompt"] = add_generation_prompt
-        prompt = cut_rendered(_run(self._template, variables), self._control_strings)
+        asked = Asked(to_dicts(messages), tools, extras or {}, add_generation_prompt, in_parts)
+        prompt = cut_rendered(self._render(asked), self._control_strings)
         if self._sink is not None:
             self._sink("text.prompt", prompt)
         return prompt
+
+    def _render(self, asked: Asked) -> str:
+        """The marked text, from elsewhere where it takes long."""
+        if self._elsewhere is None:
+            return self.render_marked(asked)
+        try:
+            with self._elsewhere.allow() as rest:
+                return self.render_marked(asked, rest=rest)
+        except LongRenderingError:
+            text = self._elsewhere.render(self._given, asked)
+        return self.render_marked(asked) if text is None else text
+
+    def render_marked(self, asked: Asked, *, rest: Callable[[int], None] = rest_longer) -> str:
+        """The text, whose characters know whether the template wrote them. rest: as Meter's.
+
+        Raises: as render.
+        """
+        variables = self._variables(asked.messages, asked.tools, asked.extras)
+        if asked.in_parts:
+            variables["messages"] = [*map(_in_parts, variables["messages"])]
+        variables["add_generation_prompt"] = asked.add_generation_prompt
+        return _run(self._template, variables, rest)
 
     def render_spoken(
         self,
@@ -134,7 +188,7 @@ class ChatTemplate:
         ]
         variables = self._variables(marked, tools, extras or {})
         variables["add_generation_prompt"] = False
-        text = _run(self._template, variables)
+        text = _run(self._template, variables, rest_longer)
         return Spoken(
             prompt=cut_rendered(text, self._control_strings),
             generated=tuple(generated_runs(text)),
@@ -227,8 +281,8 @@ def _compile(source: str, sandbox: Sandbox) -> tuple[Template, frozenset[str]]:
         raise _template_error(fault, line) from fault
 
 
-def _run(template: Template, variables: dict[str, object]) -> str:
-    meter = Meter()
+def _run(template: Template, variables: dict[str, object], rest: Callable[[int], None]) -> str:
+    meter = Meter(rest=rest)
     meter.allow(variables.values())
     context = template.new_context(variables)
     assert isinstance(context, Rendering), "the sandbox makes the context"

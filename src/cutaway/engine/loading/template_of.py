@@ -8,7 +8,7 @@ from typing import cast
 
 from cutaway.core.errors import ModelFormatError, TemplateError
 from cutaway.host import gguf_file
-from cutaway.text.template import ChatTemplate, choose_source
+from cutaway.text.template import ChatTemplate, Elsewhere, choose_source
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find.find import Found
 
@@ -59,8 +59,12 @@ def _chat_template(path: Path) -> object:
     return cast("dict[str, object]", values).get("chat_template")
 
 
-def compiled_template(source: str | None, *, name: str, tokenizer: Tokenizer) -> ChatTemplate:
+def compiled_template(
+    source: str | None, *, name: str, tokenizer: Tokenizer, elsewhere: Elsewhere | None = None
+) -> ChatTemplate:
     """The template of a model of that name, with the tokens that its tokenizer knows.
+
+    elsewhere: where long renderings go on; None renders all of them here.
 
     Raises: TemplateError when there is none, or it is at fault.
     """
@@ -76,4 +80,5 @@ def compiled_template(source: str | None, *, name: str, tokenizer: Tokenizer) ->
         bos_token=None if bos is None else names.get(bos),
         eos_token=names.get(ends[0]) if ends else None,
         control_strings=frozenset(tokenizer.control_tokens),
+        elsewhere=elsewhere,
     )

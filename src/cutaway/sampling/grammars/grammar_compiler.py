@@ -132,8 +132,9 @@ def _fulfil(
     try:
         if grammar.kind not in _SAFE_KINDS:
             trial.check(grammar)
-        compiled = run_aside(partial(_compiled, grammar, words), stack_bytes=_STACK_BYTES)
-        made.set_result(compiled)
+        # Python's part comes first: who gives way must not hold the interpreter.
+        work = partial(_compiled, words.tokenizer, compiler_text(grammar), words.end_ids)
+        made.set_result(run_aside(work, stack_bytes=_STACK_BYTES))
     except GrammarError as error:
         made.set_exception(error)
     except BaseException as fault:  # the compiler's panics are no Exception
@@ -144,17 +145,15 @@ def _fulfil(
 _SAFE_KINDS = ("json_object", "choice")  # their cost is known
 
 
-def _compiled(grammar: Grammar, words: _Words) -> CompiledGrammar:
+def _compiled(tokenizer: LLTokenizer, text: str, end_ids: frozenset[int]) -> CompiledGrammar:
     from llguidance import LLMatcher
 
-    matcher: LLMatcher = LLMatcher(
-        words.tokenizer, compiler_text(grammar), log_level=0, limits=compiler_limits()
-    )
+    matcher: LLMatcher = LLMatcher(tokenizer, text, log_level=0, limits=compiler_limits())
     if not matcher.is_error():
         matcher.compute_bitmask()  # the first is the slowest
     if matcher.is_error():
         raise GrammarError(f"grammar cannot be compiled: {refusal(matcher.get_error())}")
-    return CompiledGrammar(matcher, words.end_ids)
+    return CompiledGrammar(matcher, end_ids)
 
 
 class _Words:

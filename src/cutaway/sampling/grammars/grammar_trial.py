@@ -11,31 +11,29 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
-from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import cast
 
 from cutaway.core.errors import GrammarError
 from cutaway.core.grammar import Grammar
+from cutaway.host.apart import HAS_FORKS, ApartProcess, say
 from cutaway.host.aside import PriorityAllowance, run_aside
 from cutaway.sampling.grammars.grammar_text import compiler_limits, compiler_text, refusal
 
 SECONDS = 1.0  # of computing; the largest grammars that people write take a fifth of a second
 # By the clock: on a machine that is busy, what computes for a moment may take long.
-_START_SECONDS = 60.0  # to import the compiler
-_ANSWER_SECONDS = 30.0
+_FORK_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0  # then the process itself hangs
 _MAX_BYTES = 2**30  # of the process's memory
 _STACK_BYTES = 4 * 2**20  # half of what a thread has that compiles in earnest, or less
+_MOST_ANSWER = 2**16  # bytes, what a pipe holds at the least; a refusal has 300 characters
 _HAS_TIMERS = hasattr(signal, "setitimer")  # where not, the clock has to do
-_HAS_FORKS = hasattr(os, "fork")  # where not, what ends one compiling ends the process
 
 
 class TrialCompiler:
@@ -43,22 +41,16 @@ class TrialCompiler:
 
     def __init__(self, *, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: SimpleQueue[str] = SimpleQueue()
+        self._apart = ApartProcess(__name__, str(seconds))
 
     def check(self, grammar: Grammar) -> None:
         """Raise GrammarError when the grammar is at fault, or costs too much to compile."""
-        process = self._process or self._start()
-        assert process.stdin is not None, "the process was started with a pipe"
-        try:
-            process.stdin.write(json.dumps([grammar.kind, grammar.text]) + "\n")
-            process.stdin.flush()
-            answer = self._answers.get(timeout=_ANSWER_SECONDS if _HAS_TIMERS else self._seconds)
-        except (Empty, BrokenPipeError):
-            answer = ""
-        error = json.loads(answer) if answer else None
+        most = _ANSWER_SECONDS if _HAS_TIMERS else self._seconds
+        self._apart.ask(json.dumps([grammar.kind, grammar.text]))
+        answer = self._apart.hear(most)
         if not answer:
-            self.close()
+            self._apart.close()
+        error = json.loads(answer) if answer else None
         if error is None:
             raise GrammarError(
                 f"grammar is too complex: it was not compiled within {self._seconds:g} seconds "
@@ -69,44 +61,7 @@ class TrialCompiler:
 
     def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            if _HAS_FORKS:
-                with suppress(ProcessLookupError):  # what it compiles in has its group
-                    os.killpg(process.pid, signal.SIGKILL)
-            process.kill()
-            process.wait()
-            assert process.stdin is not None, "the process was started with a pipe"
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-
-    def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(self._seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            cwd=Path(__file__).parents[3],
-            process_group=0 if _HAS_FORKS else None,
-        )
-        self._process, self._answers = process, SimpleQueue()
-        threading.Thread(
-            target=_read, args=(process, self._answers), name="cutaway-grammar-trial", daemon=True
-        ).start()
-        with suppress(Empty):
-            self._answers.get(timeout=_START_SECONDS)  # it says when it is ready
-        return process
-
-
-def _read(process: subprocess.Popen[str], answers: SimpleQueue[str]) -> None:
-    """Hand on every line, and an empty one at the end."""
-    assert process.stdout is not None, "the process was started with a pipe"
-    with process.stdout as lines:
-        for line in lines:
-            answers.put(line)
-    answers.put("")
+        self._apart.close()
 
 
 # Everything below runs in the process.
@@ -147,8 +102,9 @@ def complaint(grammar: Grammar) -> str:
 def _serve(seconds: float) -> None:
     _bound_memory()
     import_module("llguidance")  # once, for all forks
-    allowance, try_out = PriorityAllowance(), _try_apart if _HAS_FORKS else _try_out
-    print(json.dumps("ready"), flush=True)
+    # Where there are no forks, what ends one compiling ends the process.
+    allowance, try_out = PriorityAllowance(), _try_apart if HAS_FORKS else _try_out
+    say("ready")
     for line in sys.stdin:
         said = try_out(Grammar(*json.loads(line)), seconds, allowance)
         print(said or "null", flush=True)
@@ -172,11 +128,14 @@ def _try_apart(grammar: Grammar, seconds: float, allowance: PriorityAllowance) -
         finally:
             os._exit(0)
     os.close(writes)
-    with open(reads, encoding="utf-8") as answer:
-        said = answer.read()
-    _, status = os.waitpid(pid, 0)
+    said = b""
+    if select.select([reads], [], [], _FORK_SECONDS)[0]:
+        said = os.read(reads, _MOST_ANSWER)
+    os.close(reads)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     allowance.use(min(allowance.refill(), monotonic() - began))
-    return said if status == 0 else ""
+    return said.decode()
 
 
 @contextmanager
