@@ -2,7 +2,8 @@
 
 A server of its own, by HTTP on the loopback. Alice floods: 400 requests at once, 12 long prompts
 again and again, or connections whose bodies never come. Bob asks one thing after another, what he
-had asked before: all but the last page of a prompt is cached, alone and beside alike.
+had asked before: all but the last page of a prompt is cached, alone and beside alike. Each is a
+process of its own, as they would be on machines of their own: what Alice reads is not in his time.
 
     python bench/fairness.py --model smollm2 --model random:config.json
 """
@@ -19,6 +20,8 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from random import Random
 
@@ -27,7 +30,7 @@ from cutaway.server.entry.descriptors import raise_limit
 
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-another-key-of-his"}
 WORDS = "the rain in that valley falls on a road where old men walk with dogs at night".split()
-REFUSED: list[bytes] = []  # of the flood, since it began
+NOT_BEGUN = -1
 WARM_SECONDS = 1.0  # from the flood's begin to Bob's first question
 
 
@@ -94,31 +97,55 @@ async def ask(port: int, bob: Bob, prompt: str) -> None:
     bob.cached.append((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
 
 
+@dataclass(frozen=True)
+class Alice:
+    """The process that floods. refused: how many of its requests were, since it began."""
+
+    pid: int
+    refused: Synchronized[int]
+
+
 @contextlib.asynccontextmanager
-async def flood_of(*works: Awaitable[object]) -> AsyncIterator[None]:
+async def flood_of(flood: str, port: int) -> AsyncIterator[Alice]:
     """Alice's doing, for as long as the block lasts."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    await asyncio.sleep(WARM_SECONDS)
+    started = get_context("spawn")
+    refused = started.Value("i", NOT_BEGUN)
+    process = started.Process(target=be_alice, args=(flood, port, refused), daemon=True)
+    process.start()
     try:
-        yield
+        while refused.value == NOT_BEGUN:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(WARM_SECONDS)
+        assert process.pid is not None
+        yield Alice(process.pid, refused)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        process.kill()
+        process.join()
 
 
-async def again(port: int, make: Callable[[int], bytes]) -> None:
+def be_alice(flood: str, port: int, refused: Synchronized[int]) -> None:
+    """Flood until the process is ended."""
+
+    async def run() -> None:
+        refused.value = 0
+        await asyncio.gather(*FLOODS[flood](port, refused))
+
+    raise_limit()
+    asyncio.run(run())
+
+
+async def again(port: int, make: Callable[[int], bytes], refused: Synchronized[int]) -> None:
     """Ask without end, whatever the answer is."""
     number = 0
     while True:
         _, said = await answered(port, make(number))
         number += 1
         if b'"error"' in said[:2000]:
-            REFUSED.append(said[:12])
+            refused.value += 1
             await asyncio.sleep(0.5)
 
 
-def many(port: int) -> list[Awaitable[object]]:
+def many(port: int, refused: Synchronized[int]) -> list[Awaitable[object]]:
     """400 at once, each followed by the next."""
 
     def make(seed: int) -> Callable[[int], bytes]:
@@ -131,10 +158,10 @@ def many(port: int) -> list[Awaitable[object]]:
             },
         )
 
-    return [again(port, make(seed)) for seed in range(400)]
+    return [again(port, make(seed), refused) for seed in range(400)]
 
 
-def long(port: int) -> list[Awaitable[object]]:
+def long(port: int, refused: Synchronized[int]) -> list[Awaitable[object]]:
     """12 prompts of about 1,000 tokens at once, each followed by another."""
 
     def make(seed: int) -> Callable[[int], bytes]:
@@ -147,10 +174,10 @@ def long(port: int) -> list[Awaitable[object]]:
             },
         )
 
-    return [again(port, make(seed)) for seed in range(12)]
+    return [again(port, make(seed), refused) for seed in range(12)]
 
 
-def slow(port: int) -> list[Awaitable[object]]:
+def slow(port: int, _refused: Synchronized[int]) -> list[Awaitable[object]]:
     """1,030 bodies of which a byte comes now and then."""
 
     async def dawdle() -> None:
@@ -168,7 +195,7 @@ def slow(port: int) -> list[Awaitable[object]]:
     return [dawdle() for _ in range(1030)]
 
 
-FLOODS: dict[str, Callable[[int], list[Awaitable[object]]]] = {
+FLOODS: dict[str, Callable[[int, Synchronized[int]], list[Awaitable[object]]]] = {
     "400 at once": many,
     "12 long prompts": long,
     "1,030 slow bodies": slow,
@@ -197,16 +224,18 @@ async def measured(
     ):  # what is cached of an answer's own page comes the second time
         for prompt in prompts:
             await ask(port, who, prompt)
-    async with flood_of(*FLOODS[flood](port)):
-        REFUSED.clear()
+    async with flood_of(flood, port) as alice:
+        alice.refused.value = 0
+        pids = {"Alice": alice.pid, **pids}
         before, began = cpu_of(pids), time.perf_counter()
         for prompt in prompts:
             await ask(port, beside, prompt)
             await asyncio.sleep(0.2)
         spent = {name: each - before[name] for name, each in cpu_of(pids).items()}
+        refused = alice.refused.value
         seconds = time.perf_counter() - began
     cost = ", ".join(f"{name} {each:.1f}" for name, each in spent.items())
-    return alone, beside, f"{cost} s of {seconds:.0f}; {len(REFUSED)}"
+    return alone, beside, f"{cost} s of {seconds:.0f}; {refused}"
 
 
 def auc(hits: list[float], misses: list[float]) -> float:
