@@ -14,10 +14,8 @@ from typing import Concatenate, NamedTuple, ParamSpec
 
 import torch
 
-from cutaway.cache.paged import CacheStats, PagedCache
-from cutaway.cache.pool import Pool
+from cutaway.cache.paged import CacheStats
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
-from cutaway.core.layout import group_layers
 from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
@@ -32,11 +30,10 @@ from cutaway.engine.draws import draw, score_prompts, take_until_fault
 from cutaway.engine.follow import Follower
 from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.engine.memory import pages_of
 from cutaway.engine.native import is_recorded
 from cutaway.engine.pace import Pace
+from cutaway.engine.paged_model import page_model
 from cutaway.engine.recorder import Recorder
-from cutaway.engine.runner import runner_of
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
@@ -100,25 +97,8 @@ class Engine:
         self.model = model
         self.config = config
         self.sink = sink
-        groups = group_layers(model.transformer.cache_specs)
-        counts = [pages_of(group.spec, num_pages, config) for group in groups]
-        self.cache = PagedCache(
-            groups,
-            num_pages=counts,
-            page_size=config.page_size,
-            prefix_cache=config.prefix_cache,
-        )
-        pool = Pool(
-            groups,
-            num_pages=counts,
-            page_size=config.page_size,
-            dtype=model.cache_dtype,
-            device=model.device,
-            is_native=is_recorded(model),
-        )
-        self.max_length = min(model.facts.max_length, self.cache.capacity_tokens)
-        self.runner = runner_of(model, pool, config=config, max_length=self.max_length)
-        self.runner.prepare()
+        paged = page_model(model, config, num_pages=num_pages)
+        self.cache, self.runner, self.max_length = paged.cache, paged.runner, paged.max_length
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_sequences=config.max_sequences,
@@ -136,11 +116,10 @@ class Engine:
         )
         # Of the weights as recording began, to find out later which have changed.
         self.fingerprints = {} if self.ledger is None else fingerprints(model.transformer)
-        can_roll_back = all(group.spec.can_roll_back for group in groups)
-        self._can_roll_back = can_roll_back
-        if not can_roll_back:
+        self._can_roll_back = paged.can_roll_back
+        if not paged.can_roll_back:
             refuse_states(config, model.name)
-        self.drafting = drafting if can_roll_back else None
+        self.drafting = drafting if paged.can_roll_back else None
         is_plain = sink is None and not scores_drawn
         runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None

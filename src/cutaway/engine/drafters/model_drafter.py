@@ -18,18 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cutaway.cache.paged import CacheStats, PagedCache, PageTables
-from cutaway.cache.pool import Pool
+from cutaway.cache.paged import CacheStats, PageTables
 from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError
-from cutaway.core.layout import group_layers
 from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.engine.memory import pages_of
-from cutaway.engine.native import is_recorded
-from cutaway.engine.runner import runner_of
+from cutaway.engine.paged_model import page_model
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import Sampled, Sampler
 
@@ -79,34 +75,16 @@ class ModelDrafter:
         vocab_size: int,
     ) -> None:
         config = config.on(model.device.type)
-        groups = group_layers(model.transformer.cache_specs)
-        if not all(group.spec.can_roll_back for group in groups):
+        if not all(spec.can_roll_back for spec in model.transformer.cache_specs):
             raise ConfigError(
                 f"{model.name} keeps a state that tokens rewrite: guesses that were wrong could "
                 "not be taken back. Take another draft model."
             )
-        config = config.on(model.device.type)
-        counts = [pages_of(group.spec, num_pages, config) for group in groups]
         self.model = model
         self.only_kind = kind
         self.is_behind = False
-        self.cache = PagedCache(
-            groups,
-            num_pages=counts,
-            page_size=config.page_size,
-            prefix_cache=config.prefix_cache,
-        )
-        pool = Pool(
-            groups,
-            num_pages=counts,
-            page_size=config.page_size,
-            dtype=model.cache_dtype,
-            device=model.device,
-            is_native=is_recorded(model),
-        )
-        self._max_length = min(model.facts.max_length, self.cache.capacity_tokens)
-        self._runner = runner_of(model, pool, config=config, max_length=self._max_length)
-        self._runner.prepare()
+        paged = page_model(model, config, num_pages=num_pages)
+        self.cache, self._runner, self._max_length = paged.cache, paged.runner, paged.max_length
         self._max_tokens = config.max_tokens_per_step
         self._vocab_size = vocab_size
         self._sampler = Sampler(vocab_size)
