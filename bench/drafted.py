@@ -7,7 +7,7 @@ Workloads: requests of every kind (greedy and drawn, cuts, penalties, stops, len
 grammars, several answers), in company, with few pages so that some are preempted; answered without
 guesses and with each drafter, and compared token for token. Distributions: the first three tokens
 of unseeded answers, of which four may come each, beside the exact probabilities of all 64;
-chi-square, with the seed given here.
+chi-square. The operating system's numbers are replaced by those of the seed given here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -26,6 +28,7 @@ import torch
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
+from cutaway.engine.admission import prerequisites
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.draft_models import early_layers
 from cutaway.engine.drafters import Controller, Drafter, NGramDrafter, Wish
@@ -44,7 +47,7 @@ GRAMMARS = (
     Grammar.json_schema({"type": "array", "items": {"enum": ["aa", "ab"]}, "maxItems": 6}),
 )
 PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
-KEPT, NUM_JUDGED = 4, 3
+KEPT, NUM_JUDGED, TOGETHER = 4, 3, 128
 
 
 class Wild(EachAlone):
@@ -123,6 +126,7 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, default=500)
     parser.add_argument("--sequences", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--drafters", nargs="+", help="of the distributions; all if left out")
     parser.add_argument("--times", action="store_true")
     asked = parser.parse_args()
     if asked.times:
@@ -137,7 +141,8 @@ def main() -> None:
     made["likeliest"] = Likely(model), None
     for name, draft in small_models(model).items():
         made[name] = of_model(draft, 600), None
-    for name, (drafter, controller) in made.items():
+    for name in asked.drafters or made:
+        drafter, controller = made[name]
         drafting = Drafting.of(drafter, controller=controller)
         judge(model, name, drafting, asked.sequences, asked.seed)
 
@@ -215,30 +220,39 @@ def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: i
     """
     params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
     exact = probabilities(model, params)
-    target = engine(model, num_pages=600, ledger_bytes=0)
+    target = engine(model, num_pages=600, ledger_bytes=0, max_sequences=TOGETHER)
     target.drafting = drafting
-    chance = random.Random(seed)
     seen = Counter[tuple[int, ...]]()
-    for start in range(0, count, 64):
-        requests = [
-            Request(
-                request_id=f"a{start + each}",
-                prompt_token_ids=PROMPT,
-                params=replace(params, seed=chance.getrandbits(63)),
-            )
-            for each in range(min(64, count - start))
-        ]
-        answers = run(target, requests).values()
-        seen.update(tuple(answer.token_ids[:NUM_JUDGED]) for answer in answers)
+    began = perf_counter()
+    with unseeded(seed):
+        for start in range(0, count, TOGETHER):
+            requests = [
+                Request(request_id=f"a{start + each}", prompt_token_ids=PROMPT, params=params)
+                for each in range(min(TOGETHER, count - start))
+            ]
+            answers = run(target, requests).values()
+            seen.update(tuple(answer.token_ids[:NUM_JUDGED]) for answer in answers)
     assert set(seen) <= set(exact), "a token came that may not"
     chi = sum((seen[pair] - count * p) ** 2 / (count * p) for pair, p in exact.items())
     chance_of_it = survival(chi, len(exact) - 1)
     print(
         f"{name}: {count:,} unseeded answers, {target.num_drafted:,} guesses, "
         f"{target.num_accepted:,} stood; chi-square {chi:.1f} at {len(exact) - 1} degrees, "
-        f"p {chance_of_it:.3f}"
+        f"p {chance_of_it:.3f}; {perf_counter() - began:.0f} s",
+        flush=True,
     )
     return chance_of_it
+
+
+@contextmanager
+def unseeded(seed: int) -> Iterator[None]:
+    """Requests without a seed get bits of a generator that begins here, not the system's."""
+    before = prerequisites.resolve_seed
+    prerequisites.resolve_seed = partial(before, entropy=random.Random(seed).randbytes)
+    try:
+        yield
+    finally:
+        prerequisites.resolve_seed = before
 
 
 def probabilities(model: LoadedModel, params: SamplingParams) -> dict[tuple[int, ...], float]:

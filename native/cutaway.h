@@ -348,6 +348,7 @@ typedef struct {
   int64_t top_k;      // 0: no cut
   int64_t rest;       // 2^32 * (1 - top_p); negative: no cut
   int64_t u;          // the random number, in [0, 2^32)
+  int64_t watched;    // a token whose weight is told; negative: the one that is drawn
 } cw_choice;
 
 // What became of it. Where peak or left is not finite the row gave no token.
@@ -359,6 +360,8 @@ typedef struct {
   float logit;   // raw, of the token
   float unused;
   uint64_t checksum;  // of the raw row, as kernels/checksum/plain.py defines it
+  int64_t weight;     // of the watched token after all cuts; 0 where the largest logit is taken
+  int64_t weights;    // of all tokens together
 } cw_drawn;
 
 // A token of each row of logits. Edited rows are what is drawn from, raw ones what is reported; both

@@ -166,18 +166,10 @@ inline int64_t cut_to_mass(int64_t size, int64_t count, int64_t bound, Desk& des
   return -1;
 }
 
-// The token of a row that lies weighed on the desk.
-inline int64_t draw(int64_t size, const cw_choice& c, Desk& desk) {
-  int64_t padded = ceil_div(size, kChunk) * kChunk, count = -1;
+// The token of a row that lies weighed on the desk; count entries are left of it, or all (-1).
+inline int64_t token_at(int64_t target, int64_t padded, int64_t count, Desk& desk) {
   Entry* entries = desk.largest.entries;
-  auto sum = [&] { return count < 0 ? sum_of(desk.weights, padded) : sum_of(entries, count); };
-  if (c.top_k > 0 && c.top_k < size) count = cut_to_k(size, c.top_k, desk);
-  int64_t total = sum();
-  if (c.rest >= 0) {
-    count = cut_to_mass(size, count, total - scaled(total, c.rest), desk);
-    total = sum();
-  }
-  int64_t target = scaled(total, c.u), running = 0;
+  int64_t running = 0;
   if (count >= 0) {
     sort(entries, count, is_earlier);
     for (int64_t i = 0; i < count; i++)
@@ -193,6 +185,30 @@ inline int64_t draw(int64_t size, const cw_choice& c, Desk& desk) {
       if ((running += static_cast<int64_t>(desk.weights[i])) > target) return i;
   }
   return 0;  // not reached: the sum exceeds every target
+}
+
+// What a token weighs among what the cuts have left.
+inline int64_t weight_of(int64_t token, int64_t count, const Desk& desk) {
+  if (count < 0) return static_cast<int64_t>(desk.weights[token]);
+  const Entry* entries = desk.largest.entries;
+  for (int64_t i = 0; i < count; i++)
+    if (entries[i].id == token) return static_cast<int64_t>(entries[i].value);
+  return 0;
+}
+
+// Cuts and draw of a row that lies weighed on the desk.
+inline void draw(int64_t size, const cw_choice& c, Desk& desk, cw_drawn& drawn) {
+  int64_t padded = ceil_div(size, kChunk) * kChunk, count = -1;
+  Entry* entries = desk.largest.entries;
+  auto sum = [&] { return count < 0 ? sum_of(desk.weights, padded) : sum_of(entries, count); };
+  if (c.top_k > 0 && c.top_k < size) count = cut_to_k(size, c.top_k, desk);
+  drawn.weights = sum();
+  if (c.rest >= 0) {
+    count = cut_to_mass(size, count, drawn.weights - scaled(drawn.weights, c.rest), desk);
+    drawn.weights = sum();
+  }
+  drawn.token_id = token_at(scaled(drawn.weights, c.u), padded, count, desk);
+  drawn.weight = weight_of(c.watched < 0 ? drawn.token_id : c.watched, count, desk);
 }
 
 // What is seen in a part of a row, or in all of it.
@@ -245,7 +261,10 @@ struct RowToSample {
     drawn.peak = total == total ? whole.peak : __builtin_nanf("");
     drawn.left = edited == raw ? drawn.peak : whole.left;
     if (!__builtin_isfinite(drawn.peak) || !__builtin_isfinite(drawn.left)) return drawn;
-    drawn.token_id = is_greedy() ? first_of(edited, size, drawn.left) : draw(size, *choice, desk);
+    if (is_greedy())
+      drawn.token_id = first_of(edited, size, drawn.left);
+    else
+      draw(size, *choice, desk, drawn);
     drawn.logit = raw[drawn.token_id];
     return drawn;
   }

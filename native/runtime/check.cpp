@@ -190,6 +190,7 @@ bool check(const cw_sample& a, Limits&) {
     const cw_choice& c = a.choices[r];
     if (!a.raw[r] || !a.edited[r] || !(c.temperature >= 0.0f)) return false;
     if (c.rest > kMostFraction || c.u < 0 || c.u >= kMostFraction) return false;
+    if (c.watched >= a.vocab_size) return false;
   }
   return true;
 }

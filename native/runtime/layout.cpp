@@ -110,11 +110,11 @@ std::string layout() {
        FIELD(cw_attention, out)});
   add(text, "cw_choice", sizeof(cw_choice),
       {FIELD(cw_choice, temperature), FIELD(cw_choice, floor), FIELD(cw_choice, top_k),
-       FIELD(cw_choice, rest), FIELD(cw_choice, u)});
+       FIELD(cw_choice, rest), FIELD(cw_choice, u), FIELD(cw_choice, watched)});
   add(text, "cw_drawn", sizeof(cw_drawn),
       {FIELD(cw_drawn, token_id), FIELD(cw_drawn, total), FIELD(cw_drawn, peak),
        FIELD(cw_drawn, left), FIELD(cw_drawn, logit), FIELD(cw_drawn, unused),
-       FIELD(cw_drawn, checksum)});
+       FIELD(cw_drawn, checksum), FIELD(cw_drawn, weight), FIELD(cw_drawn, weights)});
   add(text, "cw_sample", sizeof(cw_sample),
       {FIELD(cw_sample, rows), FIELD(cw_sample, capacity), FIELD(cw_sample, raw),
        FIELD(cw_sample, edited), FIELD(cw_sample, vocab_size),

@@ -13,6 +13,8 @@ import pytest
 
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.sampling.rejection import Proposal
+from cutaway.sampling.sampler import Sampled
 from engines import loaded
 
 NUM_ANSWERS = 1000
@@ -49,13 +51,27 @@ class _AlwaysFirst:
         return [*drafts, sampled[-1]]
 
 
+def _keep_all(
+    logits: object, rows: object, drawn: list[Sampled], proposals: list[Proposal]
+) -> list[Sampled]:
+    """The same of guesses that were drawn: whatever p and q say."""
+    return [*map(_stand, drawn, proposals), drawn[-1]]
+
+
+def _stand(drawn: Sampled, proposal: Proposal) -> Sampled:
+    return drawn._replace(token_id=proposal.token_id)
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
 def test_guesses_that_stand_though_another_was_drawn_are_found(
-    drafted: ModuleType, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    drafted: ModuleType, model: LoadedModel, monkeypatch: pytest.MonkeyPatch, is_drawn: bool
 ) -> None:
     monkeypatch.setattr("cutaway.engine.engine.accept", _AlwaysFirst())
+    monkeypatch.setattr("cutaway.engine.draws.verify", _keep_all)
     drafter = drafted.of_model(drafted.small_models(model)["model, nearly right"], 600)
+    made = drafter if is_drawn else drafted.Wild(1)
     try:
-        told = drafted.judge(model, "wrong", Drafting.of(drafter), NUM_ANSWERS, 1)
+        told = drafted.judge(model, "wrong", Drafting.of(made), NUM_ANSWERS, 1)
     except AssertionError as found:
         assert "a token came that may not" in str(found)
     else:

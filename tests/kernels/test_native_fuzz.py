@@ -82,7 +82,8 @@ def test_rows_stay_in_their_buffers(
     kind = data.draw(st.sampled_from((native.NormKind.RMS, native.NormKind.LAYER)))
     temperature, top_k = data.draw(st.floats(0, 5)), data.draw(st.integers(0, 2 * width))
     rest, u = data.draw(st.integers(-1, 2**32)), data.draw(st.integers(0, 2**32 - 1))
-    choice = native.RowChoice(temperature, data.draw(st.floats(0, 2**30)), top_k, rest, u)
+    watched = data.draw(st.integers(-1, width - 1))
+    choice = native.RowChoice(temperature, data.draw(st.floats(0, 2**30)), top_k, rest, u, watched)
     step = native.NativeStep.of_rows(count)
     with running(isa, threads):
         native.run(native.norm(x, weight, 1e-5, out=out, bias=weight, kind=kind), step)

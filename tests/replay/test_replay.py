@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ import tiny
 from cutaway import LLM
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.draft_models import early_layers
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
 from cutaway.replay.recorded_answers import replay_answer, verify_answer
+from cutaway.sampling.seed import resolve_seed
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
 from engines import run, workload
@@ -307,3 +311,23 @@ def test_nothing_is_recorded_when_asked(folder: Path) -> None:
     engine = opened(folder, "float32", ledger_bytes=0)
     run(engine, workload(0, 3))
     assert engine.ledger is None and engine.recorder is None
+
+
+@pytest.mark.parametrize("dtype", EVERYWHERE)
+def test_guesses_that_rejection_verified_come_again(
+    folder: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = partial(resolve_seed, entropy=random.Random(3).randbytes)
+    monkeypatch.setattr("cutaway.engine.admission.prerequisites.resolve_seed", seeds)
+    engine = opened(folder, dtype)
+    early = early_layers(engine.model, 1)
+    made = ModelDrafter(early, engine.config, kind="early", num_pages=100, vocab_size=320)
+    engine.drafting = Drafting.of(made)
+    params = SamplingParams(temperature=2.0, max_tokens=60, ignore_eos=True, n=2, logprobs=2)
+    run(engine, [Request(request_id="a", prompt_token_ids=(1, 2, 3), params=params)])
+    answers = list(records(engine).answers)
+    tokens = [token for answer in answers for token in answer.tokens]
+    assert engine.num_accepted > 5 and any(token.residual is not None for token in tokens)
+    for answer in answers:
+        verdict = verify_answer(engine, answer)
+        assert verdict.is_exact, verdict

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.replay.look import Look
+from cutaway.sampling.seed import resolve_seed
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.parts.query import Query
@@ -111,6 +114,36 @@ def test_q_is_what_a_draft_model_gave() -> None:
         row = draft.transformer(Step.without_cache([known]))[-1]
     wanted = softmax(row.numpy())[step.guesses[0].token_id]
     np.testing.assert_allclose(step.guesses[0].q, wanted, rtol=1e-5)
+
+
+def test_rejection_is_told_by_p_q_u_and_residual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a seed: a guess stood where u was below p / q, else the residual's share is told."""
+    seeds = partial(resolve_seed, entropy=random.Random(4).randbytes)
+    monkeypatch.setattr("cutaway.engine.admission.prerequisites.resolve_seed", seeds)
+    engine = engine_of()
+    draft = engines.nearly(engine.model, noise=0.3)
+    config = EngineConfig(page_size=8)
+    drafter = ModelDrafter(draft, config, kind="model", num_pages=100, vocab_size=320)
+    engine.drafting = Drafting.of(drafter)
+    answer = answered(engine, PROMPT, max_tokens=60, temperature=0.9)
+    verdicts: set[str] = set()
+    token = 0
+    while token < 60:
+        row = shown(engine, answer, token=token).row
+        assert row is not None
+        for place, guess in enumerate(row.guesses):
+            if guess.verdict == UNUSED:
+                continue
+            verdicts.add(guess.verdict)
+            assert guess.u is not None and guess.q and guess.chance is not None
+            assert (guess.verdict == ACCEPTED) == (guess.u / 2**32 < guess.chance / guess.q)
+            assert (guess.residual is None) == (guess.verdict == ACCEPTED)
+            came = answer.tokens[row.token + place]
+            assert came.residual == guess.residual
+        token += row.given
+    assert verdicts == {ACCEPTED, REFUSED}
+    sampling = view_of("sampling").show(Look(engine, answer).subject, Query(token=1)).payload
+    assert sampling.is_guess or sampling.is_same
 
 
 def test_what_it_won_is_counted_by_place() -> None:

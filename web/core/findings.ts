@@ -124,7 +124,11 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
     const kept = `${many(last?.num_kept ?? 0, "token")} could still come after all filters. `;
     if (!draw) return `${kept}The likeliest is taken: no dice.`;
     return `${kept}The random number ${figure(draw.u / 2 ** 32)} of seed ${draw.seed} ${
-      values.is_same ? "gives the recorded token again." : "now gives another token than recorded."
+      values.is_same
+        ? "gives the recorded token again."
+        : values.is_guess
+          ? "was not asked: a guess was verified by rejection."
+          : "now gives another token than recorded."
     }`;
   },
   grammar: (values) =>

@@ -338,6 +338,7 @@ export interface Sampling {
   recorded: number;
   redrawn: number;
   is_same: boolean;
+  is_guess?: boolean; // not in files of earlier versions
   // probabilities: of those watched; not in files of earlier versions.
   strategies: { name: string; token_id: number; text: string; probability: number; num_kept: number; probabilities?: number[] }[];
   repetition?: Repeats[]; // not in files of earlier versions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from itertools import islice
 
@@ -14,6 +14,7 @@ from cutaway.engine.running import Running, token_logprob
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import prompt_logprobs
+from cutaway.sampling.rejection import verify
 from cutaway.sampling.sampler import Sampled, Sampler
 
 
@@ -22,11 +23,41 @@ def draw(
 ) -> list[list[Sampled]]:
     """What was drawn for each scheduled sequence; nothing in the middle of a prompt.
 
+    Guesses that a drafter drew itself are verified by rejection: the rows up to the first that
+    falls are then drawn anew.
     Shapes: logits [R, V], one row for each of the batch's logit rows.
     """
     logits, rows, counts = select_rows(batch, logits, answers)
-    drawn = iter(sampler.sample(logits, rows))
-    return [list(islice(drawn, count)) for count in counts]
+    drawn = sampler.sample(logits, rows)
+    if sampler.scores_drawn:  # training compares draws of one kind
+        left = iter(drawn)
+        return [list(islice(left, count)) for count in counts]
+    return verified(batch, logits, rows, counts, drawn, answers)
+
+
+def verified(
+    batch: Batch,
+    logits: Tensor,
+    rows: Items[SamplerRow],
+    counts: Items[int],
+    drawn: Iterable[Sampled],
+    answers: Mapping[Sequence, Running],
+) -> list[list[Sampled]]:
+    """What plain decoding draws of each sequence's rows, but for guesses with proposals.
+
+    Shapes: logits [R, V].   counts: rows of each scheduled sequence.
+    """
+    left, first = iter(drawn), 0
+    given: list[list[Sampled]] = []
+    for item, count in zip(batch.scheduled, counts, strict=True):
+        own, answer = list(islice(left, count)), answers[item.sequence]
+        proposals = answer.proposals[: item.num_drafts]
+        if proposals and answer.told is None:
+            past = first + count
+            own = verify(logits[first:past], rows[first:past], own, proposals)
+        given.append(own)
+        first += count
+    return given
 
 
 def select_rows(

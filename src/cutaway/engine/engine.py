@@ -539,6 +539,7 @@ class Engine:
                 grammar, drafts = self._answers[sequence].grammar, draft.token_ids
                 sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
                 sequence.draft_chances = draft.chances
+                self._answers[sequence].proposals = draft.proposals
             except Exception as fault:
                 self._break(sequence, fault)
 

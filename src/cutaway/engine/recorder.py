@@ -106,9 +106,9 @@ class Recorder:
         began = perf_counter()
         record = self._open[sequence].record
         for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
-            _, u, (logit, logsumexp, _, rank, top), checksum = each
+            _, u, (logit, logsumexp, _, rank, top), checksum, residual = each
             self.ledger.add_token(
-                record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top)
+                record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top, residual)
             )
         self.seconds += perf_counter() - began
 
@@ -122,7 +122,7 @@ class Recorder:
         for row, (token_id, draw) in enumerate(zip(told.token_ids, told.draws, strict=True)):
             u, logit, logsumexp, checksum = draw
             self.ledger.add_token(
-                record, (token_id, number, row, u, logit, logsumexp, checksum, None, ())
+                record, (token_id, number, row, u, logit, logsumexp, checksum, None, (), None)
             )
         self.seconds += perf_counter() - began
 

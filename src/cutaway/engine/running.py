@@ -22,6 +22,7 @@ from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammars.grammar_state import GrammarState, Mask, allows_any
 from cutaway.sampling.logprobs import Score
+from cutaway.sampling.rejection import Proposal
 from cutaway.sampling.sampler import Sampled
 from cutaway.stream.text import TextStream
 
@@ -45,6 +46,7 @@ class Running:
     num_drafted, num_accepted: guesses that were verified, and that stood.
     told: what another engine has told of it, until the row of its last token is computed again.
     tells_draws: whether somebody may have to go on from what is told.
+    proposals: what its guesses of this step were drawn from; none where a seed decides.
     """
 
     sequence: Sequence
@@ -63,6 +65,7 @@ class Running:
     num_accepted: int = 0
     told: ToldChoice | None = None
     tells_draws: bool = False
+    proposals: Items[Proposal] = ()
 
     def begin_grammar(self, state: GrammarState) -> None:
         """Stand in the grammar where the answer stands, which may have begun elsewhere."""

@@ -1,6 +1,7 @@
 """Whether a replay gives the answer that was served, row for row; and if not, why.
 
-A row is equal when the checksums of its logits are; a token when the same settings draw it again.
+A row is equal when the checksums of its logits are; a token when the same settings draw it again,
+or, where a guess was verified by rejection, when its row lets the recorded verdict stand.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ from itertools import islice
 from typing import overload
 
 import torch
+from torch import Tensor
 
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
 from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.host.turns import breathe
 from cutaway.replay.cached_pages import kept_numbers
-from cutaway.replay.plan import Level
+from cutaway.replay.plan import DrawnToken, Level, Run
 from cutaway.replay.replay import Replay
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.grammars.grammar_state import GrammarState
+from cutaway.sampling.rejection import judge_again, purpose_of
 from cutaway.sampling.sampler import Sampled, Sampler
+from cutaway.sampling.uniform import Purpose
 from cutaway.trace.records import AnswerRecord
 
 _ROW_BYTES = 700  # of a SamplerRow with its prefix, as measured
@@ -115,8 +119,10 @@ def verify(
         if not run.drawn:
             continue
         wanted = torch.tensor([each.row for each in run.drawn], device=logits.device)
-        again = sampler.sample(logits[wanted], [rows[each.index] for each in run.drawn])
-        drawn.update(zip((each.index for each in run.drawn), again, strict=True))
+        own = logits[wanted]
+        again = sampler.sample(own, [rows[each.index] for each in run.drawn])
+        for place, (each, plain) in enumerate(zip(run.drawn, again, strict=True)):
+            drawn[each.index] = _judged(run, each, own[place], rows[each.index], plain)
     return _compare(answer, drawn, replay, present)
 
 
@@ -174,6 +180,16 @@ def row_of(
         allowed=allowed,
         num_logprobs=None,
     )
+
+
+def _judged(run: Run, each: DrawnToken, logits: Tensor, row: SamplerRow, plain: Sampled) -> Sampled:
+    """What a row gives again: what is drawn from it, or what rejection had decided of a guess."""
+    token = run.answer.tokens[each.index]
+    if token.u is None or purpose_of(token.u, row) is Purpose.DRAW:
+        return plain
+    chances = run.part.draft_chances
+    chance = chances[token.row] if token.row < len(chances) else None
+    return judge_again(logits, row, plain, token_id=token.token_id, u=token.u, chance=chance)
 
 
 def _compare(

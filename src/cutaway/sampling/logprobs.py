@@ -91,6 +91,14 @@ def read_score(numbers: Sequence[float]) -> Score:
     return Score(logit, logsumexp, logprob, int(numbers[3]) + 1, top)
 
 
+def rescore(score: Score, logits: Tensor, token_id: int) -> Score:
+    """The score of another token of the same row, which is not a bad one. Shapes: logits [V]."""
+    logit = float(logits[token_id].float())
+    rank = None if score.rank is None else 1 + int((logits.float() > logit).sum())
+    logprob = _to_float32(logit - score.logsumexp)
+    return score._replace(logit=logit, logprob=logprob, rank=rank)
+
+
 def read_scores(numbers: NDArray[np.float64]) -> Iterator[Score]:
     """The scores of rows with finite peaks and no alternatives, as read_score gives them.
 

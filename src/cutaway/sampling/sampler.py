@@ -57,7 +57,7 @@ ORDER: tuple[SamplerStage, ...] = (
 )
 
 # What sample_native knows, in its order: edits are made in torch before the native call, and the
-# others are numbers that _choice hands to it. A row that passes any other stage goes through torch.
+# others are numbers that choice_of hands to it. A row that passes another stage goes through torch.
 _EDITS: tuple[type[SamplerStage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
 _NATIVE: tuple[type[SamplerStage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
 # What kernels/sample has of them on a GPU; a row that passes any other goes through torch.
@@ -70,12 +70,14 @@ class Sampled(NamedTuple):
     token_id: None when the row is bad: NaN or +inf among its logits, or no token left.
     u:        the random number of the draw, in [0, 2^32); None for a greedy row.
     checksum: of the raw row as float32, 64 bits; see kernels/checksum.
+    residual: where a guess fell (rejection.py), the token's share of what was left for its place.
     """
 
     token_id: int | None
     u: int | None
     score: Score
     checksum: int
+    residual: float | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -96,7 +98,7 @@ class Sampler:
     def __init__(self, vocab_size: int, *, scores_drawn: bool = False) -> None:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
-        self._scores_drawn = scores_drawn
+        self.scores_drawn = scores_drawn
         self._native: native.RowSampler | None = None  # of the latest logits
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
@@ -106,7 +108,7 @@ class Sampler:
         The device is waited for once, at the end.
         """
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
-        if self._scores_drawn:
+        if self.scores_drawn:
             return begin_plain(logits, rows, scores_drawn=True).read()
         if self._native is not None and self._native.logits is logits:
             return sample_native(self._native, rows)  # new numbers in the same place
@@ -260,7 +262,7 @@ def sample_native(sampling: native.RowSampler, rows: Sequence[SamplerRow]) -> li
     Rows that pass a stage without a native form are sampled in torch from beginning to end.
     """
     logits = sampling.logits
-    in_torch = _rows_for_torch(rows)
+    in_torch = rows_for_torch(rows)
     if in_torch and len(in_torch) == len(rows):
         return sample_plain(logits, rows)
     draws: list[int | None] = [None] * len(rows)
@@ -268,7 +270,7 @@ def sample_native(sampling: native.RowSampler, rows: Sequence[SamplerRow]) -> li
     if drawing:
         for index, u in zip(drawing, uniforms([rows[i] for i in drawing]), strict=True):
             draws[index] = u
-    drawn = sampling.run(_edited(logits, rows), list(map(_choice, rows, draws)))
+    drawn = sampling.run(edited_rows(logits, rows), list(map(choice_of, rows, draws)))
     more = _alternatives(logits, drawn, rows)
     results: list[Sampled] = []
     for index, (each, u) in enumerate(zip(drawn, draws, strict=True)):
@@ -281,7 +283,7 @@ def sample_native(sampling: native.RowSampler, rows: Sequence[SamplerRow]) -> li
     return results
 
 
-def _rows_for_torch(rows: Sequence[SamplerRow]) -> list[int]:
+def rows_for_torch(rows: Sequence[SamplerRow]) -> list[int]:
     """Indices of the rows that pass a stage of which the native call knows nothing."""
     strangers = _without_native_form(ORDER)
     if not strangers:
@@ -305,7 +307,7 @@ def _in_torch() -> Generator[None]:
         yield
 
 
-def _edited(logits: Tensor, rows: Sequence[SamplerRow]) -> dict[int, Tensor]:
+def edited_rows(logits: Tensor, rows: Sequence[SamplerRow]) -> dict[int, Tensor]:
     """The rows [V] whose settings ask for edits, after them."""
     edited: dict[int, Tensor] = {}
     for index, row in enumerate(rows):
@@ -328,8 +330,11 @@ def _edits(order: tuple[SamplerStage, ...]) -> tuple[SamplerStage, ...]:
 _GREEDY = native.RowChoice()
 
 
-def _choice(row: SamplerRow, u: int | None) -> native.RowChoice:
-    """A row's settings in the numbers that sampling/filters.py defines."""
+def choice_of(row: SamplerRow, u: int | None, watched: int = -1) -> native.RowChoice:
+    """A row's settings in the numbers that sampling/filters.py defines.
+
+    watched: a token whose weight is wanted; -1 for the one that is drawn.
+    """
     params = row.params
     if u is None:
         return _GREEDY
@@ -339,6 +344,7 @@ def _choice(row: SamplerRow, u: int | None) -> native.RowChoice:
         top_k=max(0, params.top_k),
         rest=-1 if params.top_p == 1 else top_p_rest(params.top_p),
         u=u,
+        watched=watched,
     )
 
 
@@ -410,7 +416,7 @@ def _read_part(numbers: NDArray[np.float64], draws: Sequence[int | None]) -> Ite
         return map(_read, rows, draws, told.tolist())
     token_ids = numbers[:, 0].astype(np.int64).tolist()
     scores = read_scores(numbers[:, 2:5])
-    return map(Sampled._make, zip(token_ids, draws, scores, told.tolist(), strict=True))
+    return map(Sampled, token_ids, draws, scores, told.tolist())
 
 
 _PLAIN_COLUMNS = 7  # of a row without alternatives

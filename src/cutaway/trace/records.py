@@ -115,6 +115,8 @@ class TokenRecord(NamedTuple):
     logit, logsumexp: of the raw row.   checksum: of the raw row, 64 bits (kernels/checksum).
     rank, top: where the request asked for log-probabilities: 1 is the likeliest; ids and
               log-probabilities of the likeliest, the likeliest first.
+    residual: where a guess of chance q fell by rejection, this token's share of what was left for
+              its place; u is then the random number of that draw.
     """
 
     token_id: int
@@ -126,10 +128,12 @@ class TokenRecord(NamedTuple):
     checksum: int
     rank: int | None = None
     top: tuple[tuple[int, float], ...] = ()
+    residual: float | None = None
 
 
 TokenFields = tuple[
-    *(int, int, int, int | None, float, float, int, int | None, tuple[tuple[int, float], ...])
+    *(int, int, int, int | None, float, float, int, int | None, tuple[tuple[int, float], ...]),
+    float | None,
 ]
 
 
@@ -140,13 +144,17 @@ class TokenRecords(Sequence[TokenRecord]):
     it stopped a GPU for a tenth of a second, again and again.
     """
 
-    __slots__ = ("_checksums", "_draws", "_logits", "_ranked", "_rows", "_steps", "_totals", "ids")
+    __slots__ = (
+        *("_checksums", "_draws", "_logits", "_ranked", "_residuals", "_rows", "_steps"),
+        *("_totals", "ids"),
+    )
 
     def __init__(self, tokens: Iterable[TokenRecord] = ()) -> None:
         self.ids, self._steps, self._draws = array("q"), array("q"), array("q")
         self._rows, self._checksums = array("i"), array("Q")
         self._logits, self._totals = array("d"), array("d")
         self._ranked: dict[int, tuple[int | None, tuple[tuple[int, float], ...]]] = {}
+        self._residuals: dict[int, float] = {}
         for token in tokens:
             self.append(*token)
 
@@ -161,10 +169,13 @@ class TokenRecords(Sequence[TokenRecord]):
         checksum: int,
         rank: int | None = None,
         top: tuple[tuple[int, float], ...] = (),
+        residual: float | None = None,
     ) -> None:
         """Add the next token, by the fields of its record."""
         if rank is not None or top:
             self._ranked[len(self.ids)] = (rank, top)
+        if residual is not None:
+            self._residuals[len(self.ids)] = residual
         self.ids.append(token_id)
         self._steps.append(step)
         self._rows.append(row)
@@ -208,6 +219,7 @@ class TokenRecords(Sequence[TokenRecord]):
             self._totals[index],
             self._checksums[index],
             *ranked,
+            self._residuals.get(index),
         )
 
 

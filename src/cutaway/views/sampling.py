@@ -12,6 +12,8 @@ from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import DrawEffect, outcomes, trace
 from cutaway.sampling.largest import largest
+from cutaway.sampling.rejection import purpose_of
+from cutaway.sampling.uniform import Purpose
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.repetition import SIZES, Repeats, count_repeated, repeats_of
@@ -95,6 +97,8 @@ class RowSampling:
     watched:  ids of the likeliest and the taken token; watched_texts.
     draw_effect: None where the likeliest is taken.
     redrawn:  the token that the row gives now; is_same: whether the record has it.
+    is_guess: whether rejection decided the token, a guess or what came in its place: then the draw
+              shown here is that of plain decoding, which was not taken.
     repetition: of the answer up to this token, by size; said_again: how long a stretch that ends
               with it stood there before.
     """
@@ -108,6 +112,7 @@ class RowSampling:
     recorded: int
     redrawn: int
     is_same: bool
+    is_guess: bool
     strategies: tuple[Strategy, ...]
     repetition: tuple[Repeats, ...]
     said_again: int
@@ -181,11 +186,11 @@ class RowSampling:
         drawing.line(f"this token {words}")
 
     def _draw(self, drawing: Drawing) -> None:
-        same = (
-            Span("the very token of the record", "good")
-            if self.is_same
-            else Span(f"not the record's token {self.recorded}", "bad")
-        )
+        same = Span(f"not the record's token {self.recorded}", "bad")
+        if self.is_same:
+            same = Span("the very token of the record", "good")
+        elif self.is_guess:
+            same = Span("not taken: a guess was verified by rejection (--view speculation)", "dim")
         drawn = self.draw_effect
         if drawn is None:
             drawing.line("no draw: the largest logit is taken; ", same)
@@ -241,6 +246,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
         recorded=recorded,
         redrawn=redrawn,
         is_same=redrawn == recorded,
+        is_guess=purpose_of(subject.answer.tokens[token].u, row) is not Purpose.DRAW,
         strategies=_strategies(subject, logits, row, watched),
         repetition=tuple(repeats_of(said, size) for size in SIZES),
         said_again=count_repeated(said),

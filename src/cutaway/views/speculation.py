@@ -11,6 +11,7 @@ import numpy as np
 
 from cutaway.host.turns import breathe
 from cutaway.sampling.effects import shares
+from cutaway.sampling.uniform import Purpose, uniform
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import Part, StepRecord
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
@@ -29,15 +30,15 @@ _STYLES = {ACCEPTED: "good", REFUSED: "bad", UNUSED: "dim"}
 class Guess:
     """One guessed token.
 
-    verdict: accepted: the draw gave it too; refused: the draw gave another, came; unused: it stood
-             behind a refused one, or behind the answer's end.
+    verdict: accepted: the draw gave it too, or u was below p / q; refused: another came; unused: it
+             stood behind a refused one, or behind the answer's end.
     came:    what the draw gave in its place; empty where there was none.
     probability: of the guess in the model's own row; chance: of drawing it under the request's
              settings, and so of its acceptance. Of the chosen step alone, else None.
     u:       the random number of the draw, of 2^32; None where the likeliest is taken.
     q:       what the drafter itself gave the guess; None where it has no distribution.
-    residual: of a refused guess in the chosen step, the chance of what came in its place among all
-             that are left without the guess.
+    residual: of a refused guess, the share of what came in its place in all that was left: of p
+             above q where a drafter had drawn it, else of p without the guess, in the chosen step.
     """
 
     token_id: int
@@ -235,7 +236,10 @@ def _verified(subject: Subject, tokens: range) -> VerifiedStep:
         came = answer.tokens[token]
         is_open = came.token_id == draft
         verdict = ACCEPTED if is_open else REFUSED
-        guesses.append(Guess(draft, text, verdict, subject.text(came.token_id), u=came.u, q=q))
+        told = subject.text(came.token_id)
+        guesses.append(
+            Guess(draft, text, verdict, told, u=_u(subject, token), q=q, residual=came.residual)
+        )
     last = subject.text(answer.tokens[tokens.stop - 1].token_id)
     return VerifiedStep(number, tokens.start, len(tokens), tuple(guesses), last)
 
@@ -250,13 +254,22 @@ def _looked_at(subject: Subject, step: VerifiedStep, taken: ReplayValues) -> Ver
             continue
         row = shares(logits, subject.row(step.token + place))
         chance = float(row[guess.token_id])
-        residual = None
-        if guess.verdict == REFUSED:
+        residual = guess.residual
+        if guess.verdict == REFUSED and residual is None:
             came = subject.answer.tokens[step.token + place].token_id
             residual = float(row[came]) / (1 - chance) if chance < 1 else None
         own = float(logits.double().softmax(0)[guess.token_id])
         guesses.append(replace(guess, probability=own, chance=chance, residual=residual))
     return VerifiedStep(step.number, step.token, step.given, tuple(guesses), step.last)
+
+
+def _u(subject: Subject, token: int) -> int | None:
+    """The random number that decided whether a guess stood; of a fixed guess that of the draw."""
+    came = subject.answer.tokens[token]
+    if came.residual is None:
+        return came.u
+    row = subject.row(token)
+    return uniform(row.seed, choice=row.choice, position=row.position, purpose=Purpose.ACCEPT)
 
 
 def _share(value: float | None) -> str:

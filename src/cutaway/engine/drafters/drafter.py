@@ -1,4 +1,4 @@
-"""What a drafter does. Free of torch."""
+"""What a drafter does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cutaway.core.request import SamplingParams
+from cutaway.sampling.rejection import Proposal
 
 _GREEDY = SamplingParams(temperature=0.0)
 
@@ -19,7 +20,8 @@ class Wish:
     token_ids:  all that is known of it, the prompt included; it only grows.
     most:       guesses that can be taken.
     num_prompt: of token_ids, those of the prompt.
-    params, seed, choice: what decides its draws beside logits, for drafters that draw.
+    params, seed, choice: what decides its draws beside logits, for drafters that draw. A request
+                without a seed is verified by rejection where the drafter gives proposals.
     max_length: prompt and answer together; also the declared length for rotary bases.
     root:       answers of another root share nothing.
     allowed:    what a grammar lets come behind some guesses, one bit per token id; None where
@@ -37,6 +39,11 @@ class Wish:
     root: bytes = b""
     allowed: Callable[[Sequence[int]], bytes | None] | None = None
 
+    @property
+    def draws_alone(self) -> bool:
+        """Whether guesses are drawn by numbers of their own: no seed says which token comes."""
+        return self.params.seed is None and not self.params.is_greedy
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -44,11 +51,20 @@ class Draft:
 
     kind:    guesses of one kind turn out right about equally often; the controller counts by it.
     chances: what the drafter gave each guess of its own distribution; none where it has none.
+    proposals: the distributions that the guesses were drawn from by random numbers of their own:
+             one for each, or none where they are to be compared with what the target draws.
     """
 
     token_ids: list[int] = field(default_factory=list[int])
     kind: str = ""
     chances: list[float] = field(default_factory=list[float])
+    proposals: list[Proposal] = field(default_factory=list[Proposal])
+
+    def first(self, length: int) -> Draft:
+        """No more than so many of the guesses."""
+        return Draft(
+            self.token_ids[:length], self.kind, self.chances[:length], self.proposals[:length]
+        )
 
 
 class Drafter(Protocol):

@@ -49,7 +49,7 @@ class GuessSource:
             made = iter(self.drafter.propose(wishes))
             drafts = [_chosen(wish, next(made), forced) for wish in wishes]
             lengths = self._lengths(wishes, drafts, num_answers)
-            return [_first(draft, length) for draft, length in zip(drafts, lengths, strict=True)]
+            return [draft.first(length) for draft, length in zip(drafts, lengths, strict=True)]
         # Each guess costs a step of the drafter: no more are made than will be taken.
         drafts = [_chosen(wish, Draft([0] * wish.most, kind), forced) for wish in wishes]
         lengths = self._lengths(wishes, drafts, num_answers)
@@ -61,7 +61,7 @@ class GuessSource:
             return [Draft() for _ in wishes]
         made = self.drafter.propose(asked)
         return [
-            _first(draft, length) if wish.key in forced else own
+            draft.first(length) if wish.key in forced else own
             for wish, draft, length, own in zip(wishes, drafts, lengths, made, strict=True)
         ]
 
@@ -102,7 +102,3 @@ def _chosen(wish: Wish, draft: Draft, forced: Mapping[Hashable, list[int]]) -> D
     """What a grammar forces comes before any other guess."""
     token_ids = forced.get(wish.key)
     return draft if token_ids is None else Draft(token_ids[: wish.most], "grammar")
-
-
-def _first(draft: Draft, length: int) -> Draft:
-    return Draft(draft.token_ids[:length], draft.kind, draft.chances[:length])

@@ -1,8 +1,9 @@
 """Guesses of a smaller model: it answers ahead of the large one, with the same random numbers.
 
-Each guess is drawn from the small model's own row as plain decoding would draw it: same settings,
-same seed, same position. So where both models agree the large one draws the same token, greedy or
-not, and acceptance needs no rule beside that of sampling/accept.py.
+For a request with a seed each guess is drawn from the small model's own row as plain decoding would
+draw it: same settings, same seed, same position. So where both models agree the large one draws the
+same token, greedy or not. For one without a seed it is drawn by a number of its own, and comes with
+the row that it was drawn from: more stand then by rejection (sampling/rejection.py).
 
 GuessSource: the coupling of two draws by one random number, Daliri et al. 2024, arXiv 2408.07978.
 """
@@ -27,6 +28,7 @@ from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.paged_model import page_model
 from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.rejection import propose
 from cutaway.sampling.sampler import Sampled, Sampler
 
 _CATCH_UP = 128  # tokens of text, over all answers, that one step's guesses may wait for
@@ -104,16 +106,11 @@ class ModelDrafter:
         places = {wish.key: place for place, wish in enumerate(wishes)}
         rows = self._caught_up([wish for wish in wishes if wish.most > 0])
         while rows:
-            sampled = self._draw(rows, [drafts[places[row.wish.key]].token_ids for row in rows])
             following: list[_DraftRow] = []
-            for row, each in zip(rows, sampled, strict=True):
+            for row in self._draw(rows, [drafts[places[row.wish.key]] for row in rows]):
                 draft = drafts[places[row.wish.key]]
-                if each.token_id is None:
-                    continue
-                draft.token_ids.append(each.token_id)
-                draft.chances.append(math.exp(each.score.logprob))
-                if len(draft.token_ids) < row.wish.most and not self._ends(each.token_id):
-                    following.append(self._next(row, each.token_id))
+                if len(draft.token_ids) < row.wish.most and not self._ends(draft):
+                    following.append(self._next(row, draft.token_ids[-1]))
             rows = [row for row in following if self._reserve(row)]
             for row in rows:
                 row.held.ahead.append(row.token_ids[0])
@@ -218,15 +215,24 @@ class ModelDrafter:
             room -= len(row.token_ids)
         return steps
 
-    def _draw(self, rows: Sequence[_DraftRow], guesses: Sequence[list[int]]) -> list[Sampled]:
-        """The next token of each answer, from the last row of each."""
-        drawn: list[Sampled] = []
-        said = iter(guesses)
+    def _draw(self, rows: Sequence[_DraftRow], drafts: Sequence[Draft]) -> list[_DraftRow]:
+        """Add the next token to each answer's draft; the rows that gave one."""
+        gave: list[_DraftRow] = []
+        pairs = iter(zip(rows, drafts, strict=True))
         for some in self._in_steps(rows):
             logits = self._fitted(self._compute(some))
-            settings = [_settings(row.wish, next(said)) for row in some]
-            drawn += self._sampler.sample(logits, settings)
-        return drawn
+            own = [next(pairs) for _ in some]
+            settings = [_settings(row.wish, draft.token_ids) for row, draft in own]
+            sampled = self._sampler.sample(logits, settings)
+            for place, (row, draft) in enumerate(own):
+                if sampled[place].token_id is None:
+                    continue
+                if row.wish.draws_alone:
+                    _propose(draft, logits[place], settings[place])
+                else:
+                    _guess(draft, sampled[place])
+                gave.append(row)
+        return gave
 
     def _fitted(self, logits: Tensor) -> Tensor:
         """One entry for each of the target's ids: what only one of the two has never comes."""
@@ -271,8 +277,25 @@ class ModelDrafter:
     def _next(self, row: _DraftRow, guess: int) -> _DraftRow:
         return _DraftRow(row.wish, row.held, row.start + len(row.token_ids), [guess])
 
-    def _ends(self, token_id: int) -> bool:
-        return token_id in self.model.end_token_ids
+    def _ends(self, draft: Draft) -> bool:
+        """Whether nothing is guessed behind an end.
+
+        How long a draft is that is verified by rejection never depends on what is in it.
+        """
+        return not draft.proposals and draft.token_ids[-1] in self.model.end_token_ids
+
+
+def _guess(draft: Draft, sampled: Sampled) -> None:
+    assert sampled.token_id is not None, "a bad row guesses nothing"
+    draft.token_ids.append(sampled.token_id)
+    draft.chances.append(math.exp(sampled.score.logprob))
+
+
+def _propose(draft: Draft, logits: Tensor, row: SamplerRow) -> None:
+    proposal = propose(logits, row)
+    draft.token_ids.append(proposal.token_id)
+    draft.chances.append(proposal.odds.chance)
+    draft.proposals.append(proposal)
 
 
 def _settings(wish: Wish, guesses: Sequence[int]) -> SamplerRow:

@@ -23,8 +23,8 @@ from cutaway.kernels.native.structs import (
 # As numbers: an IntEnum's member is looked up and turned each time.
 _LOGITS, _SAMPLE, _NUM_BYTES = int(Rows.LOGITS), int(Code.SAMPLE), ctypes.sizeof(SampleStruct)
 # ChoiceStruct and DrawnStruct in one piece each, as Choice and Drawn have them.
-_CHOICE: Final = struct.Struct("=ffqqq")
-_DRAWN: Final = struct.Struct("=qdfff4xQ")
+_CHOICE: Final = struct.Struct("=ffqqqq")
+_DRAWN: Final = struct.Struct("=qdfff4xQqq")
 
 
 class RowChoice(NamedTuple):
@@ -32,7 +32,8 @@ class RowChoice(NamedTuple):
 
     temperature: 0 takes the largest logit.   floor: weights below it are dropped; the largest is
     2^30.   top_k: 0 cuts nothing.   rest: 2^32 * (1 - top_p); negative cuts nothing.
-    u: the random number, in [0, 2^32).
+    u: the random number, in [0, 2^32).   watched: a token whose weight is told; negative: the one
+    that is drawn.
     """
 
     temperature: float = 0.0
@@ -40,6 +41,7 @@ class RowChoice(NamedTuple):
     top_k: int = 0
     rest: int = -1
     u: int = 0
+    watched: int = -1
 
 
 class Drawn(NamedTuple):
@@ -47,7 +49,8 @@ class Drawn(NamedTuple):
 
     total: sum of e^(raw logit - peak) in units of 2^-34.   peak: largest raw logit, NaN where the
     row holds one.   left: largest edited logit.   logit: of the token, raw.
-    checksum: of the raw row.
+    checksum: of the raw row.   weight, weights: of the watched token and of all, after all cuts; 0
+    where the largest logit is taken.
     """
 
     token_id: int
@@ -56,6 +59,8 @@ class Drawn(NamedTuple):
     left: float
     logit: float
     checksum: int
+    weight: int
+    weights: int
 
 
 class RowSampler:

@@ -321,6 +321,7 @@ class ChoiceStruct(ctypes.Structure):
         ("top_k", _Int),
         ("rest", _Int),
         ("u", _Int),
+        ("watched", _Int),
     ]
 
 
@@ -333,6 +334,8 @@ class DrawnStruct(ctypes.Structure):
         ("logit", ctypes.c_float),
         ("unused", ctypes.c_float),
         ("checksum", ctypes.c_uint64),
+        ("weight", _Int),
+        ("weights", _Int),
     ]
 
 

@@ -1,0 +1,179 @@
+"""Guesses verified by rejection: the exact distribution, all that can stand, and the verdicts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cutaway.core.request import SamplingParams
+from cutaway.kernels import native
+from cutaway.sampling.accept import accept
+from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.effects import shares
+from cutaway.sampling.rejection import (
+    Odds,
+    Proposal,
+    draw_odds,
+    draw_odds_plain,
+    judge_again,
+    propose,
+    purpose_of,
+    residual,
+    verify,
+)
+from cutaway.sampling.sampler import Sampled, Sampler
+from cutaway.sampling.uniform import Purpose, uniform
+
+P = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+Q = torch.tensor([0.2, 0.3, 0.1, 0.4]).log()
+NUM_DRAWS = 4000
+
+
+def row_of(seed: int, position: int = 5, **params: object) -> SamplerRow:
+    return SamplerRow(params=SamplingParams(**params), seed=seed, position=position)
+
+
+def come(p: torch.Tensor, q: torch.Tensor, seed: int, **params: object) -> list[Sampled]:
+    """One guess from q, verified over p, and what follows it where it stands."""
+    rows = [row_of(seed, 5, **params), row_of(seed, 6, **params)]
+    logits = torch.stack([p, p])
+    drawn = Sampler(len(p)).sample(logits, rows)
+    return verify(logits, rows, drawn, [propose(q, rows[0])])
+
+
+def chi_square(seen: Counter[int], chances: torch.Tensor, count: int) -> float:
+    kept = {token: float(p) for token, p in enumerate(chances) if p > 0}
+    assert set(seen) <= set(kept), "a token came that may not"
+    return sum((seen[t] - count * p) ** 2 / (count * p) for t, p in kept.items())
+
+
+@pytest.mark.parametrize(
+    ("params", "bound"),  # the 0.999 quantiles for 3, 2, 3 and 1 degrees of freedom
+    [
+        ({}, 16.27),
+        ({"temperature": 1.7, "top_k": 3}, 13.82),
+        ({"temperature": 0.8, "logit_bias": {3: 2.0, 0: -1.0}}, 16.27),
+        ({"top_p": 0.7}, 10.83),
+    ],
+)
+def test_what_comes_has_the_targets_distribution(params: dict[str, object], bound: float) -> None:
+    given = [come(P, Q, seed, **params) for seed in range(NUM_DRAWS)]
+    exact = shares(P, row_of(0, **params))
+    assert chi_square(Counter(each[0].token_id for each in given), exact, NUM_DRAWS) < bound
+    # What follows a guess that stood is plain decoding's draw.
+    after = Counter(each[1].token_id for each in given if len(each) == 2)
+    assert chi_square(after, exact, after.total()) < bound
+    # No rule lets more stand than what p and q have in common; 4 standard deviations.
+    common = float(torch.minimum(exact, shares(Q, row_of(0, **params))).sum())
+    assert abs(after.total() / NUM_DRAWS - common) < 4 * (0.25 / NUM_DRAWS) ** 0.5
+
+
+def test_verdicts_are_those_of_hand_and_accept_reads_them() -> None:
+    """p = (.5, .3, .15, .05), q = (.2, .3, .1, .4): token 3 stands below u = 1/8, else 0 or 2."""
+    fallen = 0
+    for seed in range(300):
+        given, row = come(P, Q, seed), row_of(seed)
+        guess = propose(Q, row)
+        u = uniform(seed, choice=0, position=5, purpose=Purpose.ACCEPT)
+        stands = guess.token_id != 3 or u < 2**32 / 8
+        emitted = accept([each.token_id for each in given], [guess.token_id][: len(given) - 1])
+        assert len(given) == 1 + stands and emitted == [each.token_id for each in given]
+        assert (given[0].token_id == guess.token_id) == stands
+        assert purpose_of(given[0].u, row) is (Purpose.ACCEPT if stands else Purpose.RESIDUAL)
+        if not stands:
+            fallen += 1
+            # Left are .3 of token 0 and .05 of token 2.
+            share = {0: 6 / 7, 2: 1 / 7}[given[0].token_id]
+            assert given[0].residual == pytest.approx(share, rel=1e-5)
+    assert fallen > 60
+
+
+def test_the_residual_is_what_one_has_above_the_other() -> None:
+    whole = residual(torch.tensor([5.0, 3.0, 2.0]), torch.tensor([10.0, 60.0, 30.0]))
+    assert (whole / whole.sum()).tolist() == [1.0, 0.0, 0.0]
+    # Below the numbers' precision nothing is left: then all that was not guessed.
+    same = torch.tensor([4.0, 4.0, 8.0])
+    assert residual(same, torch.tensor([1.0, 0.0, 2.0])).tolist()[1] > 0
+    assert residual(same, same).tolist() == [0.0, 0.0, 0.0]
+    assert residual(torch.tensor([2.0**30, 1.0]), torch.tensor([2.0**30, 0.0])).tolist()[1] > 0
+
+
+def test_scores_are_the_raw_rows_and_a_bad_row_stays_bad() -> None:
+    row = replace(row_of(3), num_logprobs=2)
+    logits = torch.stack([P, P])
+    drawn = Sampler(4).sample(logits, [row, row])
+    given = verify(logits, [row, row], drawn, [propose(Q, row)])[0]
+    order = P.argsort(descending=True).tolist()
+    assert given.score.rank == 1 + order.index(given.token_id)
+    assert given.score.logprob == pytest.approx(float(P[given.token_id]), abs=1e-6)
+    assert given.score.top == drawn[0].score.top and given.checksum == drawn[0].checksum
+    bad = torch.stack([torch.full((4,), torch.nan), P])
+    spoilt = Sampler(4).sample(bad, [row, row])
+    assert verify(bad, [row, row], spoilt, [propose(Q, row)])[0].is_bad
+
+
+def test_a_guess_that_cannot_come_falls_and_one_that_must_come_stands() -> None:
+    one, other = torch.tensor([0.0, -100.0]), torch.tensor([-100.0, 0.0])
+    assert {come(one, other, seed)[0].token_id for seed in range(50)} == {0}
+    assert {len(come(one, one, seed)) for seed in range(50)} == {2}
+
+
+def test_a_replay_gives_the_verdict_again_and_sees_another() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        seed = chance.getrandbits(63)
+        row, guess = row_of(seed), propose(Q, row_of(seed))
+        (plain,) = Sampler(4).sample(P[None], [row])
+        given = come(P, Q, seed)[0]
+        assert given.u is not None
+        is_guess = given.token_id == guess.token_id
+        told = {"token_id": given.token_id, "u": given.u}
+        again = judge_again(P, row, plain, **told, chance=guess.odds.chance if is_guess else None)
+        assert again[:3] == given[:3]
+        if is_guess:
+            # Were the token this unlikely, u would have refused it: plain decoding's draw comes.
+            other = P.clone()
+            other[given.token_id] = -30.0
+            (drawn,) = Sampler(4).sample(other[None], [row])
+            found = judge_again(other, row, drawn, **told, chance=guess.odds.chance)
+            assert found == drawn
+
+
+@pytest.mark.skipif(not native.is_available(), reason="the native kernels are not built")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.7, "top_k": 5},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"temperature": 2.0, "top_p": 0.999, "min_p": 0.001},
+        {"top_k": 2000, "logit_bias": {3: 4.0}},
+    ],
+)
+@pytest.mark.parametrize("size", [7, 64, 3000])
+def test_native_odds_are_those_of_torch(params: dict[str, object], size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits = 3 * torch.randn(4, size, generator=generator)
+    rows = [row_of(seed, **params) for seed in range(4)]
+    u = [0, 2**31, 2**32 - 1, 12345]
+    for watched in ([-1] * 4, [0, 3, size - 1, int(logits[3].argmax())]):
+        ours = draw_odds(logits, rows, u, watched)
+        for (token, odds), (plain, wanted) in zip(
+            ours, draw_odds_plain(logits, rows, u, watched), strict=True
+        ):
+            # Exponentials may differ by a last bit.
+            assert token == plain and tuple(odds) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_proposal_is_drawn_by_its_own_number_from_a_copy() -> None:
+    logits = Q.clone()
+    guess = propose(logits, row_of(9))
+    assert isinstance(guess, Proposal) and guess.logits is not logits
+    seen = Counter(propose(Q, row_of(seed)).token_id for seed in range(NUM_DRAWS))
+    assert chi_square(seen, Q.exp(), NUM_DRAWS) < 16.27
+    assert guess.odds.chance == pytest.approx(float(Q.exp()[guess.token_id]), rel=1e-5)
+    assert Odds(1, 4).chance == 0.25
