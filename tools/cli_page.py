@@ -20,12 +20,17 @@ from cutaway.cli.help_examples import EXAMPLES
 from cutaway.cli.settings.setting_keys import CHAT, KEYS
 from cutaway.cli.terminal.exits import EXIT_CODES
 from cutaway.core.limits import LIMITS
+from cutaway.server import constraints, tools
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
+from cutaway.server.anthropic.messages_fields import OBJECTS as MESSAGES_OBJECTS
 from cutaway.server.field_types import Body, Limited, Refused, Unused
 from cutaway.server.openai.chat import ChatBody
 from cutaway.server.openai.completions import CompletionBody
 from cutaway.server.openai.responses import ResponsesBody
+from cutaway.server.openai.responses_fields import OBJECTS as RESPONSES_OBJECTS
 from cutaway.server.routes import describe_route
+from cutaway.text import chat_fields
+from cutaway.text.object_fields import ObjectFields
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "<!-- {}: written by `python tools/cli_page.py` -->\n"
@@ -75,7 +80,8 @@ def commands() -> Iterator[str]:
         yield from (command.help or "").strip().splitlines()
         examples = EXAMPLES.get(path.removeprefix("cutaway").strip(), ())
         yield from ("", *(f"    {example}" for example in examples)) if examples else ()
-        own = [each for each in options if each.name not in _settings() and each.help]
+        shared = {*_settings(), "help_all"}
+        own = [each for each in options if each.name not in shared and each.help]
         if own or arguments:
             yield from ("", "| | |", "|---|---|")
         yield from (f"| `{_argument(each)}` | {_cell(each.help)} |" for each in arguments)
@@ -131,6 +137,20 @@ def messages_fields() -> Iterator[str]:
         counts = "yes" if name in CountBody.model_fields else ""
         yield f"| `{name}` | {counts} | {_may_be(MessagesBody, name)} |"
     yield f"| {_unused(MessagesBody)} | | taken, without effect |"
+
+
+def object_fields() -> Iterator[str]:
+    """What objects inside a request may hold, API by API."""
+    yield "| API | object | read | taken, without effect | refused |"
+    yield "|---|---|---|---|---|"
+    for api, objects in _OBJECTS.items():
+        for each in objects:
+            cells = [", ".join(f"`{name}`" for name in names) for names in _kinds_of(each)]
+            yield f"| {api} | {each.kind} | {' | '.join(cells)} |"
+
+
+def _kinds_of(each: ObjectFields) -> tuple[tuple[str, ...], ...]:
+    return each.read, each.notes, tuple(each.refused)
 
 
 def _ordered(body: type[Body]) -> list[str]:
@@ -215,9 +235,18 @@ _NOUNS = {
     "number": "a number",
 }
 _BODIES = (ChatBody, CompletionBody)
+_OBJECTS = {
+    "chat": (*chat_fields.OBJECTS, *tools.OBJECTS, *constraints.OBJECTS),
+    "Responses": RESPONSES_OBJECTS,
+    "Messages": MESSAGES_OBJECTS,
+}
 PAGES = {
     "serve.md": {"request fields": request_fields, "other fields": other_fields},
-    "apis.md": {"fields of Responses": responses_fields, "fields of Messages": messages_fields},
+    "apis.md": {
+        "fields of Responses": responses_fields,
+        "fields of Messages": messages_fields,
+        "fields of objects": object_fields,
+    },
     "cli.md": {"exit codes": exit_codes, "commands": commands},
     "configuration.md": {"settings": settings},
     "python.md": {"python": reference},

@@ -17,6 +17,7 @@ from house_tree import ROOT
 CLIENTS, EDGE = "server/test_server_clients.py", "server/test_server_edge.py"
 SERVER, REACH = "server/test_server_reports.py", "text/test_text_reach.py"
 HISTORIES, ONIGURUMA = "server/test_server_histories.py", "tokens/test_tokens_oniguruma.py"
+OBJECTS = "server/test_server_objects.py"
 SCHEMAS = "core/test_core_schemas.py"
 
 REPORTS: dict[str, tuple[str, ...]] = {
@@ -39,6 +40,8 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "N06 a schema is taken and not held": (
         f"{CLIENTS}::test_n06_a_schema_holds_wherever_it_stands",
         f"{SERVER}::test_n06_no_object_drops_a_field_that_nobody_knows",
+        f"{OBJECTS}::test_n06_at_every_depth_a_field_is_refused_by_its_path_or_changes_nothing",
+        f"{OBJECTS}::test_n06_openapi_says_of_every_object_what_is_taken",
     ),
     "N08 patterns in another dialect": (
         f"{ONIGURUMA}::test_n08_a_pattern_cuts_as_it_does_there",
@@ -88,6 +91,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "N26 Codex's fields": (
         f"{CLIENTS}::test_n26_a_response_can_be_asked_again_as_it_came",
         "server/test_server_agents.py::test_n26_n27_n32_a_client_does_a_whole_task",
+        "server/test_server_quick_clients.py::test_n26_n32_a_quick_client_does_a_whole_task",
     ),
     "N27 Claude Code's fields": (
         f"{CLIENTS}::test_n25_n26_n27_what_changes_nothing_is_taken",

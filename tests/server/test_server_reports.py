@@ -79,11 +79,8 @@ WHOLE: dict[str, dict[str, Any]] = {
         "thinking": {"type": "disabled"},
     },
 }  # fmt: skip
-# What a client writes there is its own: names of properties, arguments of its functions. Of a
-# history and of tools no more is held than that what a template reads reaches the prompt: clients
-# note things of their own there.
-FREE = ("properties", "schema", "parameters", "input_schema", "input", "messages", "system")
-FREE += ("tools", "tool_choice", "thinking")  # the last changes nothing of the prompt
+# What a client writes there is its own: names of properties, arguments of its functions.
+FREE = ("properties", "schema", "parameters", "input_schema")
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -91,7 +88,7 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
     if isinstance(value, dict):
         yield path
         for name, each in value.items():
-            if name not in FREE:
+            if name not in FREE and not (name == "input" and path):  # of a call
                 yield from places(each, (*path, name))
     elif isinstance(value, list):
         for index, each in enumerate(value):

@@ -186,7 +186,7 @@ def test_messages_must_be_a_list_of_at_least_one(messages: object) -> None:
         ({"role": "tool", "tool_call_id": "x"}, r"messages\[0\].content is null"),
         (
             {"role": "user", "content": "a", "prefixes": True},
-            r"prefixes is not a known field; known are",
+            r"prefixes is not a field of a message. Did you mean prefix\?",
         ),
         ({"role": "assistant", "tool_calls": {}}, r"tool_calls is {}; it must be a list"),
         ({"role": "assistant", "tool_calls": [3]}, r"tool_calls\[0\] is 3; it must be an object"),

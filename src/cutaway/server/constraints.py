@@ -5,30 +5,24 @@ The grammar itself is compiled where tokens are drawn; here only the request's w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import inside, quote
+from cutaway.core.limits import quote
+from cutaway.text.object_fields import ObjectFields
 
 FORMATS = ("text", "json_object", "json_schema")
 STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
 
 
-# Of a named schema; name, description and strict say nothing that is not done anyway.
-FORM_NAMES = ("name", "description", "schema", "strict")
-
-
-def check_names(fields: Mapping[str, object], param: str, known: Collection[str]) -> None:
-    """Raise RequestError for a field of a nested object that nothing here reads."""
-    for name in fields:
-        if name not in known and fields[name] is not None:
-            near = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "Leave it out."
-            place = inside(param, name)
-            raise RequestError(f"{place} is not a field of {param}. {hint}", param=place)
+# name, description and strict say nothing that is not done anyway.
+_NAMES = ("name", "description", "strict")
+RESPONSE_FORMAT = ObjectFields("response_format", read=("type", "json_schema", "schema"))
+NAMED_SCHEMA = ObjectFields("a named schema", read=("schema",), notes=_NAMES)
+TEXT_FORMAT = ObjectFields("text.format", read=("type", "schema"), notes=_NAMES)
+OBJECTS = (RESPONSE_FORMAT, NAMED_SCHEMA)
 
 
 def grammar_of(response_format: object, structured_outputs: object) -> Grammar | None:
@@ -58,7 +52,7 @@ def _response_format(value: object) -> Grammar | None:
     if value is None:
         return None
     fields = _object(value, "response_format")
-    check_names(fields, "response_format", ("type", "json_schema", "schema"))
+    RESPONSE_FORMAT.check(fields, "response_format")
     kind = fields.get("type")
     if kind == "text":
         return None
@@ -75,7 +69,7 @@ def _response_format(value: object) -> Grammar | None:
             param="response_format.type",
         )
     named = _object(fields.get("json_schema"), "response_format.json_schema")
-    check_names(named, "response_format.json_schema", FORM_NAMES)
+    NAMED_SCHEMA.check(named, "response_format.json_schema")
     schema = named.get("schema")
     if schema is None:
         return Grammar.json_object()  # as OpenAI: a name without a schema asks for JSON alone

@@ -16,7 +16,9 @@ from pydantic_core import core_schema
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import LIMITS, Limit, quote
+from cutaway.text.object_fields import ObjectFields, RefusedField
 
+_UNUSED = {"description": "taken, and without effect here"}
 _JSON_TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
 
 
@@ -102,32 +104,17 @@ class Unused(_Checked):
     @property
     def schema(self) -> dict[str, Any]:
         """A JSON schema that takes anything."""
-        return {"description": "taken, and without effect here"}
+        return dict(_UNUSED)
 
 
 @dataclass(frozen=True)
-class Refused(_Checked):
-    """A field of the API that would change the answer and is not supported.
-
-    neutral: values that ask for nothing, so that they may be sent.
-    """
-
-    advice: str
-    neutral: tuple[object, ...] = ()
-
-    def check(self, value: object, param: str) -> object:
-        """None, if the value asks for nothing. Raises: RequestError."""
-        for allowed in (None, *self.neutral):
-            if type(value) is type(allowed) and value == allowed:
-                return None
-        raise RequestError(
-            f"{param} is {quote(value)}; Cutaway does not support it. {self.advice}", param=param
-        )
+class Refused(RefusedField, _Checked):
+    """A field of the API that would change the answer and is not supported."""
 
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the values that ask for nothing."""
-        return {"enum": [None, *self.neutral], "description": f"not supported. {self.advice}"}
+        return refusal_schema(self)
 
 
 def whole(value: object) -> object:
@@ -161,6 +148,29 @@ def nullable(schema: dict[str, Any]) -> dict[str, Any]:
 def array(items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """The schema of a list."""
     return {"type": "array", "items": dict(items), **more}
+
+
+def optional(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema, or null."""
+    return {"anyOf": [dict(schema), {"type": "null"}]}
+
+
+def refusal_schema(refusal: RefusedField) -> dict[str, Any]:
+    """The schema of the values that a refused field may have all the same."""
+    return {
+        "enum": [None, *refusal.neutral],
+        "description": f"not supported. {refusal.advice}",
+    }
+
+
+def object_schema(
+    fields: ObjectFields, values: Mapping[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
+    """The schema of an object inside a request. values: schemas of those fields that have one."""
+    schemas = {name: {} for name in fields.read} | dict(values or {})
+    schemas |= {name: dict(_UNUSED) for name in fields.notes}
+    schemas |= {name: refusal_schema(each) for name, each in fields.refused.items()}
+    return {"type": "object", "title": fields.kind, "properties": schemas, **more}
 
 
 def take_schema(schema: Mapping[str, Any]) -> CheckedLater:

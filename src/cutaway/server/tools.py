@@ -12,23 +12,39 @@ from typing import Any, Literal, cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
+from cutaway.server.field_types import array, object_schema
+from cutaway.text.object_fields import ObjectFields
 
 ToolMode = Literal["none", "auto", "required", "named"]
 
 MAX_TOOLS = 128  # also OpenAI's
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-TOOLS: dict[str, Any] = {
-    "type": "array",
-    "maxItems": MAX_TOOLS,
-    "items": {
-        "type": "object",
-        "properties": {"type": {"const": "function"}, "function": {"type": "object"}},
-        "required": ["type", "function"],
-    },
-}
+# Nothing holds the arguments of a call that the model makes of itself to its schema, strict or not;
+# those of a call that it must make are held to it either way.
+TOOL = ObjectFields("a tool", read=("type", "function"), notes=("cache_control",))
+FUNCTION = ObjectFields(
+    "a function",
+    read=("name", "description", "parameters", "return"),
+    notes=("strict", "cache_control"),
+)
+TOOL_CHOICE = ObjectFields("a choice of a tool", read=("type", "function"))
+CHOSEN_FUNCTION = ObjectFields("a chosen function", read=("name",))
+OBJECTS = (TOOL, FUNCTION, TOOL_CHOICE, CHOSEN_FUNCTION)
+
+TOOLS = array(
+    object_schema(
+        TOOL,
+        {"type": {"const": "function"}, "function": object_schema(FUNCTION)},
+        required=["type", "function"],
+    ),
+    maxItems=MAX_TOOLS,
+)
 TOOL_CHOICES: dict[str, Any] = {
-    "anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]
+    "anyOf": [
+        {"enum": ["none", "auto", "required"]},
+        object_schema(TOOL_CHOICE, {"function": object_schema(CHOSEN_FUNCTION)}),
+    ]
 }
 
 
@@ -122,7 +138,15 @@ def function_of(
         function["description"] = words
     if parameters is not None:
         function["parameters"] = object_of(parameters, f"{param}.{schema}")
+    if fields.get("return") is not None:  # transformers writes it of a function's own annotation
+        function["return"] = object_of(fields["return"], f"{param}.return")
     return {"type": "function", "function": function}
+
+
+def may_be_called(fields: Mapping[str, object]) -> bool:
+    """Whether the model itself may call a tool: some are for a provider's own code alone."""
+    callers = fields.get("allowed_callers")
+    return not isinstance(callers, list) or "direct" in callers or not callers
 
 
 def object_of(value: object, param: str) -> Mapping[str, object]:
@@ -138,8 +162,11 @@ def _tool(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
             f'{param}.type is {quote(fields.get("type"))}; it must be "function".',
             param=f"{param}.type",
         )
+    TOOL.check(fields, param)
     at = f"{param}.function"
-    return function_of(object_of(fields.get("function"), at), at)
+    function = object_of(fields.get("function"), at)
+    FUNCTION.check(function, at)
+    return function_of(function, at)
 
 
 def _choice(value: object) -> tuple[ToolMode, str | None]:
@@ -151,6 +178,9 @@ def _choice(value: object) -> tuple[ToolMode, str | None]:
         case "required":
             return "required", None
         case {"type": "function", "function": {"name": str() as name}}:
+            chosen = cast("Mapping[str, Mapping[str, object]]", value)
+            TOOL_CHOICE.check(chosen, "tool_choice")
+            CHOSEN_FUNCTION.check(chosen["function"], "tool_choice.function")
             return "named", name
         case _:
             raise RequestError(

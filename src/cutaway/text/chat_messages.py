@@ -13,7 +13,15 @@ from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import inside, quote
+from cutaway.core.limits import quote
+from cutaway.text.chat_fields import (
+    CALLED_FUNCTION,
+    MESSAGE,
+    REASONING_FIELDS,
+    REFUSAL_PART,
+    TEXT_PART,
+    TOOL_CALL,
+)
 from cutaway.text.kinds import is_row, is_table
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -77,11 +85,6 @@ class Message:
 # A choice from a list and no free text: what a template makes of one of these is its own word.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# The same thing under the names that clients use; the first one that is set counts.
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-_FIELDS = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", *REASONING_FIELDS}
-# What clients note of a message for themselves or for a cache: it changes no prompt.
-_NOTES = {"id", "status", "phase", "annotations", "cache_control", "metadata", "created_at"}
 # Other APIs' and servers' words for a text, with where it stands.
 _TEXT_PARTS = {kind: "text" for kind in ("text", "input_text", "output_text")}
 _TEXT_PARTS["refusal"] = "refusal"
@@ -190,11 +193,7 @@ def plain(value: object, param: str, *, depth: int = MAX_DEPTH) -> Json:
 
 def _message(item: object, param: str, *, is_newest: bool) -> Message:
     fields = _mapping(item, param)
-    for name in fields:
-        if name not in _FIELDS and name not in _NOTES and name != "prefix":
-            place = inside(param, name)
-            known = ", ".join(sorted(_FIELDS))
-            raise RequestError(f"{place} is not a known field; known are {known}.", param=place)
+    MESSAGE.check(fields, param)
     role = _role(fields.get("role"), f"{param}.role")
     reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
     message = Message(
@@ -253,6 +252,7 @@ def _text_part(part: object, param: str, *, is_newest: bool) -> Text:
     name = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if name is None:
         return Text(unread(kind, f"{param}.type", is_newest=is_newest))
+    (REFUSAL_PART if name == "refusal" else TEXT_PART).check(fields, param)
     return Text(_string(fields.get(name), f"{param}.{name}"))
 
 
@@ -266,7 +266,9 @@ def _tool_call(call: object, param: str) -> ToolCall:
     fields = _mapping(call, param)
     if fields.get("type", "function") != "function":
         raise _fault(f"{param}.type", fields["type"], 'it must be "function"')
+    TOOL_CALL.check(fields, param)
     function = _mapping(fields.get("function"), f"{param}.function")
+    CALLED_FUNCTION.check(function, f"{param}.function")
     call_id = fields.get("id")
     return ToolCall(
         name=_string(function.get("name"), f"{param}.function.name"),

@@ -18,10 +18,21 @@ from cutaway.core.limits import quote
 from cutaway.core.output import Delta, Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
+from cutaway.server.anthropic.messages_fields import (
+    CHOICES,
+    CONFIG,
+    MESSAGES,
+    OUTPUT_CONFIG,
+    OUTPUT_FORMAT,
+    SYSTEM,
+    THINKING_SCHEMA,
+    THINKING_SWITCH,
+    TOOLS,
+)
 from cutaway.server.anthropic.messages_input import messages_of, tools_of
 from cutaway.server.anthropic.messages_output import Blocks, content_of, usage_of
 from cutaway.server.body import read
-from cutaway.server.constraints import check_names, schema_grammar
+from cutaway.server.constraints import schema_grammar
 from cutaway.server.conversation import (
     AnswerFormat,
     ChatInput,
@@ -31,15 +42,14 @@ from cutaway.server.conversation import (
     request_of,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, take_schema
+from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, optional, take_schema
 from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of
-from cutaway.server.openai.openai_fields import optional
 from cutaway.server.reasoning import effort_extras, thinking_extras
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import EventStream, name_event, until_gone
-from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.server.tools import object_of
 from cutaway.text.chat_messages import Message
 from cutaway.text.kinds import is_row
 
@@ -47,15 +57,7 @@ from cutaway.text.kinds import is_row
 VERSIONS = ("2023-06-01", "2026-10-21")
 
 _OBJECT = {"type": "object"}
-_MESSAGES = array({**_OBJECT, "required": ["role", "content"]}, minItems=1)
-_SYSTEM = {"anyOf": [{"type": "string"}, array(_OBJECT), {"type": "null"}]}
-_CHOICES = {
-    **_OBJECT,
-    "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}},
-    "required": ["type"],
-}
 _STOPS = array({"type": "string", "minLength": 1}, maxItems=limits.MAX_STOP_STRINGS)
-_THINKING = {**_OBJECT, "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]}}}
 _ERROR = {
     **_OBJECT,
     "properties": {
@@ -74,12 +76,12 @@ class CountBody(Body):
     """A conversation whose tokens are counted."""
 
     model: str
-    messages: Annotated[object, take_schema(_MESSAGES)]
-    system: Annotated[object, take_schema(_SYSTEM)] = None
-    tools: Annotated[object, take_schema(optional(array(_OBJECT, maxItems=MAX_TOOLS)))] = None
-    tool_choice: Annotated[object, take_schema(optional(_CHOICES))] = None
-    thinking: Annotated[object, take_schema(optional(_THINKING))] = None
-    output_config: Annotated[object, take_schema(optional(_OBJECT))] = None
+    messages: Annotated[object, take_schema(MESSAGES)]
+    system: Annotated[object, take_schema(SYSTEM)] = None
+    tools: Annotated[object, take_schema(optional(TOOLS))] = None
+    tool_choice: Annotated[object, take_schema(optional(CHOICES))] = None
+    thinking: Annotated[object, take_schema(optional(THINKING_SCHEMA))] = None
+    output_config: Annotated[object, take_schema(optional(CONFIG))] = None
     chat_template_kwargs: Annotated[object, take_schema(optional(_OBJECT))] = None
     cache_control: Ignored = None  # every prompt is kept in the cache as it is
 
@@ -235,7 +237,9 @@ def _thinking(value: object, context: Context) -> dict[str, object]:
     """Whether the model is to reason, as its template takes it; budgets are not held to."""
     if value is None:
         return {}
-    kind = object_of(value, "thinking").get("type")
+    fields = object_of(value, "thinking")
+    THINKING_SWITCH.check(fields, "thinking")
+    kind = fields.get("type")
     if kind not in ("enabled", "adaptive", "disabled"):
         raise RequestError(
             f"thinking.type is {quote(kind)}; it must be enabled, adaptive or disabled.",
@@ -255,11 +259,13 @@ def _form(value: object) -> Grammar | None:
     """The form of the answer, where one is asked for."""
     if value is None:
         return None
-    check_names(object_of(value, "output_config"), "output_config", ("format", "effort"))
-    wanted = object_of(value, "output_config").get("format")
+    asked = object_of(value, "output_config")
+    OUTPUT_CONFIG.check(asked, "output_config")
+    wanted = asked.get("format")
     if wanted is None:
         return None
     fields = object_of(wanted, "output_config.format")
+    OUTPUT_FORMAT.check(fields, "output_config.format")
     if fields.get("type") != "json_schema":
         raise RequestError(
             f"output_config.format.type is {quote(fields.get('type'))}; it must be json_schema.",

@@ -10,7 +10,29 @@ from typing import cast
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
-from cutaway.server.tools import ToolMode, Tools, choose_tools, entries_of, function_of, object_of
+from cutaway.server.anthropic.messages_fields import (
+    DOCUMENT,
+    DOCUMENT_SOURCE,
+    MESSAGE,
+    REDACTED,
+    SEARCH_RESULT,
+    TEXT,
+    THINKING,
+    TOOL,
+    TOOL_CHOICE,
+    TOOL_REFERENCE,
+    TOOL_RESULT,
+    TOOL_USE,
+)
+from cutaway.server.tools import (
+    ToolMode,
+    Tools,
+    choose_tools,
+    entries_of,
+    function_of,
+    may_be_called,
+    object_of,
+)
 from cutaway.text.chat_messages import (
     Message,
     Part,
@@ -54,6 +76,7 @@ def tools_of(tools: object, tool_choice: object) -> tuple[Tools | None, bool]:
     if tool_choice is None:
         return choose_tools(offered, "auto", name=None), True
     fields = object_of(tool_choice, "tool_choice")
+    TOOL_CHOICE.check(fields, "tool_choice")
     kind, name = fields.get("type"), fields.get("name")
     mode = _MODES.get(kind) if isinstance(kind, str) else None
     if mode is None:
@@ -81,14 +104,32 @@ def _tools(fields: Mapping[str, object], param: str) -> list[Mapping[str, object
     """What the model is told of one entry."""
     kind = fields.get("type")
     if kind in (None, "custom"):
-        return [function_of(fields, param, schema="input_schema")]
+        TOOL.check(fields, param)
+        if not may_be_called(fields):
+            return []
+        return [function_of(_with_examples(fields, param), param, schema="input_schema")]
     if isinstance(kind, str) and _HOSTED.fullmatch(kind):
         return []
     raise _fault(f"{param}.type", kind, 'only tools of your own, "custom", can be called')
 
 
+def _with_examples(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+    """A tool whose examples stand in its description: templates have no other place for them."""
+    examples = fields.get("input_examples")
+    if not examples:
+        return fields
+    at = f"{param}.input_examples"
+    if not is_row(examples):
+        raise _fault(at, examples, "it must be a list of objects")
+    lines = [json.dumps(plain(each, at), ensure_ascii=False) for each in examples]
+    words = "\n".join(["Examples of its input:", *lines])
+    own = fields.get("description")
+    return {**fields, "description": words if own is None else f"{own}\n{words}"}
+
+
 def _message(entry: object, param: str, names: dict[str, str], *, is_newest: bool) -> Message:
     fields = object_of(entry, param)
+    MESSAGE.check(fields, param)
     role, content = fields.get("role"), fields.get("content")
     if role not in ("user", "assistant", "system"):
         raise _fault(f"{param}.role", role, "it must be user, assistant or system")
@@ -103,8 +144,10 @@ def _message(entry: object, param: str, names: dict[str, str], *, is_newest: boo
         block_fields = object_of(block, at)
         kind = block_fields.get("type")
         if kind == "thinking" and role == "assistant":
+            THINKING.check(block_fields, at)
             thoughts.append(_string(block_fields.get("thinking"), f"{at}.thinking"))
         elif kind == "redacted_thinking" and role == "assistant":
+            REDACTED.check(block_fields, at)
             thoughts.append("")  # nobody but its maker can read it
         else:
             is_new = is_newest and role == "user"
@@ -120,11 +163,13 @@ def _part(
 ) -> Part:
     match fields.get("type"), role:
         case "tool_use", "assistant":
+            TOOL_USE.check(fields, param)
             call_id = _string(fields.get("id"), f"{param}.id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
             given = object_of(fields.get("input"), f"{param}.input")
             return ToolCall(name, plain(given, f"{param}.input"), call_id)
         case "tool_result", "user":
+            TOOL_RESULT.check(fields, param)
             call_id = _string(fields.get("tool_use_id"), f"{param}.tool_use_id")
             content = fields.get("content")
             texts = _texts("" if content is None else content, f"{param}.content")
@@ -159,14 +204,19 @@ def _text(fields: Mapping[str, object], param: str, *, is_newest: bool) -> str:
     """A block in words."""
     match fields:
         case {"type": "text"}:
+            TEXT.check(fields, param)
             return _string(fields.get("text"), f"{param}.text")
-        case {"type": "document", "source": {"type": "text", "data": str() as data}}:
-            title = fields.get("title")
-            return f"{title}\n{data}" if isinstance(title, str) else data
+        case {"type": "document", "source": {"type": "text", "data": str() as data} as source}:
+            DOCUMENT.check(fields, param)
+            DOCUMENT_SOURCE.check(object_of(source, f"{param}.source"), f"{param}.source")
+            about = [fields.get("title"), fields.get("context")]
+            return "\n".join([*(each for each in about if isinstance(each, str)), data])
         case {"type": "search_result", "content": found}:
+            SEARCH_RESULT.check(fields, param)
             head = f"{fields.get('title')} ({fields.get('source')})\n"
             return head + "".join(_texts(found, f"{param}.content"))
         case {"type": "tool_reference", "tool_name": str() as name}:
+            TOOL_REFERENCE.check(fields, param)
             return name
         case _:
             return unread(fields.get("type"), f"{param}.type", is_newest=is_newest)

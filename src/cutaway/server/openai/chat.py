@@ -28,7 +28,15 @@ from cutaway.server.conversation import (
     start_answer,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Ignored, Limited, Refused, array, take_schema
+from cutaway.server.field_types import (
+    Ignored,
+    Limited,
+    Refused,
+    array,
+    object_schema,
+    optional,
+    take_schema,
+)
 from cutaway.server.looks.opt_in import ChatOptIn, tell_record, tell_time, wants_times, wants_trace
 from cutaway.server.openai.answer_parts import (
     chat_logprobs,
@@ -44,7 +52,6 @@ from cutaway.server.openai.openai_fields import (
     counts_on,
     grammar_field,
     includes_usage,
-    optional,
     params_of,
 )
 from cutaway.server.reasoning import EFFORT, effort_extras
@@ -53,18 +60,28 @@ from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import DONE, EventStream, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
+from cutaway.text.chat_fields import (
+    CALLED_FUNCTION,
+    MESSAGE,
+    REFUSAL_PART,
+    TEXT_PART,
+    TOOL_CALL,
+)
 from cutaway.text.chat_messages import from_dicts
 from cutaway.text.kinds import is_row, is_table
 
+_PARTS = array({"anyOf": [object_schema(TEXT_PART), object_schema(REFUSAL_PART)]})
+_CALLS = array(object_schema(TOOL_CALL, {"function": object_schema(CALLED_FUNCTION)}))
 _MESSAGES = array(
-    {
-        "type": "object",
-        "properties": {
+    object_schema(
+        MESSAGE,
+        {
             "role": {"type": "string"},
-            "content": {"type": ["string", "array", "null"]},
+            "content": {"anyOf": [{"type": ["string", "null"]}, _PARTS]},
+            "tool_calls": optional(_CALLS),
         },
-        "required": ["role"],
-    },
+        required=["role"],
+    ),
     minItems=1,
 )
 _USE_TOOLS = "Send tools and tool_choice."

@@ -7,8 +7,24 @@ from typing import Annotated, Any
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.request import DRAFTS, SamplingParams
-from cutaway.server.constraints import FORMATS, STRUCTURES, grammar_of
-from cutaway.server.field_types import Body, Ignored, Limited, array, bias_of, take_schema, wholes
+from cutaway.server.constraints import (
+    FORMATS,
+    NAMED_SCHEMA,
+    RESPONSE_FORMAT,
+    STRUCTURES,
+    grammar_of,
+)
+from cutaway.server.field_types import (
+    Body,
+    Ignored,
+    Limited,
+    array,
+    bias_of,
+    object_schema,
+    optional,
+    take_schema,
+    wholes,
+)
 from cutaway.server.route_context import Context
 
 _STOP = {
@@ -27,7 +43,10 @@ _BIAS = {
     "maxProperties": limits.MAX_LOGIT_BIAS,
     "description": "token ids, and what is added to their logits",
 }
-_FORMAT = {"type": "object", "properties": {"type": {"enum": list(FORMATS)}}}
+_FORMAT = object_schema(
+    RESPONSE_FORMAT,
+    {"type": {"enum": list(FORMATS)}, "json_schema": optional(object_schema(NAMED_SCHEMA))},
+)
 _DRAFT = {
     "type": "string",
     "examples": list(DRAFTS),
@@ -40,11 +59,6 @@ _STRUCTURED: dict[str, Any] = {
     "minProperties": 1,
     "maxProperties": 1,
 }
-
-
-def optional(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 class StreamOptions(Body):

@@ -21,7 +21,6 @@ from cutaway.core.output import Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
 from cutaway.server.body import read
-from cutaway.server.constraints import check_names
 from cutaway.server.conversation import (
     AnswerFormat,
     ChatInput,
@@ -30,25 +29,39 @@ from cutaway.server.conversation import (
     request_of,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, take_schema
+from cutaway.server.field_types import (
+    Body,
+    Ignored,
+    Limited,
+    Refused,
+    array,
+    object_schema,
+    optional,
+    take_schema,
+)
 from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of, token_logprobs
-from cutaway.server.openai.openai_fields import optional
+from cutaway.server.openai.responses_fields import (
+    CHOICES,
+    CONVERSATION,
+    FORMED_TEXT,
+    INPUT,
+    REASONING,
+    REASONING_SCHEMA,
+    TOOLS,
+)
 from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
 from cutaway.server.openai.responses_output import Items
 from cutaway.server.openai.responses_state import Earlier, earlier_of, keep
-from cutaway.server.reasoning import EFFORT, effort_extras
+from cutaway.server.reasoning import effort_extras
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import EventStream, name_event, until_gone
-from cutaway.server.tools import MAX_TOOLS, object_of
+from cutaway.server.tools import object_of
 from cutaway.server.watching import log
 from cutaway.text.kinds import is_row
 
 _OBJECT = {"type": "object"}
-_INPUT = {"anyOf": [{"type": "string"}, array(_OBJECT, minItems=1)]}
-_TOOLS = array({**_OBJECT, "properties": {"type": {"type": "string"}}}, maxItems=MAX_TOOLS)
-_CHOICES = {"anyOf": [{"enum": ["none", "auto", "required"]}, _OBJECT]}
 _LOGPROBS = "message.output_text.logprobs"
 # All but the first ask for parts that no answer of this server has.
 INCLUDES = (
@@ -59,17 +72,10 @@ INCLUDES = (
 _INCLUDE = array({"enum": list(INCLUDES)})
 
 
-_REASONING = {
-    **_OBJECT,
-    "properties": {"effort": EFFORT, "summary": {"type": ["string", "null"]}},
-    "description": "effort, as in chat; what the model thinks is told whole, not as a summary",
-}
-
-
 _NEEDS_STORE = "where the server was started with --store"
 _KEPT_ID = {"type": "string", "description": f"of an answer that was kept, {_NEEDS_STORE}"}
 _CONVERSATION = {
-    "anyOf": [{"type": "string"}, {**_OBJECT, "properties": {"id": {"type": "string"}}}],
+    "anyOf": [{"type": "string"}, object_schema(CONVERSATION, {"id": {"type": "string"}})],
     "description": f"the id of a conversation that was begun, {_NEEDS_STORE}",
 }
 
@@ -79,7 +85,7 @@ class ResponsesBody(Body):
 
     model: str
     lora: str | None = None
-    input: Annotated[object, take_schema(_INPUT)]
+    input: Annotated[object, take_schema(INPUT)]
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: Annotated[int | None, Limited("max_tokens")] = None
@@ -91,9 +97,9 @@ class ResponsesBody(Body):
     seed: Annotated[int | None, Limited("seed")] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
-    text: Annotated[object, take_schema(optional(_OBJECT))] = None
-    tools: Annotated[object, take_schema(optional(_TOOLS))] = None
-    tool_choice: Annotated[object, take_schema(optional(_CHOICES))] = None
+    text: Annotated[object, take_schema(optional(FORMED_TEXT))] = None
+    tools: Annotated[object, take_schema(optional(TOOLS))] = None
+    tool_choice: Annotated[object, take_schema(optional(CHOICES))] = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: Annotated[object, take_schema(optional(_OBJECT))] = None
     metadata: Annotated[object, take_schema(optional(_OBJECT))] = None
@@ -103,7 +109,7 @@ class ResponsesBody(Body):
     background: Annotated[object, Refused("Wait for the answer, or stream it.", (False,))] = None
     include: Annotated[object, take_schema(optional(_INCLUDE))] = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
-    reasoning: Annotated[object, take_schema(optional(_REASONING))] = None
+    reasoning: Annotated[object, take_schema(optional(REASONING_SCHEMA))] = None
     # What is too long is refused, whatever this says: nothing is ever left out.
     truncation: Annotated[object, Refused("Leave out what is old.", ("disabled", "auto"))] = None
     max_tool_calls: Ignored = None  # of tools that a provider runs; there are none
@@ -232,7 +238,7 @@ def _effort(value: object, context: Context) -> dict[str, object]:
     if value is None:
         return {}
     fields = object_of(value, "reasoning")
-    check_names(fields, "reasoning", ("effort", "summary", "generate_summary", "context"))
+    REASONING.check(fields, "reasoning")
     return effort_extras(fields.get("effort"), context, param="reasoning.effort")
 
 

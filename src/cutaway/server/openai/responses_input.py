@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +11,32 @@ from typing import cast
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.limits import quote
-from cutaway.server.constraints import FORM_NAMES, FORMATS, check_names, schema_grammar
-from cutaway.server.tools import ToolMode, Tools, choose_tools, entries_of, function_of, object_of
+from cutaway.server.constraints import FORMATS, TEXT_FORMAT, schema_grammar
+from cutaway.server.openai.responses_fields import (
+    CALL_OUTPUT,
+    CUSTOM_CALL,
+    CUSTOM_FORMAT,
+    CUSTOM_TOOL,
+    FUNCTION,
+    FUNCTION_CALL,
+    MESSAGE,
+    NAMESPACE,
+    REASONING_ITEM,
+    REFERENCE,
+    REFUSAL_PART,
+    TEXT,
+    TEXT_PART,
+    TOOL_CHOICE,
+)
+from cutaway.server.tools import (
+    ToolMode,
+    Tools,
+    choose_tools,
+    entries_of,
+    function_of,
+    may_be_called,
+    object_of,
+)
 from cutaway.text.chat_messages import (
     Json,
     Message,
@@ -21,6 +46,7 @@ from cutaway.text.chat_messages import (
     ToolResult,
     arguments_of,
     newest,
+    plain,
     unread,
 )
 from cutaway.text.kinds import is_row, is_table
@@ -65,6 +91,7 @@ def messages_of(
     for item, param, is_newest in [*kept, *new]:
         fields = object_of(item, param)
         if fields.get("type") == "item_reference" and str(fields.get("id")) in told:
+            REFERENCE.check(fields, param)
             continue  # it stands in what is kept
         message = replace(_item(fields, param, names, is_newest=is_newest), place=param)
         last = messages[-1] if messages else None
@@ -86,12 +113,13 @@ def form_of(text: object) -> Grammar | None:
     """The form that the text field asks for."""
     if text is None:
         return None
-    check_names(object_of(text, "text"), "text", ("format", "verbosity"))
-    wanted = object_of(text, "text").get("format")
+    asked = object_of(text, "text")
+    TEXT.check(asked, "text")
+    wanted = asked.get("format")
     if wanted is None:
         return None
     fields = object_of(wanted, "text.format")
-    check_names(fields, "text.format", ("type", *FORM_NAMES))
+    TEXT_FORMAT.check(fields, "text.format")
     match fields.get("type"):
         case "text":
             return None
@@ -111,7 +139,8 @@ def _choice(value: object) -> tuple[ToolMode, str | None]:
             return "none", None
         case "required":
             return "required", None
-        case {"type": "function", "name": str() as name}:
+        case {"type": "function" | "custom", "name": str() as name}:
+            TOOL_CHOICE.check(object_of(value, "tool_choice"), "tool_choice")
             return "named", name
         case _:
             rule = "it must be none, auto, required, or an object with type function and name"
@@ -128,23 +157,52 @@ HOSTED = frozenset(
 def _tools(fields: Mapping[str, object], param: str) -> list[Mapping[str, object]]:
     """What the model is told of one entry."""
     kind = fields.get("type")
+    if not may_be_called(fields):
+        return []
     if kind == "function":
-        return [function_of(fields, param)]
+        FUNCTION.check(fields, param)
+        return [function_of(_with_output(fields, param), param)]
     if kind == "custom":
         return [custom_of(fields, param)]
     if kind == "namespace":
-        return [each for at, entry in _members(fields, param) for each in _tools(entry, at)]
+        members = [each for at, entry in _members(fields, param) for each in _tools(entry, at)]
+        return _introduced(members, fields, param)
     if isinstance(kind, str) and _undated(kind) in HOSTED:
         return []
     raise _fault(f"{param}.type", kind, 'only tools of your own, "function", can be called')
 
 
+def _with_output(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
+    """A function whose output's schema stands in its description: templates have no other place."""
+    if fields.get("output_schema") is None:
+        return fields
+    schema = object_of(fields["output_schema"], f"{param}.output_schema")
+    written = json.dumps(plain(schema, f"{param}.output_schema"), ensure_ascii=False)
+    words, own = f"Its output follows this schema: {written}", fields.get("description")
+    return {**fields, "description": words if own is None else f"{own}\n{words}"}
+
+
 def _members(fields: Mapping[str, object], param: str) -> list[tuple[str, Mapping[str, object]]]:
+    NAMESPACE.check(fields, param)
     entries = fields.get("tools")
     if not is_row(entries):
         raise _fault(f"{param}.tools", entries, "it must be a list")
     places = [f"{param}.tools[{index}]" for index in range(len(entries))]
     return [(at, object_of(each, at)) for at, each in zip(places, entries, strict=True)]
+
+
+def _introduced(
+    members: Sequence[Mapping[str, object]], fields: Mapping[str, object], param: str
+) -> list[Mapping[str, object]]:
+    """The tools of a namespace; what is said of all of them stands before the first."""
+    words = fields.get("description")
+    if words is None or not members:
+        return [*members]
+    words = _string(words, f"{param}.description")
+    function = cast("Mapping[str, object]", members[0]["function"])
+    own = function.get("description")
+    told = {**function, "description": f"{words}\n{own}" if own else words}
+    return [{**members[0], "function": told}, *members[1:]]
 
 
 def _undated(kind: str) -> str:
@@ -160,11 +218,14 @@ def custom_names(tools: object) -> frozenset[str]:
 
 def custom_of(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
     """A tool that takes free text, as a function of one text."""
-    form = fields.get("format")
+    CUSTOM_TOOL.check(fields, param)
     words = fields.get("description")
-    if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
-        words = f"{words or ''}\nThe input follows this {form.get('syntax')} grammar:\n"
-        words += str(cast("Mapping[str, object]", form)["definition"])
+    if fields.get("format") is not None:
+        form = object_of(fields["format"], f"{param}.format")
+        CUSTOM_FORMAT.check(form, f"{param}.format")
+        if isinstance(form.get("definition"), str):
+            words = f"{words or ''}\nThe input follows this {form.get('syntax')} grammar:\n"
+            words += str(form["definition"])
     schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
     return function_of(
         {"name": fields.get("name"), "description": words, "parameters": schema}, param
@@ -176,25 +237,32 @@ def _item(
 ) -> Message:
     match fields.get("type"):
         case None | "message":
+            MESSAGE.check(fields, param)
             return _message(fields, param, is_newest=is_newest)
         case "function_call":
+            FUNCTION_CALL.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
             at = f"{param}.arguments"
             arguments = arguments_of(_string(fields.get("arguments"), at), at)
             return Message(role="assistant", content=(ToolCall(name, arguments, call_id),))
         case "custom_tool_call":
+            CUSTOM_CALL.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
             given: Json = {"input": _string(fields.get("input"), f"{param}.input")}
             return Message(role="assistant", content=(ToolCall(name, given, call_id),))
         case "function_call_output" | "custom_tool_call_output":
+            CALL_OUTPUT.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
             text = _text(fields.get("output"), f"{param}.output", is_newest=False)
             return Message(role="tool", content=(ToolResult(text, call_id, names.get(call_id)),))
         case "reasoning":
-            thoughts = fields.get("content")
-            text = "" if not thoughts else _text(thoughts, f"{param}.content", is_newest=True)
+            REASONING_ITEM.check(fields, param)
+            # Who keeps the thoughts to itself sends their summary at most.
+            at = "content" if fields.get("content") else "summary"
+            thoughts = fields.get(at)
+            text = "" if not thoughts else _text(thoughts, f"{param}.{at}", is_newest=True)
             return Message(role="assistant", content=(), reasoning=text)
         case kind:
             rule = "it must be message, function_call, function_call_output or reasoning"
@@ -224,8 +292,10 @@ def _text(value: object, param: str, *, is_newest: bool) -> str:
         fields = object_of(part, at)
         kind = fields.get("type")
         if kind in _TEXTS:
+            TEXT_PART.check(fields, at)
             texts.append(_string(fields.get("text"), f"{at}.text"))
         elif kind == "refusal":
+            REFUSAL_PART.check(fields, at)
             texts.append(_string(fields.get("refusal"), f"{at}.refusal"))
         else:
             texts.append(unread(kind, f"{at}.type", is_newest=is_newest))

@@ -9,9 +9,9 @@ from typing import Any
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
-from cutaway.server.constraints import check_names
 from cutaway.server.error_replies import HttpError
 from cutaway.server.openai.kept import Entry, Kept
+from cutaway.server.openai.responses_fields import CONVERSATION
 from cutaway.server.tools import object_of
 from cutaway.text.kinds import is_row, is_table
 
@@ -55,7 +55,7 @@ def earlier_of(previous: object, conversation: object, store: Kept | None, owner
 def _conversation_id(value: object) -> object:
     if not is_table(value):
         return value
-    check_names(object_of(value, "conversation"), "conversation", ("id",))
+    CONVERSATION.check(object_of(value, "conversation"), "conversation")
     if not isinstance(value.get("id"), str):
         raise RequestError(
             f"conversation.id is {quote(value.get('id'))}; it must be an id, a string.",

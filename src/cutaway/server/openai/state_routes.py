@@ -17,9 +17,9 @@ from cutaway.core.whole_numbers import whole_number
 from cutaway.server.body import read
 from cutaway.server.entry.door import call_of
 from cutaway.server.error_replies import HttpError
-from cutaway.server.field_types import Body, array, take_schema
+from cutaway.server.field_types import Body, optional, take_schema
 from cutaway.server.openai.kept import Entry, Kept, Kind
-from cutaway.server.openai.openai_fields import optional
+from cutaway.server.openai.responses_fields import ITEM_LIST
 from cutaway.server.openai.responses_input import messages_of
 from cutaway.server.openai.responses_state import as_items, find_entry
 from cutaway.server.route_context import Context
@@ -27,7 +27,7 @@ from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.tools import object_of
 
 MAX_LISTED = 100
-_ITEMS = array({"type": "object"}, maxItems=20)
+_ITEMS = {**ITEM_LIST, "minItems": 0, "maxItems": 20}
 
 
 class ConversationBody(Body):
