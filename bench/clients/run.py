@@ -196,6 +196,8 @@ CLIENTS: Mapping[str, Client] = {
         END,
         "hello.txt",
     ),
+    "openai": python("openai_sdk.py", "openai"),
+    "anthropic": python("anthropic_sdk.py", "anthropic"),
     "openai-agents": python("openai_agents.py", "openai-agents"),
     "pydantic-ai": python("pydantic_agent.py", "pydantic-ai-slim[openai,anthropic]"),
     "langchain": python("langchain_tools.py", "langchain-openai", "langchain-anthropic"),
@@ -210,6 +212,9 @@ CLIENTS: Mapping[str, Client] = {
 }
 
 
+_QUIETLY = ("--quiet", "--no-compile", "--disable-pip-version-check")
+
+
 def installed(name: str, client: Client, folder: Path) -> tuple[Path, str]:
     """Where its programs are, and its version; it is fetched once and kept."""
     home = folder / name
@@ -218,7 +223,7 @@ def installed(name: str, client: Client, folder: Path) -> tuple[Path, str]:
         programs = home / "bin"
         if not made.exists():
             venv.create(home, with_pip=True, clear=True)
-            _run([str(programs / "pip"), "install", "--quiet", *client.packages])
+            _run([str(programs / "pip"), "install", *_QUIETLY, *client.packages])
         own = client.packages[0].partition("[")[0]
         shown = _run([str(programs / "pip"), "show", own])
         version = next(line for line in shown.splitlines() if line.startswith("Version: "))[9:]

@@ -1,4 +1,7 @@
-"""Agents and libraries do whole tasks of several turns; docs/clients.md has what was seen."""
+"""Agents and libraries do whole tasks of several turns; docs/clients.md has what was seen.
+
+The quickest six are driven in CI too: test_server_quick_clients.py.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from fetch_oracles import oracles_folder
 
 RUN = Path(__file__).parents[2] / "bench" / "clients" / "run.py"
 CLIENTS = (
-    *("codex", "claude-code", "openai-node", "anthropic-node", "vercel-ai"),
-    *("openai-agents", "openai-agents-node", "pydantic-ai", "llama-index", "llm", "continue"),
+    *("codex", "claude-code", "opencode", "continue", "aider"),
+    *("openai-agents", "openai-agents-node", "pydantic-ai", "langchain", "llama-index", "litellm"),
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
