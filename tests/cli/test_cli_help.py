@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import typer
 
 from cutaway import __version__
-from cutaway.cli.commands import application
+from cutaway.cli.commands import application, program
 from cutaway.cli.settings.setting_keys import KEYS
 from cutaway.core.limits import LIMITS
 from house_tree import ROOT
@@ -79,6 +80,25 @@ def test_help_goes_to_stdout(cutaway: Cutaway, path: tuple[str, ...]) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert " ".join(["Usage: cutaway", *path]) in ended.out
     assert "\x1b" not in ended.out
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_is_of_two_screens_at_most_and_names_every_option(
+    cutaway: Cutaway, path: tuple[str, ...]
+) -> None:
+    short = cutaway(*path, "--help").out
+    assert len(short.splitlines()) <= 100, "fold a group of settings: cli/short_help.py"
+    command: Any = program()
+    for word in path:
+        command = command.commands[word]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    assert {each.opts[0] for each in options if each.help} <= set(
+        re.findall(r"--[a-z][a-z0-9-]*", short)
+    )
+    if any(each.name == "help_all" for each in options):
+        whole = cutaway(*path, "--help-all")
+        assert (whole.code, whole.err) == (0, "") and "More settings" not in whole.out
+        assert len(whole.out) > len(short)
 
 
 def test_without_a_command_the_help_is_shown(cutaway: Cutaway) -> None:

@@ -40,7 +40,7 @@ def page(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["view", "why", "compare", "trace save"])
 def test_2_help_says_how_long_a_seen_answer_may_be(cutaway: Cutaway, name: str) -> None:
-    words = " ".join(re.sub(r"[│\s]+", " ", cutaway(*name.split(), "--help").out).split())
+    words = " ".join(re.sub(r"[│\s]+", " ", cutaway(*name.split(), "--help-all").out).split())
     assert f"{VIEW_TOKENS} in view, why, compare and trace save" in words
 
 

@@ -10,6 +10,7 @@ import typer
 
 from cutaway import __version__
 from cutaway.cli.help_examples import below_help
+from cutaway.cli.short_help import shorten
 
 # In the order of the help. A module has the name of its command; a group has further ones below.
 COMMANDS: Final = (
@@ -46,6 +47,7 @@ def program(wanted: str | None = None) -> Any:
         for each in command.params:
             _without_type(each)
         command.get_help_option = _help_option_of(command.get_help_option)
+        shorten(path, command)
     return made
 
 

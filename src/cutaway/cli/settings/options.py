@@ -12,6 +12,7 @@ import typer
 
 from cutaway.cli.settings.integer_text import parse_integer
 from cutaway.cli.settings.setting_keys import ENGINE, FLEET, KEYS, MODEL, TRAFFIC, Key
+from cutaway.cli.short_help import MOST_TOLD, ask_for_all, is_folded
 
 Given = Mapping[str, object]  # settings that were given as flags, by name
 
@@ -28,6 +29,20 @@ SettingsFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
+_HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            is_eager=True,
+            callback=ask_for_all,
+            help="say what each setting does, and end",
+        ),
+    ],
+)
 _METAVARS = {"text": "TEXT", "texts": "TEXT", "int": "N", "float": "X"}
 
 
@@ -43,6 +58,7 @@ def with_settings(
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def collected(**arguments: Any) -> Any:
+            arguments.pop(_HELP_ALL.name, None)
             flags = {key.name: arguments.pop(key.name) for key in keys}
             given = {name: value for name, value in flags.items() if value not in (None, [])}
             return command(given=given, **arguments)
@@ -51,6 +67,8 @@ def with_settings(
         kept = [each for each in own if each.name != "given"]
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept]
         parameters += [_parameter(key) for key in keys]
+        if sum(is_folded(key.name, key.panel) for key in keys) > MOST_TOLD:
+            parameters.append(_HELP_ALL)
         # Typer reads the signature, and annotations by name; both must tell the same.
         collected.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         collected.__annotations__ = {each.name: each.annotation for each in parameters}
