@@ -15,6 +15,8 @@ import tiny
 from cutaway.views import VIEWS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Locator, Page, Route
 
     from conftest import Opened
@@ -195,16 +197,26 @@ def test_scrubbing_moves_every_station_and_the_address_leads_back(opened: Opened
     assert page.url == address
 
 
-def test_the_copied_python_names_this_very_answer(opened: Opened) -> None:
-    """It names the served model, the very prompt and what was drawn with."""
+def test_the_copied_python_gives_this_very_answer(
+    opened: Opened, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the served model, how it computes, the very prompt and what was drawn with."""
     page = look_inside(opened)
     program = copied(page, station(page, "attention"), "Python")
     ids: list[Any] = json.loads(copied(page, station(page, "tokens"), "JSON"))["token_ids"]
     num_prompt = len(ids) - NUM_TOKENS
     assert f"prompt = {ids[:num_prompt]}" in program
     assert f"temperature=0.8, seed={SEED}, max_tokens={NUM_TOKENS}" in program
-    assert 'view_of("attention")' in program
-    compile(program, "copied", "exec")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(tiny.config(max_position_embeddings=16384)), encoding="utf-8")
+    named = program.partition("LLM(")[2].partition(")")[0]
+    assert named.endswith(', dtype="float32"')
+    scope: dict[str, Any] = {}
+    own = f"LLM('random:{config}', dtype='float32', cache_tokens=512)"
+    exec(program.replace(f"LLM({named})", own), scope)
+    assert [*scope["answer"].prompt_token_ids, *scope["answer"].choices[0].token_ids] == ids
+    told = capsys.readouterr().out
+    assert told.startswith("exact ") and "attention" in told
 
 
 def test_raw_frames_are_those_that_were_sent_and_lead_to_their_tokens(opened: Opened) -> None:

@@ -32,9 +32,10 @@ def found_by(program: str, folder: Path) -> Any:
     """What a copied program finds, run in this process over a model of the same weights."""
     config = folder / "config.json"
     config.write_text(json.dumps(tiny.config(max_position_embeddings=16384)), encoding="utf-8")
-    name = program.partition("LLM(")[2].partition(")")[0]
+    name, _, settings = program.partition("LLM(")[2].partition(")")[0].partition(", ")
+    assert settings == 'dtype="float32"', "it computes as this server does"
     own = json.dumps(f"random:{config}")
-    wanted = program.replace(f"LLM({name})", f"LLM({own}, dtype='float32', cache_tokens=512)")
+    wanted = program.replace(f"LLM({name}, ", f"LLM({own}, cache_tokens=512, ")
     scope: dict[str, Any] = {}
     exec(wanted.replace(name, own), scope)
     return scope["found"]

@@ -166,7 +166,7 @@ describe("what was found", () => {
   });
 
   it("is had again by Python", () => {
-    const made = { model: "smollm2", prompt: [1, 2], numTokens: 4, settings: { temperature: 0.7 }, seed: "5" };
+    const made = { model: "smollm2", build: {}, prompt: [1, 2], numTokens: 4, settings: { temperature: 0.7 }, seed: "5" };
     const program = comparePythonOf("token@1=\"x\"", 2, made);
     expect(program).toContain("SamplingParams(temperature=0.7, seed=5, max_tokens=4)");
     expect(program).toContain('change_of("token@1=\\"x\\"")');

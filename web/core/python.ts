@@ -6,6 +6,7 @@ export interface Made {
   model: string;
   prompt: readonly number[]; // token ids
   numTokens: number; // of the answer
+  build: Readonly<Record<string, string>>; // settings of its engine that decide numbers and are not the default
   settings: Readonly<Record<string, number>>;
   seed: string | null; // of 64 bits: more than a number holds
 }
@@ -17,9 +18,10 @@ function againOf(made: Made): string {
   const given = Object.entries(made.settings).map(([name, value]) => `${name}=${value}`);
   const seed = made.seed === null ? [] : [`seed=${made.seed}`];
   const params = [...given, ...seed, `max_tokens=${made.numTokens}`].join(", ");
-  return `llm = LLM(${JSON.stringify(made.model)})
+  const build = Object.entries(made.build).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`);
+  return `llm = LLM(${JSON.stringify(made.model)}${build.join("")})  # a name, or where its files are
 prompt = [${made.prompt.join(", ")}]
-llm.generate([prompt], SamplingParams(${params}))`;
+answer = llm.generate(prompt, SamplingParams(${params}))[0]`;
 }
 
 /** A program that changes one thing of an answer and prints what that did. */
@@ -27,28 +29,25 @@ export function comparePythonOf(change: string, runs: number, made: Made): strin
   return `from cutaway import LLM, SamplingParams
 from cutaway.compare.compare import compare
 from cutaway.compare.levers import change_of
+from cutaway.service.looking import record_of
 
 ${againOf(made)}
-answer = list(llm.engine.ledger.answers)[-1]
+record = record_of(llm.engine, answer, choice=0)
 change = change_of(${JSON.stringify(change)})
-found = compare(llm.engine, answer, change, name=${JSON.stringify(made.model)}, num_runs=${runs})
+found = compare(llm.engine, record, change, name=${JSON.stringify(made.model)}, num_runs=${runs})
 print(found.draw().text())
 `;
 }
 
-/** A program that prints a view's picture; `shown.payload` has its numbers. */
+/** A program that makes the answer again, proves it, and prints a view's picture. */
 export function pythonOf(query: Query, made: Made): string {
   const places = NAMES.filter((name) => query[name] !== undefined);
-  const asked = places.map((name) => `${name}=${JSON.stringify(query[name])}`).join(", ");
+  const asked = places.map((name) => `, ${name}=${JSON.stringify(query[name])}`).join("");
   return `from cutaway import LLM, SamplingParams
-from cutaway.replay.look import Look
-from cutaway.views import view_of
-from cutaway.views.parts.query import Query
 
 ${againOf(made)}
-look = Look(llm.engine, list(llm.engine.ledger.answers)[-1])
-shown = view_of(${JSON.stringify(query.view)}).show(look.subject, Query(${asked}))
-print(shown.proof)
-print(shown.payload)
+print(llm.verify(answer))
+shown = llm.view(answer, ${JSON.stringify(query.view)}${asked})
+print(shown)  # the picture; shown.payload has its numbers
 `;
 }

@@ -89,11 +89,12 @@ describe("stations", () => {
 
   it("give the Python that makes the answer again", () => {
     const query = { view: "lens", position: 3, text: 'a "b"' };
-    const made = { model: "m", prompt: [1, 2], numTokens: 5, settings: { temperature: 0.5 }, seed: "7" };
+    const made = { model: "m", build: { dtype: "float32" }, prompt: [1, 2], numTokens: 5, settings: { temperature: 0.5 }, seed: "7" };
     const program = pythonOf(query, made);
     expect(program).toContain("prompt = [1, 2]\n");
     expect(program).toContain("SamplingParams(temperature=0.5, seed=7, max_tokens=5)");
-    expect(program).toContain('view_of("lens").show(look.subject, Query(position=3, text="a \\"b\\""))');
+    expect(program).toContain('LLM("m", dtype="float32")');
+    expect(program).toContain('llm.view(answer, "lens", position=3, text="a \\"b\\"")');
     expect(pythonOf({ view: "cost" }, { ...made, seed: null })).not.toContain("seed");
   });
 });

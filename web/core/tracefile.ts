@@ -267,10 +267,11 @@ export class SavedViews extends Views {
   }
 
   override async made(): Promise<Made> {
-    const { model, answer } = this.file.manifest;
+    const { model, answer, engine } = this.file.manifest;
     const prompt = this.file.events("prompt")[0]?.ids as number[] | undefined;
     if (!prompt) throw new Error("The file is redacted: it has no ids to make the answer again.");
-    return { ...(await this.drawn()), model: model?.name ?? "", prompt, numTokens: answer?.num_tokens ?? 0 };
+    const build = (engine?.settings ?? {}) as Record<string, string>; // files of before have none
+    return { ...(await this.drawn()), model: model?.name ?? "", build, prompt, numTokens: answer?.num_tokens ?? 0 };
   }
 
   /** As the manifest tells; a seed that nobody chose is told by the draw. */

@@ -143,10 +143,11 @@ export class Views {
 
   /** What makes this answer again, for whoever wants it in Python. */
   async made(): Promise<Made> {
-    const models = (await (await fetch("/v1/models")).json()) as { data: { id: string }[] };
+    const models = (await (await fetch("/v1/models")).json()) as { data: { id: string; about?: { settings?: Record<string, string> } }[] };
     const tokens = (await this.see({ view: "tokens" }, "made")).values as unknown as Tokens;
     const [ids, numPrompt] = [tokens.token_ids, tokens.num_prompt];
-    return { ...(await this.drawn()), model: models.data[0]?.id ?? "", prompt: ids.slice(0, numPrompt), numTokens: ids.length - numPrompt };
+    const [served] = models.data;
+    return { ...(await this.drawn()), model: served?.id ?? "", build: served?.about?.settings ?? {}, prompt: ids.slice(0, numPrompt), numTokens: ids.length - numPrompt };
   }
 
   /** With which settings, and of which seed. */

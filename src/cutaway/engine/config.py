@@ -143,6 +143,12 @@ class EngineConfig:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: v for name, v in values.items() if not isinstance(v, ByDevice)}
 
+    def numeric_settings(self) -> dict[str, str]:
+        """What decides the numbers of an answer, as far as it is not the default."""
+        defaults = {each.name: each.default for each in fields(self)}
+        asked = {name: str(getattr(self, name)) for name in ("dtype", "kv_dtype", "quant")}
+        return {name: value for name, value in asked.items() if value != defaults[name]}
+
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> EngineConfig:
         """A configuration from loose settings; one that is None counts as not given.

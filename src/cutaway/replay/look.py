@@ -208,6 +208,7 @@ def _subject(
         page_size=config.page_size,
         prefill_chunk=config.prefill_chunk,
         has_prefix_cache=config.prefix_cache,
+        settings=config.numeric_settings(),
     )
     return Subject(
         answer=answer,

@@ -55,7 +55,7 @@ def _openai(context: Context) -> dict[str, Any]:
 def _about(context: Context) -> dict[str, Any]:
     """What the page says of the model beside its name."""
     card = context.service.model
-    names = ("architecture", "num_parameters", "dtype", "device", "licence")
+    names = ("architecture", "num_parameters", "dtype", "device", "licence", "settings")
     return {name: getattr(card, name) for name in names}
 
 

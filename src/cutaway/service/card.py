@@ -32,6 +32,7 @@ def card_of(engine: Engine) -> ModelCard:
         levers=levers_of(engine),
         is_recorded=engine.ledger is not None,
         adapters=adapters_of(engine),
+        settings=engine.config.numeric_settings(),
     )
 
 

@@ -38,6 +38,7 @@ class ModelCard:
 
     max_length: tokens of prompt and answer together that the engine can hold.
     is_recorded: whether there is a ledger, so that answers can be opened.
+    settings:   those of the engine that decide its numbers, where they are not the default.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelCard:
     levers: tuple[LeverCard, ...] = ()
     is_recorded: bool = True
     adapters: tuple[AdapterCard, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, kw_only=True)

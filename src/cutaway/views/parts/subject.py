@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -23,7 +23,10 @@ from cutaway.views.parts.replay_values import ReplayValues, Wanted
 
 @dataclass(frozen=True)
 class Build:
-    """How the model was run. Dtypes by name."""
+    """How the model was run. Dtypes by name.
+
+    settings: those of the engine that decide its numbers, where they are not the default.
+    """
 
     model: str
     dtype: str
@@ -32,6 +35,7 @@ class Build:
     page_size: int
     prefill_chunk: int
     has_prefix_cache: bool
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
