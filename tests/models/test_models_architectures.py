@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 import architectures
 import torch_bits
+from cutaway.core.layout import Full
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.build import load_model
@@ -33,6 +35,7 @@ DEVICES = [
     ),
 ]
 LENGTHS = (37, 66)  # of prompts that begin alike; both pass the windows of the cases
+FEW_PAGES = 16  # room for either answer, not for both
 
 
 @dataclass
@@ -112,6 +115,10 @@ def test_32_greedy_tokens_equal_transformers_in_every_kind_of_run(pair: Pair) ->
         assert answer == logits[len(each.prompt_token_ids) - 1 :].argmax(dim=-1).tolist()
     assert answers(pair, asked, prefix_cache=False) == plain, "batched"
     assert answers(pair, asked, prefix_cache=False, prefill_chunk=7) == plain, "chunked"
+    # Layers with windows need ever less as an answer grows, so nothing makes room for it.
+    if any(isinstance(each.extent, Full) for each in pair.ours.transformer.cache_specs):
+        assert crowded(pair, asked) == plain, "preempted"
+    assert streamed(pair, asked) == plain, "streamed"
     cached = engine(pair.ours)
     run(cached, [replace(asked[0], params=replace(asked[0].params, max_tokens=1))])
     again = run(cached, asked)
@@ -122,6 +129,24 @@ def test_32_greedy_tokens_equal_transformers_in_every_kind_of_run(pair: Pair) ->
     for record in cached.ledger.answers:
         verdict = verify_answer(cached, record)
         assert verdict.is_exact, f"run again: {verdict}"
+
+
+def crowded(pair: Pair, asked: list[Request]) -> dict[Any, list[int]]:
+    """Tokens where there is room for either answer, not for both."""
+    target = engine(pair.ours, prefix_cache=False, num_pages=FEW_PAGES)
+    made = run(target, asked)
+    assert target.scheduler.num_preemptions > 0, "there was room for both"
+    return {key: answer.token_ids for key, answer in made.items()}
+
+
+def streamed(pair: Pair, asked: list[Request]) -> dict[Any, list[int]]:
+    """Tokens as a reader of a stream has them, one piece of news after the other."""
+    told: dict[Any, list[tuple[int, ...]]] = defaultdict(list)
+    for news in engine(pair.ours).follower.follow(asked):
+        for delta in news:
+            told[delta.request_id, delta.choice].append(delta.token_ids)
+    assert all(len(pieces) >= 32 for pieces in told.values()), "each token is told when it is there"
+    return {key: [each for ids in pieces for each in ids] for key, pieces in told.items()}
 
 
 def answers(pair: Pair, asked: list[Request], **settings: Any) -> dict[Any, list[int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pytest
 
+from cutaway.blocks.positions import LongRope
 from cutaway.core.errors import ModelFormatError
 from cutaway.models import lfm2
 from cutaway.models.parts.config_fields import Fields
@@ -26,6 +28,63 @@ def test_n11_rope_scaling_wins_beside_rope_parameters() -> None:
         Fields({"rope_scaling": YARN}, file="config.json"), head_size=16, max_length=256
     )
     assert both == alone and both is not None
+
+
+NESTED = {
+    "full_attention": {"rope_theta": 500.0, "rope_type": "default"},
+    "sliding_attention": {"rope_theta": 90.0, "rope_type": "default"},
+}
+
+
+@pytest.mark.parametrize(
+    "scaling", [{}, {"rope_type": "linear", "factor": 8.0}, {"rope_theta": 70.0}]
+)
+def test_n11_rope_scaling_changes_the_entry_of_full_layers_as_in_transformers(
+    scaling: dict[str, object],
+) -> None:
+    """Gemma 3 and OLMo 3: rope_parameters has an entry per kind of layer."""
+    from transformers import Gemma3TextConfig
+
+    theirs = Gemma3TextConfig(
+        rope_parameters={kind: {**entry} for kind, entry in NESTED.items()}, rope_scaling=scaling
+    ).rope_parameters
+    fields = {"rope_parameters": NESTED, "rope_scaling": scaling}
+    for kind in NESTED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            both = from_hf(
+                Fields(fields, file="config.json"), head_size=16, max_length=256, kind=kind
+            )
+        assert both == frequencies(rope_parameters=theirs[kind])
+
+
+def test_n11_an_entry_that_rope_scaling_changes_is_named() -> None:
+    fields = {"rope_parameters": NESTED, "rope_scaling": {"rope_theta": 70.0}}
+    words = "rope_scaling.rope_theta and rope_parameters.full_attention.rope_theta"
+    with pytest.warns(UserWarning, match=words):
+        from_hf(Fields(fields, file="x"), head_size=16, max_length=256, kind="full_attention")
+
+
+def test_phi3_was_trained_on_4096_tokens_where_its_file_does_not_say() -> None:
+    from transformers import Phi3Config
+
+    from cutaway.models import phi3
+
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    own = {
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 64,
+        "vocab_size": 9,
+        "max_position_embeddings": 8192,
+        "rope_scaling": {"type": "longrope", **factors},
+    }
+    theirs = Phi3Config(**{**own, "rope_scaling": {"type": "longrope", **factors}})
+    trained = theirs.rope_parameters["original_max_position_embeddings"]
+    (turning,) = phi3.from_hf(Fields(own, file="config.json")).frequencies
+    assert isinstance(turning, LongRope) and turning.trained_length == trained == 4096
+    assert turning.attention_factor == pytest.approx(math.sqrt(1 + math.log(2) / math.log(4096)))
 
 
 @pytest.mark.parametrize("scaling", [None, {}])

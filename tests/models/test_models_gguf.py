@@ -109,6 +109,11 @@ _FACTORS = {
     "logits_scaling": "add_logit_scale",
 }
 WRITTEN: dict[str, dict[str, str]] = {
+    "ernie4_5-moe": {
+        "moe_layer_start_index": "add_leading_dense_block_count",
+        "moe_layer_interval": "add_interleave_moe_layer_step",
+        "moe_num_shared_experts": "add_expert_shared_count",
+    },
     "gemma2": {
         **_WINDOW,
         "attn_logit_softcapping": "add_attn_logit_softcapping",

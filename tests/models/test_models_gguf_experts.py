@@ -32,6 +32,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("qwen2-moe", "qwen2moe", {"norm_topk_prob": False, "num_hidden_layers": 2}),
     ("olmoe", "olmoe", {}),
     ("granite-moe", "granitemoe", {}),
+    ("ernie4.5-moe", "ernie4_5-moe", {}),
 )
 
 
@@ -68,7 +69,7 @@ def write(model: Any, word: str, path: Path) -> None:
         writer.add_value_length(config.head_dim)
     writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if word in ("qwen3moe", "qwen2moe"):
+    if word in ("qwen3moe", "qwen2moe", "ernie4_5-moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if word == "qwen2moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -100,6 +101,10 @@ def parts(name: str, tensor: Tensor, word: str) -> Iterator[tuple[str, Tensor]]:
     if word == "granitemoe":  # as files name them, and the package's table
         name = name.replace("block_sparse_moe.experts", "mlp.experts")
         name = name.replace("router.weight", "router.layer.weight")
+    if word == "ernie4_5-moe" and "e_score_correction_bias" in name:
+        at = name.partition(".mlp.")[0]
+        yield f"{at}.mlp.moe_statics.e_score_correction.bias", tensor.squeeze()
+        return
     if name.endswith("self_attn.sinks"):
         yield f"{name}.weight", tensor
         return

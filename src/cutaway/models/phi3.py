@@ -14,9 +14,13 @@ from cutaway.models.parts.grouped_decoder import GroupedDecoder, decoder_from_gg
 from cutaway.models.parts.layer_parts import AttentionForm
 from cutaway.models.parts.sizes import sizes_from_hf
 
+_TRAINED_LENGTH = 4096
+
 
 def from_hf(config: Fields) -> GroupedDecoder:
     """Read a config.json."""
+    # As in transformers: what LongRoPE was trained on is this where the file does not say.
+    config = config.with_default("original_max_position_embeddings", _TRAINED_LENGTH)
     sizes = sizes_from_hf(config, epsilon=("rms_norm_eps", 1e-5))
     extents = window_in_all(config, sizes.num_layers)
     made = decoder_from_hf("phi3", config, sizes=sizes, extents=extents)

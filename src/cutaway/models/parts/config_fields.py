@@ -172,6 +172,20 @@ class Fields:
             raise self._wrong(name, value, "a mapping")
         return Fields(cast("Mapping[str, object]", value), file=f"{self.file}: {name}")
 
+    def changed_by(self, other: Fields) -> Fields:
+        """The same with what another mapping says in its place; a warning names both."""
+        for name in other._values:
+            warn_of_two(other, name, self, name)
+        return Fields({**self._values, **other._values}, file=self.file)
+
+    def with_default(self, name: str, value: object) -> Fields:
+        """The same where a field that is missing or null has a value."""
+        if self.has(name):
+            return self
+        made = Fields({**self._values, self._prefix + name: value}, file=self.file)
+        made._prefix, made.asked = self._prefix, self.asked
+        return made
+
     def read_numbered(self, index: int) -> Fields:
         """The mapping inside whose name is a number, with leading zeros or without; else empty."""
         names = (name for name in self._values if whole_number(name) == index)

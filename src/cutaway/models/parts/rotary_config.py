@@ -28,6 +28,7 @@ GGUF_FACTORS = frozenset(
     {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 )
 
+_SCALED_KIND = "full_attention"  # of layers whose entry rope_scaling changes
 SCALINGS = ("none", "default", "proportional", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 
@@ -48,9 +49,7 @@ def from_hf(
 
     Raises: UnsupportedModelError for a scaling not in SCALINGS, ModelFormatError naming the field.
     """
-    warn_of_two(config, "rope_scaling", config, "rope_parameters")
-    rope = config.read_mapping(rotation_field(config))
-    rope = rope.read_mapping(kind) if kind is not None and rope.has(kind) else rope
+    rope = _rotation(config, kind)
     for name in ("rope_theta", "partial_rotary_factor"):
         warn_of_two(rope, name, config, name)
     warn_of_two(rope, "rope_type", rope, "type")
@@ -63,6 +62,22 @@ def from_hf(
         return Proportional(head_size, base, turning, rope.number("factor", 1.0))
     size = _turning(rope, "partial_rotary_factor", head_size * share, head_size)
     return _scaled(config, rope, base, size=size, max_length=max_length)
+
+
+def _rotation(config: Fields, kind: str | None) -> Fields:
+    """What describes the rotation of such layers.
+
+    Where rope_parameters has an entry per kind, rope_scaling changes the entry of the layers that
+    see everything, field by field.
+    Source: transformers, Gemma3TextConfig.convert_rope_params_to_dict.
+    """
+    entries = config.read_mapping("rope_parameters")
+    if kind is not None and entries.has(kind):
+        entry, scaling = entries.read_mapping(kind), config.read_mapping("rope_scaling")
+        return entry.changed_by(scaling) if kind == _SCALED_KIND else entry
+    warn_of_two(config, "rope_scaling", config, "rope_parameters")
+    rope = config.read_mapping(rotation_field(config))
+    return rope.read_mapping(kind) if kind is not None and rope.has(kind) else rope
 
 
 def rotation_field(config: Fields) -> str:
