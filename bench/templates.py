@@ -10,7 +10,6 @@ the words of the template (by itself). A row per template; the exit code is 1 wh
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -18,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from published.rows import Row, command_line, finish, rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "text")]
@@ -99,7 +100,7 @@ def try_template(source: str) -> tuple[Counter[str], list[str]]:
 RESULTS = ("whole", "refused", "by itself", "LOST", "not a template")
 
 
-def summarize(rows: list[dict[str, Any]]) -> str:
+def summarize(rows: list[Row]) -> str:
     """How many histories came to what, in one sentence."""
     total = Counter({what: sum(row.get(what, 0) for row in rows) for what in RESULTS})
     some = sum(1 for row in rows if row.get("whole"))
@@ -107,43 +108,35 @@ def summarize(rows: list[dict[str, Any]]) -> str:
     return f"{len(rows)} templates, {some} with whole histories; histories: {told}"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The results as a page: the sentence, and a row per template."""
-    lines = ["# Published chat templates", "", f"{summarize(rows)}.", ""]
-    lines += ["`python bench/templates.py FOLDER` says what each word means.", ""]
-    lines += [f"| template | {' | '.join(RESULTS)} | |", "|---|---|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda row: row["template"]):
-        counts = " | ".join(str(row.get(what, "")) for what in RESULTS)
-        why = "; ".join(row["wrong"])[:160].replace("|", "\\|")
-        lines.append(f"| {row['template']} | {counts} | {why} |")
-    return "\n".join(lines) + "\n"
+def tell(row: Row) -> str:
+    """A row as a line."""
+    counts = ", ".join(f"{row[what]} {what}" for what in RESULTS if row.get(what))
+    return f"{row['template']}: {counts} {'; '.join(row['wrong'])}"
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("folder", type=Path)
-    options.add_argument("--only", default="", help="templates whose path has this in it")
-    options.add_argument("--slice", default="0/1", help="K/N: every N-th from the K-th")
-    options.add_argument("--rows", type=Path, help="take the rows of such a file, and try nothing")
-    options.add_argument("--markdown", type=Path, help="write the table here")
-    options.add_argument("--json", type=Path, help="add the rows to this file, one JSON a line")
-    asked = options.parse_args()
-    first, step = map(int, asked.slice.split("/"))
-    each = [pair for pair in find_templates(asked.folder) if asked.only in pair[0]][first::step]
-    rows: list[dict[str, Any]] = []
-    if asked.rows is not None:
-        rows, each = list(map(json.loads, asked.rows.read_text("utf-8").splitlines())), []
-    for name, source in each:
+    asked = command_line(__doc__).parse_args()
+
+    def try_one(name: str, source: str) -> Row:
         seen, wrong = try_template(source)
-        rows.append({"template": name, **seen, "wrong": wrong})
-        if asked.json is not None:
-            with asked.json.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps(rows[-1], ensure_ascii=False) + "\n")
-        counts = ", ".join(f"{count} {what}" for what, count in seen.most_common())
-        print(f"{name}: {counts} {'; '.join(wrong)[:300]}", flush=True)
-    print(summarize(rows))
-    if asked.markdown is not None:
-        asked.markdown.write_text(table(rows), encoding="utf-8")
+        return {"template": name, **seen, "wrong": wrong}
+
+    rows = rows_of(asked, find_templates(asked.folder), try_one, tell=tell)
+    finish(
+        asked,
+        "Published chat templates",
+        summarize(rows),
+        script="bench/templates.py",
+        head=("template", *RESULTS, ""),
+        cells=(
+            (
+                row["template"],
+                *(row.get(what, "") for what in RESULTS),
+                "; ".join(row["wrong"])[:160],
+            )
+            for row in sorted(rows, key=lambda row: row["template"])
+        ),
+    )
     return 1 if any(row.get("LOST") for row in rows) else 0
 
 

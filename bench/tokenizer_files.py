@@ -7,14 +7,14 @@ encoding. Files with the same content count once. Each is loaded by us and by `t
 `sentencepiece` or `tiktoken`; every text is encoded twice, with names of control tokens as plain
 text and as tokens, and every fourth is decoded. Tokens that only the files beside name as control
 are added there, as transformers does. Where theirs makes a control token, or a byte, of plain text
-that spells its name, ours must not, and the rest of the text is compared.
+that spells its name, ours must not, and the rest of the text is compared. Where theirs loses a
+character of an added token in decoding, since it is also the sign of a byte, ours must keep it.
 A line for each: equal, refused (and why), or DIFFERS (and the shortest text that does); the exit
 code is 1 where anything differs.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import random
@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from time import perf_counter
 from typing import Any
+
+from published.rows import Row, command_line, finish, rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "tokens")]
@@ -290,6 +291,8 @@ def first_difference(ours: Any, theirs: Reference, texts: list[str]) -> tuple[st
     some, all_ids = [text for text, _ in pairs], [ids for _, ids in pairs]
     for text, ids, expected in zip(some, all_ids, theirs.decode(all_ids), strict=True):
         found = ours.decode(ids, skip_control=False)
+        if "\ufffd" in expected and "\ufffd" not in text and ours.encode(found) == ids:
+            continue  # theirs reads an added token's own letters as bytes, and loses them
         if found != expected:
             wrong.append(f"{text!a} {ids[:12]} comes back as {found!a}, theirs {expected!a}")
     if wrong:
@@ -297,56 +300,42 @@ def first_difference(ours: Any, theirs: Reference, texts: list[str]) -> tuple[st
     return "", forged
 
 
-def summarize(rows: Sequence[Seen], *, texts: int, seed: int) -> str:
+def summarize(rows: Sequence[Row], *, texts: int, seed: int) -> str:
     """How many files came to what, in one sentence."""
-    counted = Counter(row.result for row in rows)
-    kinds = len({row.kind for row in rows})
+    counted = Counter(row["result"] for row in rows)
+    kinds = len({row["kind"] for row in rows})
     told = ", ".join(f"{count} {result}" for result, count in sorted(counted.items()))
     return f"{len(rows)} files of {kinds} kinds, {texts} texts each, seed {seed}: {told}"
 
 
-def table(rows: Sequence[Seen], summary: str) -> str:
-    """The results as a page: the sentence, and a row per file by what came of it."""
-    lines = ["# Published tokenizers", "", f"{summary}.", ""]
-    lines += ["`python bench/tokenizer_files.py FOLDER` says what each word means.", ""]
-    lines += ["| file | kind | beside | result | |", "|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda row: (row.result, row.name)):
-        cells = (row.name, row.kind, row.package, row.result, row.why[:240])
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("folder", type=Path)
+    options = command_line(__doc__)
     options.add_argument("--texts", type=int, default=10_000)
     options.add_argument("--seed", type=int, default=17)
-    options.add_argument("--slice", default="0/1", help="K/N: every N-th file from the K-th")
-    options.add_argument("--only", default="", help="files whose path has this in it")
-    options.add_argument("--json", type=Path, help="add the rows to this file, one JSON a line")
-    options.add_argument("--markdown", type=Path, help="write the table here")
-    options.add_argument("--rows", type=Path, help="take the rows of such a file, and try nothing")
     asked = options.parse_args()
-    rows: list[Seen] = []
-    first, step = map(int, asked.slice.split("/"))
-    if asked.rows is not None:
-        lines = asked.rows.read_text(encoding="utf-8").splitlines()
-        rows = [Seen(**json.loads(line)) for line in lines]
-    paths = [p for p in found_in(asked.folder) if asked.only in str(p)][first::step]
-    for path in paths if asked.rows is None else ():
-        began = perf_counter()
-        row = compare(path, str(path.relative_to(asked.folder)), texts=asked.texts, seed=asked.seed)
-        rows.append(row)
-        if asked.json is not None:
-            with asked.json.open("a", encoding="utf-8") as opened:
-                opened.write(json.dumps(vars(row), ensure_ascii=False) + "\n")
-        print(f"{row.result:12} {row.name} [{row.kind}] {row.why[:300]}", end=" ")
-        print(f"{perf_counter() - began:.1f} s", flush=True)
-    summary = summarize(rows, texts=asked.texts, seed=asked.seed)
-    print(summary)
-    if asked.markdown is not None:
-        asked.markdown.write_text(table(rows, summary), encoding="utf-8")
-    return 1 if any(row.result == "DIFFERS" for row in rows) else 0
+
+    def try_one(name: str, path: Path) -> Row:
+        return vars(compare(path, name, texts=asked.texts, seed=asked.seed))
+
+    found = ((str(path.relative_to(asked.folder)), path) for path in found_in(asked.folder))
+    rows = rows_of(asked, found, try_one, tell=tell)
+    finish(
+        asked,
+        "Published tokenizers",
+        summarize(rows, texts=asked.texts, seed=asked.seed),
+        script="bench/tokenizer_files.py",
+        head=("file", "kind", "beside", "result", ""),
+        cells=(
+            (row["name"], row["kind"], row["package"], row["result"], row["why"][:240])
+            for row in sorted(rows, key=lambda row: (row["result"], row["name"]))
+        ),
+    )
+    return 1 if any(row["result"] == "DIFFERS" for row in rows) else 0
+
+
+def tell(row: Row) -> str:
+    """A row as a line."""
+    return f"{row['result']:12} {row['name']} [{row['kind']}] {row['why']}"
 
 
 if __name__ == "__main__":

@@ -174,7 +174,10 @@ def test_bytes_without_a_token_become_the_unknown_token_where_one_is_named(load)
         ({"model": model(novelty=1)}, "model.novelty is 1"),
         ({"normalizer": {"type": "Lowercase"}}, 'normalizer is {"type": "Lowercase"}'),
         ({"pre_tokenizer": {"type": "Metaspace"}}, 'pre_tokenizer.type is "Metaspace"'),
-        ({"pre_tokenizer": byte_level(add_prefix_space=True)}, "add_prefix_space is true"),
+        (
+            {"pre_tokenizer": sequence(split(), byte_level(add_prefix_space=True))},
+            "add_prefix_space is true; Cutaway knows false behind other steps",
+        ),
         ({"pre_tokenizer": sequence(split())}, "ByteLevel once, and last"),
         ({"pre_tokenizer": sequence(byte_level(), split())}, "ByteLevel once, and last"),
         (

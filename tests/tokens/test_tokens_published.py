@@ -44,6 +44,7 @@ def comparison() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.path.append(str(path.parent))  # what it shares with others stands beside it
     spec.loader.exec_module(module)
     return module
 
@@ -149,6 +150,27 @@ def unigram(**changes):
         )
         | changes
     )
+
+
+def test_a_raw_byte_is_no_token_of_plain_text_in_a_tokenizer_json(tmp_path) -> None:
+    """HF looks for the symbol of a byte alone; a vocabulary of raw characters drops the others."""
+    raw = {chr(byte): byte for byte in range(128)}
+    ours = load(tmp_path, model=model(vocab=raw, merges=[]), added_tokens=[])
+    row = comparison().compare(tmp_path / "tokenizer.json", "x", texts=300, seed=7)
+    assert row.result == "equal", row.why
+    assert ours.encode("a b") == [97, 98]
+
+
+def test_byte_level_puts_a_blank_before_each_stretch_that_has_none(tmp_path) -> None:
+    """As HF's ByteLevel does unless told otherwise; bytes of a grammar stay what they are."""
+    blank = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    ours = load(tmp_path, pre_tokenizer=blank)
+    row = comparison().compare(tmp_path / "tokenizer.json", "x", texts=500, seed=7)
+    assert row.result == "equal", row.why
+    assert ours.encode("ab") == ours.encode(" ab") == [257]
+    assert ours.encode("ab", is_start=False) == [257], "every stretch is one"
+    assert ours.encode_bytes(b"ab") == [256]
+    assert ours.fingerprint != load(tmp_path).fingerprint
 
 
 def test_metaspace_takes_all_blanks_of_the_first_token(tmp_path) -> None:

@@ -6,7 +6,7 @@ It knows no file format (see files.py) and no chat template.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -20,6 +20,8 @@ from cutaway.tokens.splitting import Splitter
 from cutaway.tokens.tokenizer import Merge, Piece, PieceSink, ScoredPiece
 from cutaway.tokens.unicode import NormalForm, normalize, repair_surrogates
 
+Split = Callable[[str], list[str]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
@@ -32,6 +34,7 @@ class Vocabulary:
     added:        tokens that are found before anything is cut.
     normal_form:  Unicode normal form that the text is put in, if any.
     whole_pieces: pieces that are a token and are taken whole, whatever the merges say.
+    adds_blank:   each stretch between added tokens begins with a blank, its own or one more.
     """
 
     token_bytes: Mapping[int, bytes]
@@ -41,6 +44,7 @@ class Vocabulary:
     added: tuple[AddedToken, ...] = ()
     normal_form: NormalForm | None = None
     whole_pieces: Mapping[bytes, int] = field(default_factory=dict[bytes, int])
+    adds_blank: bool = False
 
 
 class ByteBPE:
@@ -82,18 +86,19 @@ class ByteBPE:
         self, text: str, *, control: bool = False, bos: bool = False, is_start: bool = True
     ) -> list[int]:
         """Token ids of a text, as Tokenizer.encode says."""
-        del is_start  # no blank is ever put in front
-        token_ids = self._encode(repair_surrogates(text), control)
+        del is_start  # a blank is put in front of every stretch, or of none
+        token_ids = self._encode(repair_surrogates(text), control, self._split)
         return [*self.prompt_prefix, *token_ids] if bos else token_ids
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """Token ids of plain bytes, which need not be whole characters."""
         # Bytes that are no characters travel as lone surrogates, which repaired text never holds.
-        return self._encode(data.decode("utf-8", "surrogateescape"), control=False)
+        text = data.decode("utf-8", "surrogateescape")
+        return self._encode(text, control=False, split=self._splitter.split)
 
     def encode_pieces(self, text: str, *, control: bool = False) -> list[Piece]:
         """The same ids as encode, with the stretches of text that they came from."""
-        return self._pieces(repair_surrogates(text), control)
+        return self._pieces(repair_surrogates(text), control, self._split)
 
     def merges(self, piece: str) -> Iterator[Merge]:
         """The merges of one piece, also where encode takes the piece whole without them."""
@@ -149,11 +154,13 @@ class ByteBPE:
         for rule in (rules.byte_ids, rules.patterns, rules.added, rules.normal_form):
             digest.update(repr(rule).encode())
         digest.update(f"{bool(rules.whole_pieces)} {rules.merges.describe()}".encode())
+        if rules.adds_blank:  # hashes of all others stay what they were
+            digest.update(b" adds a blank")
         return digest.hexdigest()
 
-    def _encode(self, text: str, control: bool) -> list[int]:
+    def _encode(self, text: str, control: bool, split: Split) -> list[int]:
         if self._sink is not None:
-            pieces = self._pieces(text, control)
+            pieces = self._pieces(text, control, split)
             self._sink(pieces)
             return [token_id for piece in pieces for token_id in piece.token_ids]
         token_ids: list[int] = []
@@ -161,18 +168,23 @@ class ByteBPE:
             if token_id is not None:
                 token_ids.append(token_id)
             else:
-                pieces = self._splitter.split(stretch)
+                pieces = split(stretch)
                 token_ids.extend(chain.from_iterable(map(self._cache.__getitem__, pieces)))
         return token_ids
 
-    def _pieces(self, text: str, control: bool) -> list[Piece]:
+    def _pieces(self, text: str, control: bool, split: Split) -> list[Piece]:
         pieces: list[Piece] = []
         for stretch, token_id in self._stretches(text, control):
             if token_id is not None:
                 pieces.append(Piece(stretch, (token_id,), is_added=True))
             else:
-                pieces += [Piece(p, self._cache[p]) for p in self._splitter.split(stretch)]
+                pieces += [Piece(p, self._cache[p]) for p in split(stretch)]
         return pieces
+
+    def _split(self, stretch: str) -> list[str]:
+        """Pieces of a stretch of text, behind a blank where the vocabulary wants one."""
+        has_own = not self.vocabulary.adds_blank or stretch.startswith(" ")
+        return self._splitter.split(stretch if has_own else f" {stretch}")
 
     def _stretches(self, text: str, control: bool) -> Iterator[tuple[str, int | None]]:
         """The text, normalized, cut at added tokens; each stretch with its id if it is one."""

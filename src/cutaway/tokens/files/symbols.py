@@ -13,7 +13,12 @@ from cutaway.tokens.unicode import BYTE_SYMBOLS, symbols_to_bytes
 
 
 def byte_ids(ids: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The token of each byte: the one that is its symbol, or else that is the raw byte itself."""
+    """The token of each byte: the one that is its symbol. HF knows no other."""
+    return tuple(map(ids.get, BYTE_SYMBOLS))
+
+
+def byte_or_raw_ids(ids: Mapping[str, int]) -> tuple[int | None, ...]:
+    """The same, or else the token that is the raw byte itself: so llama.cpp has it."""
     return tuple(
         ids.get(symbol, ids.get(chr(byte)) if byte < 0x80 else None)
         for byte, symbol in enumerate(BYTE_SYMBOLS)

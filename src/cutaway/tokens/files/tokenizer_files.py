@@ -117,7 +117,7 @@ def _byte_bpe_from_gguf(fields: GgufFields) -> ByteBPE:
     tokens = fields.tokens()
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     bos = fields.token_id("bos_token_id", len(tokens))
-    byte_ids = symbols.byte_ids(ids)
+    byte_ids = symbols.byte_or_raw_ids(ids)
     added = _added_tokens(tokens, fields, byte_ids)
     control = {token.token_id for token in added if token.is_control}
     token_bytes = symbols.token_bytes(enumerate(tokens))

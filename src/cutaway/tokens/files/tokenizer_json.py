@@ -93,6 +93,7 @@ def _byte_vocabulary(
         added=added,
         normal_form=_normal_form(root["normalizer"]),
         whole_pieces=_whole_pieces(model, token_bytes, control),
+        adds_blank=_adds_blank(root["pre_tokenizer"]),
     )
 
 
@@ -158,12 +159,18 @@ def _patterns(node: JsonNode) -> Iterator[OnigurumaPattern]:
             )
         elif kind != "ByteLevel":
             raise refuse_part(step["type"], "Split, Digits, ByteLevel and Sequence")
-        elif step["add_prefix_space"].flag(default=True):
-            raise refuse_part(step["add_prefix_space"], "false")
+        elif step["add_prefix_space"].flag(default=True) and len(steps) > 1:
+            # There each piece of the steps before would get a blank.
+            raise refuse_part(step["add_prefix_space"], "false behind other steps")
         elif step["use_regex"].flag(default=True):
             yield OnigurumaPattern(GPT2)
         if (kind == "ByteLevel") != is_last:
             raise refuse_part(node, "byte-level BPE: ByteLevel once, and last")
+
+
+def _adds_blank(node: JsonNode) -> bool:
+    """Whether ByteLevel, which stands alone then, puts a blank before each stretch without one."""
+    return flat(node, "pretokenizers")[-1]["add_prefix_space"].flag(default=True)
 
 
 def _split_pattern(step: JsonNode) -> OnigurumaPattern:

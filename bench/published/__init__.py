@@ -1,0 +1,1 @@
+"""What benches over folders of published files share."""
