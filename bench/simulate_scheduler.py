@@ -26,9 +26,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
 
+from cutaway.cache.fork import adopt
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.prefix import root_key
-from cutaway.cache.table import unseen_pages
+from cutaway.cache.table import PageTable, unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
@@ -56,6 +57,8 @@ class Totals:
     evictions: int = 0
     drafts: int = 0
     accepted_drafts: int = 0
+    forks: int = 0
+    forks_taken: int = 0
     failed_allocations: int = 0
 
     def add(self, other: Totals) -> None:
@@ -80,6 +83,7 @@ class Scenario:
     fail_rate: float
     allocation_failure_rate: float
     hole_rate: float
+    has_forks: bool
 
     @staticmethod
     def draw(seed: int) -> Scenario:
@@ -111,6 +115,7 @@ class Scenario:
             fail_rate=random.choice((0.0, 0.02)) if has_faults else 0.0,
             allocation_failure_rate=random.choice((0.0, 0.1)) if has_faults else 0.0,
             hole_rate=random.choice((0.0, 0.3)),
+            has_forks=seed % 3 > 0,
         )
 
 
@@ -216,6 +221,7 @@ class Simulation:
         self.scenario = scenario
         self.totals = Totals(scenarios=1)
         self.random = Random(scenario.seed + 1_000_003)
+        self.forks = Random(scenario.seed)  # apart, so that scenarios with and without are alike
         self.cache = PagedCache(
             scenario.groups,
             num_pages=scenario.num_pages,
@@ -396,10 +402,26 @@ class Simulation:
                 token = (token + 1) % 3
             sequence.draft_token_ids.append(token)
             content = hash((content, token))
+        if sequence.draft_token_ids and self.scenario.has_forks:
+            self._propose_other(sequence)
+
+    def _propose_other(self, sequence: Sequence) -> None:
+        """As many guesses in the drafts' place, which part from them somewhere."""
+        drafts, chance = sequence.draft_token_ids, self.forks
+        kept = chance.randrange(len(drafts))
+        content = self.contents[sequence].upto(sequence.token_ids)[-1]
+        for place, draft in enumerate(drafts):
+            right = next_token(content, sequence.seed)
+            token = draft if place < kept else right if chance.random() < 0.8 else (draft + 1) % 3
+            sequence.other_token_ids.append(token)
+            content = hash((content, token))
 
     def _check_plan(self, steps: list[Scheduled], oldest: tuple[Sequence, ...]) -> None:
         config = self.scenario.config
-        require(sum(s.count for s in steps) <= config.max_tokens_per_step, "budget exceeded")
+        require(
+            sum(s.count + s.num_other for s in steps) <= config.max_tokens_per_step,
+            "budget exceeded",
+        )
         require(self.scheduler.num_running <= config.max_sequences, "too many are running")
         lefts = [s.sequence.num_tokens - s.start for s in steps]
         prompts = sum(s.count for s, left in zip(steps, lefts, strict=True) if left > 1)
@@ -426,6 +448,11 @@ class Simulation:
                 require(not slots & written[group], "two sequences write the same slot")
                 require(min(slots) >= self.scenario.page_size, "the scratch page is written")
                 written[group] |= slots
+                if s.is_forked:
+                    other = set(s.sequence.fork.slots(group, s.count, self.scenario.page_size))
+                    require(len(other) == s.count, "a slot is written twice")
+                    require(not other & written[group], "both ways write the same slot")
+                    written[group] |= other
 
     def _check_turns(self, before: Before) -> None:
         """Who has least is admitted first; among equals, none twice while another waits."""
@@ -559,19 +586,43 @@ class Simulation:
             for slot, content in zip(slots, contents[scheduled.start :], strict=True):
                 memory[slot] = content
         self.totals.computed_tokens += scheduled.count
+        if scheduled.is_forked:
+            self._store_other(scheduled)
 
-    def _all_contents(self, scheduled: Scheduled) -> list[int]:
+    def _store_other(self, scheduled: Scheduled) -> None:
+        other, size = scheduled.sequence.fork, self.scenario.page_size
+        contents = self._all_contents(scheduled, scheduled.sequence.other_token_ids)
+        for group, memory in enumerate(self.memory):
+            if (pair := other.copies[group]) is not None:
+                source, target = (page * size for page in pair)
+                memory[target : target + size] = memory[source : source + size]
+            slots = other.slots(group, scheduled.count, size)
+            for slot, content in zip(slots, contents[scheduled.start :], strict=True):
+                memory[slot] = content
+        self.totals.forks += 1
+
+    def _all_contents(self, scheduled: Scheduled, drafts: list[int] | None = None) -> list[int]:
         """Contents of the positions up to the step's last one, drafts included."""
         sequence = scheduled.sequence
         known = self.contents[sequence].upto(sequence.token_ids)
         contents = known[: scheduled.start + scheduled.count]
-        for token in sequence.draft_token_ids[: scheduled.num_drafts]:
+        drafts = sequence.draft_token_ids if drafts is None else drafts
+        for token in drafts[: scheduled.num_drafts]:
             contents.append(hash((contents[-1], token)))
         return contents
 
     def _check_visible(self, scheduled: Scheduled) -> None:
-        contents = self._all_contents(scheduled)
-        for group, table in enumerate(scheduled.sequence.tables.groups):
+        self._check_way(scheduled, scheduled.sequence.tables.groups, None)
+        if scheduled.is_forked:
+            other, tables = scheduled.sequence.fork, scheduled.sequence.tables
+            pages = [other.pages_of(tables, group) for group in range(len(self.memory))]
+            size = self.scenario.page_size
+            ways = [PageTable(t.extent, size, p) for t, p in zip(tables.groups, pages, strict=True)]
+            self._check_way(scheduled, ways, scheduled.sequence.other_token_ids)
+
+    def _check_way(self, scheduled: Scheduled, tables, drafts: list[int] | None) -> None:
+        contents = self._all_contents(scheduled, drafts)
+        for group, table in enumerate(tables):
             extent = self.scenario.groups[group].spec.extent
             if isinstance(extent, Window):
                 start = max(0, scheduled.start - extent.width + 1)
@@ -607,6 +658,8 @@ class Simulation:
     def _sample(self, scheduled: Scheduled) -> int:
         """Append the accepted drafts and one token more; how many drafts were accepted."""
         sequence = scheduled.sequence
+        if scheduled.is_forked:
+            self._take_longest(scheduled)
         drafts = sequence.draft_token_ids[: scheduled.num_drafts]
         first_row = scheduled.start + scheduled.count - scheduled.num_drafts - 1
         slots = sequence.tables.groups[0].slots(first_row, scheduled.num_drafts + 1)
@@ -621,12 +674,34 @@ class Simulation:
         self.totals.accepted_drafts += accepted
         return accepted
 
+    def _take_longest(self, scheduled: Scheduled) -> None:
+        """Go on along the way on which more guesses stand, as the engine does."""
+        sequence, other = scheduled.sequence, scheduled.sequence.fork
+        slots = other.slots(0, scheduled.count, self.scenario.page_size)
+        own = sequence.tables.groups[0].slots(scheduled.start, scheduled.count)
+        if self._stood(slots, sequence.other_token_ids, sequence.seed) > self._stood(
+            own, sequence.draft_token_ids, sequence.seed
+        ):
+            adopt(sequence.tables, other)
+            sequence.draft_token_ids[:] = sequence.other_token_ids
+            self.totals.forks_taken += 1
+
+    def _stood(self, slots: list[int], drafts: list[int], seed: int) -> int:
+        for place, (slot, draft) in enumerate(zip(slots, drafts, strict=False)):
+            if next_token(self.memory[0][slot], seed) != draft:
+                return place
+        return len(drafts)
+
     def _fail(self, scheduled: Scheduled) -> None:
         """Numbers that are not finite in this step: what they touched must be zeroed."""
         for memory, table in zip(self.memory, scheduled.sequence.tables.groups, strict=True):
             for slot in table.slots(scheduled.start, scheduled.count):
                 memory[slot] = NAN
         size = self.scenario.page_size
+        if scheduled.is_forked:
+            for group, memory in enumerate(self.memory):
+                for slot in scheduled.sequence.fork.slots(group, scheduled.count, size):
+                    memory[slot] = NAN
         spoilt = self.scheduler.spoil(scheduled.sequence)
         self.scheduler.finish(scheduled.sequence)
         for memory, pages in zip(self.memory, spoilt, strict=True):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cutaway.cache.allocator import POOLS_UNTIL_IDLE
+from cutaway.cache.fork import adopt, fork, release
 from cutaway.cache.hit import longest_hit
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.table import unseen_pages
@@ -113,6 +114,59 @@ class CacheMachine(RuleBasedStateMachine):
         self.check_visible(each, computed)
         valid = len(computed) - len(drafts[accepted:])
         each.token_ids[known:] = [*computed[known:valid], *([sampled] if valid >= known else [])]
+        self.cache.truncate(each.tables, valid)
+        self.cache.commit(each.tables, each.token_ids, valid)
+
+    @precondition(lambda self: self.live)
+    @rule(
+        who=st.integers(0, 99),
+        ways=st.tuples(*[st.lists(TOKENS, min_size=9, max_size=9)] * 2),
+        count=st.integers(1, 9),
+        accepted=st.integers(0, 9),
+        takes_other=st.booleans(),
+    )
+    def verify_two_ways(
+        self,
+        who: int,
+        ways: tuple[list[int], list[int]],
+        count: int,
+        accepted: int,
+        takes_other: bool,
+    ) -> None:
+        """Guesses in two versions, over page borders, of which one becomes the sequence's own."""
+        each = self.live[who % len(self.live)]
+        start, before = each.stored, self.cached()
+        known, end = each.token_ids, start + 1 + count
+        if start + 1 != len(known) or not self.cache.reserve(each.tables, end):
+            return
+        self.charge(each.tables, before)
+        held = self.cache.stats.used
+        other = fork(self.cache, each.tables, start=start, num_tokens=end)
+        if other is None:
+            assert self.cache.stats.used == held, "all or nothing"
+            self.cache.truncate(each.tables, start)
+            return
+        for owner_of, own in zip(self.owner_of, other.pages, strict=True):
+            owner_of |= {page: each.tables.owner for page in own}
+        texts = [[*known, *way[:count]] for way in ways]
+        for group, memory in enumerate(self.memory):
+            if (pair := other.copies[group]) is not None:
+                for place in range(SIZE):
+                    memory[pair[1] * SIZE + place] = memory.get(pair[0] * SIZE + place, ())
+            own = each.tables.groups[group].slots(start, 1 + count)
+            second = other.slots(group, 1 + count, SIZE)
+            assert not {*own} & {*second}, "both ways write the same slot"
+            for slots, text in zip((own, second), texts, strict=True):
+                for slot, stop in zip(slots, range(start, end), strict=True):
+                    memory[slot] = (each.root, *text[: stop + 1])
+        if takes_other:
+            adopt(each.tables, other)
+        release(self.cache, other)
+        assert not any(other.pages)
+        text = texts[takes_other]
+        self.check_visible(each, text)
+        valid = start + 1 + min(accepted, count)
+        each.token_ids[:] = [*text[:valid], 0]
         self.cache.truncate(each.tables, valid)
         self.cache.commit(each.tables, each.token_ids, valid)
 

@@ -44,22 +44,31 @@ class Pool:
                     for field in group.spec.list_fields(str(dtype).removeprefix("torch."))
                 }
                 caches[layer] = LayerCache(fields, group.index, page_size)
-        self._kept = tuple(caches.values())
+        self.kept = tuple(caches.values())  # each layer that has pages of its own
         caches |= {reader: caches[source] for group in groups for reader, source in group.readers}
         self.layers = tuple(caches[layer] for layer in sorted(caches))
 
     @property
     def num_bytes(self) -> int:
         """Memory of all pages; layers that read another's count once."""
-        return sum(pages.nbytes for layer in self._kept for pages in layer.fields.values())
+        return sum(pages.nbytes for layer in self.kept for pages in layer.fields.values())
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group, so that NaN in them cannot reach whoever comes next."""
-        for layer in self._kept:
+        for layer in self.kept:
             for field in layer.fields.values():
                 # One byte is zeroed as a byte: float8 has no index_put of its own.
                 plain = field.view(torch.uint8) if field.dtype.itemsize == 1 else field
                 plain[list(pages[layer.group])] = 0
+
+
+def copy_pages(pool: Pool, copies: Sequence[tuple[int, int] | None]) -> None:
+    """Copy a page to another in all layers of each group that has such a pair."""
+    for layer in pool.kept:
+        pair = copies[layer.group]
+        if pair is not None:
+            for field in layer.fields.values():
+                field[pair[1]].copy_(field[pair[0]])
 
 
 def _pages(

@@ -17,7 +17,8 @@ class Batch:
     """A step and which rows of its logits belong to whom.
 
     rows[i] are the logit rows of scheduled[i], in the order of its tokens: the prompt's rows
-    when prompt log-probabilities are wanted, then 1 + num_drafts rows to sample from.
+    when prompt log-probabilities are wanted, then 1 + num_drafts rows to sample from, and as many
+    of a second way.
     """
 
     scheduled: tuple[Scheduled, ...]
@@ -44,7 +45,10 @@ class Batch:
     def sample_rows(self, index: int) -> range:
         """The rows of scheduled[index] to sample from; empty in the middle of a prompt."""
         scheduled, rows = self.scheduled[index], self.rows[index]
-        return rows[-1 - scheduled.num_drafts :] if scheduled.samples else rows[:0]
+        count = 1 + scheduled.num_drafts
+        if scheduled.is_forked:
+            count *= 2
+        return rows[-count:] if scheduled.samples else rows[:0]
 
 
 def build_batch(
@@ -64,6 +68,8 @@ def build_batch(
     for item in scheduled:
         # One token whose row is wanted is what almost every item of decoding is.
         count = 1 if item.count == 1 and item.samples else len(_wanted_rows(item))
+        if item.is_forked:
+            count += item.num_other
         past = first + count
         rows.append(range(first, past))
         first = past
@@ -87,14 +93,20 @@ def _lay_out(scheduled: Items[Scheduled]) -> Numbers:
         positions += range(start, stop)
         declared += [sequence.max_length] * item.count
         logit_rows += [first + row for row in _wanted_rows(item)]
+        if item.is_forked:
+            logit_rows += range(len(token_ids), len(token_ids) + item.num_other)
+            token_ids += [sequence.token_ids[-1], *sequence.other_token_ids]
+            positions += range(start, stop)
+            declared += [sequence.max_length] * item.num_other
     adapters: list[int] = []
     if any(item.sequence.adapter >= 0 for item in scheduled):
         for item in scheduled:
-            adapters += [item.sequence.adapter] * item.count
+            adapters += [item.sequence.adapter] * (item.count + item.num_other)
     pages, slots = _places(scheduled)
+    ways = [item for item in scheduled for _ in range(1 + item.is_forked)]
     plan = ShapePlan(
-        tuple([item.count for item in scheduled]),
-        tuple([item.start + item.count for item in scheduled]),
+        tuple([item.count for item in ways]),
+        tuple([item.start + item.count for item in ways]),
     )
     return Numbers(token_ids, positions, declared, logit_rows, plan, pages, slots, adapters)
 
@@ -121,6 +133,10 @@ def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[li
             its = table.groups[group]
             pages.append(its.pages)
             slots += its.slots(item.start, item.count)
+            other = item.sequence.fork if item.is_forked else None
+            if other is not None:
+                pages.append(other.pages_of(table, group))
+                slots += other.slots(group, item.count, its.page_size)
         all_pages.append(pages)
         all_slots.append(slots)
     return all_pages, all_slots

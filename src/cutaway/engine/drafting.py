@@ -112,13 +112,15 @@ class Drafting:
             drafts = source.propose(wishes, _forced(asking, grammars), num_answers=len(decoding))
             yield from zip(asking, drafts, strict=True)
 
-    def learn(self, sequence: Sequence, *, tried: int, right: int) -> None:
-        """How one answer's guesses came out."""
+    def learn(self, item: Scheduled, *, right: int) -> None:
+        """How one answer's guesses came out: of the way on which more stood, so many."""
+        sequence, tried = item.sequence, item.num_drafts
         name = self._asking.get(sequence)
         if name is None:
             return
         self._right[name] += right
-        kind = self._sources[name].learn(sequence, tried=tried, right=right)
+        other = item.took_other if item.is_forked else None
+        kind = self._sources[name].learn(sequence, tried=tried, right=right, other=other)
         told = "grammar" if kind == "grammar" else name
         for place in range(min(tried, right + 1)):  # those behind a wrong one tell nothing
             self.tried[told, place] += 1
@@ -137,7 +139,8 @@ class Drafting:
             if not item.samples or item.count != 1 + item.num_drafts:
                 return
             if item.num_drafts:
-                further[self._asking.get(item.sequence, "")] += item.num_drafts
+                name = self._asking.get(item.sequence, "")
+                further[name] += item.num_drafts + item.num_other
         if not all(source.is_steady for source in self._sources.values()):
             return
         names = set(self._asking.values()) if not further else set(further)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from cutaway.engine.batch import Batch
 from cutaway.engine.running import Running, token_logprob
+from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
+from cutaway.sampling.accept import accept
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import prompt_logprobs
 from cutaway.sampling.rejection import verify
@@ -29,9 +31,6 @@ def draw(
     """
     logits, rows, counts = select_rows(batch, logits, answers)
     drawn = sampler.sample(logits, rows)
-    if sampler.scores_drawn:  # training compares draws of one kind
-        left = iter(drawn)
-        return [list(islice(left, count)) for count in counts]
     return verified(batch, logits, rows, counts, drawn, answers)
 
 
@@ -52,7 +51,9 @@ def verified(
     for item, count in zip(batch.scheduled, counts, strict=True):
         own, answer = list(islice(left, count)), answers[item.sequence]
         proposals = answer.proposals[: item.num_drafts]
-        if proposals and answer.told is None:
+        if item.is_forked:
+            own = longest(item, own)
+        elif proposals and answer.told is None:
             past = first + count
             own = verify(logits[first:past], rows[first:past], own, proposals)
         given.append(own)
@@ -69,12 +70,33 @@ def select_rows(
     for item in batch.scheduled:
         before = len(rows)
         if item.samples:
-            rows += answers[item.sequence].rows(item.num_drafts)
+            sequence, answer = item.sequence, answers[item.sequence]
+            rows += answer.rows(sequence.draft_token_ids[: item.num_drafts])
+            if item.is_forked:
+                rows += answer.rows(sequence.other_token_ids)
         counts.append(len(rows) - before)
     if len(rows) < batch.num_rows:
         indices = [row for index in range(len(counts)) for row in batch.sample_rows(index)]
         logits = logits[torch.tensor(indices, dtype=torch.int64, device=logits.device)]
     return logits, rows, counts
+
+
+def longest(item: Scheduled, drawn: Items[Sampled]) -> list[Sampled]:
+    """What was drawn along the way on which more guesses stood; the item says which it was.
+
+    Both were drawn with the same numbers, so where they share guesses they share draws.
+    drawn: of the rows of both ways.
+    """
+    sequence, ways = item.sequence, (drawn[: item.count], drawn[item.count :])
+    item.took_other = _stood(ways[1], sequence.other_token_ids) > _stood(
+        ways[0], sequence.draft_token_ids
+    )
+    return list(ways[item.took_other])
+
+
+def _stood(drawn: Items[Sampled], drafts: Items[int]) -> int:
+    emitted = take_until_fault(drawn)
+    return len(accept(emitted, drafts[: len(emitted) - 1])) if emitted else 0
 
 
 def take_until_fault(drawn: Items[Sampled]) -> list[int]:

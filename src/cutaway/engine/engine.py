@@ -14,6 +14,7 @@ from typing import Concatenate, NamedTuple, ParamSpec
 
 import torch
 
+from cutaway.cache.fork import adopt
 from cutaway.cache.paged import CacheStats
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
 from cutaway.core.output import Delta, ToldChoice
@@ -265,6 +266,9 @@ class Engine:
         scheduled = self._schedule()
         for batch, drawn_for, computed, start in self._whole(scheduled, began):
             ended = perf_counter()
+            for item in batch.scheduled:
+                if item.took_other:
+                    _take_other(item.sequence)
             self._record(Recorder.note_plan, self.num_steps, batch)
             for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
                 try:
@@ -361,6 +365,9 @@ class Engine:
             is_adapted = any(sequence.adapter >= 0 for sequence in self._answers)
             self._ahead.is_held = is_drafted or is_adapted or bool(self._rejoining)
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
+        for item in scheduled:
+            if item.sequence.fork is not None and any(item.sequence.fork.copies):
+                self.runner.copy(item.sequence.fork.copies)
         logits = self.runner.run(batch, is_over)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
@@ -418,12 +425,13 @@ class Engine:
         self._record_tokens(sequence, taken.token_ids, drawn)
         if item.num_drafts:
             num_right = max(0, len(emitted) - 1)
-            self.num_drafted += item.num_drafts
+            num_tried = item.num_drafts * (1 + item.is_forked)
+            self.num_drafted += num_tried
             self.num_accepted += num_right
-            answer.num_drafted += item.num_drafts
+            answer.num_drafted += num_tried
             answer.num_accepted += num_right
             if self.drafting is not None:
-                self.drafting.learn(sequence, tried=item.num_drafts, right=num_right)
+                self.drafting.learn(item, right=num_right)
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
@@ -539,7 +547,10 @@ class Engine:
                 grammar, drafts = self._answers[sequence].grammar, draft.token_ids
                 sequence.draft_token_ids = grammar.longest_allowed(drafts) if grammar else drafts
                 sequence.draft_chances = draft.chances
-                self._answers[sequence].proposals = draft.proposals
+                other = draft.other_token_ids
+                sequence.other_token_ids = grammar.longest_allowed(other) if grammar else other
+                if not self.sampler.scores_drawn:  # else draws of one kind are compared
+                    self._answers[sequence].proposals = draft.proposals
             except Exception as fault:
                 self._break(sequence, fault)
 
@@ -565,3 +576,11 @@ class Engine:
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
         return Running(sequence, stream, ending, arrived, ends, tells_draws=self.tells_draws)
+
+
+def _take_other(sequence: Sequence) -> None:
+    """Go on with the other guesses and their pages; the drafts' own go back with the step."""
+    drafts, other = sequence.draft_token_ids, sequence.other_token_ids
+    sequence.draft_token_ids, sequence.other_token_ids = other, drafts
+    assert sequence.tables is not None and sequence.fork is not None, "both ways were computed"
+    adopt(sequence.tables, sequence.fork)

@@ -17,6 +17,7 @@ from cutaway.engine.sequence import Sequence
 from cutaway.sampling.sampler import Sampled
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import (
+    NOBODY,
     Admission,
     AnswerRecord,
     Origin,
@@ -79,8 +80,15 @@ class Recorder:
         counts: list[int] = []
         drafts: dict[int, tuple[int, ...]] = {}
         chances: dict[int, tuple[float, ...]] = {}
-        for index, item in enumerate(batch.scheduled):
+        num_rows: list[int] = []
+        for rows, item in zip(batch.rows, batch.scheduled, strict=True):
             sequence, start, count = item.sequence, item.start, item.count
+            if item.took_other:  # the way that was not taken stands before
+                answers.append(NOBODY)
+                starts.append(start)
+                counts.append(count)
+                num_rows.append(count)
+            index = len(answers)
             open_ = self._open[sequence]
             if open_.num_preemptions != sequence.num_preemptions:
                 open_.num_preemptions = sequence.num_preemptions
@@ -96,7 +104,13 @@ class Recorder:
             answers.append(open_.number)
             starts.append(start)
             counts.append(count)
-        self._parts = Parts(answers, starts, counts, list(map(len, batch.rows)), drafts, chances)
+            num_rows.append(len(rows) - item.num_other)
+            if item.is_forked and not item.took_other:
+                answers.append(NOBODY)
+                starts.append(start)
+                counts.append(count)
+                num_rows.append(count)
+        self._parts = Parts(answers, starts, counts, num_rows, drafts, chances)
         self.seconds += perf_counter() - began
 
     def add_tokens(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutaway.blocks.linear import division_error
 from cutaway.blocks.transformer import Transformer
-from cutaway.cache.pool import Pool
+from cutaway.cache.pool import Pool, copy_pages
 from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
@@ -161,6 +161,12 @@ class Runner:
         if self._lead is not None:
             self._lead.clear(pages)
         self.pool.clear(pages)
+
+    def copy(self, copies: Sequence[tuple[int, int] | None]) -> None:
+        """Copy of each group a page to another, in every rank."""
+        if self._lead is not None:
+            self._lead.copy(copies)
+        copy_pages(self.pool, copies)
 
 
 def runner_of(

@@ -87,18 +87,18 @@ class Running:
         is_same_draw = drawn.token_id == token_id and drawn.u == told.draws[-1].u
         return is_same_draw and drawn.checksum == told.draws[-1].checksum
 
-    def rows(self, num_drafts: int) -> list[SamplerRow]:
+    def rows(self, drafts: Items[int]) -> list[SamplerRow]:
         """The rows that draw the next token and the one after each draft."""
-        if self.grammar is None and not num_drafts:
-            return [self._row(0, None)]
-        masks = self._masks(num_drafts)
-        return [self._row(offset, masks[offset]) for offset in range(1 + num_drafts)]
+        if self.grammar is None and not drafts:
+            return [self._row((), None)]
+        masks = self._masks(drafts)
+        return [self._row(drafts[:offset], masks[offset]) for offset in range(1 + len(drafts))]
 
     def row_ahead(self) -> SamplerRow | None:
         """The row after the one that draws now, where that draw plays no part in it."""
         if self.grammar is not None or self.sequence.request.params.has_penalties:
             return None
-        return self._row(1, None)
+        return self._row((0,), None)
 
     def take(self, emitted: Items[int]) -> NewTokens:
         """Push tokens through the stream until one ends the answer."""
@@ -170,26 +170,29 @@ class Running:
             timings=self._timings(perf_counter()),
         )
 
-    def _masks(self, num_drafts: int) -> list[Mask | None]:
+    def _masks(self, drafts: Items[int]) -> list[Mask | None]:
         """What the grammar allows in each row; None allows all."""
-        num_rows = 1 + num_drafts
+        num_rows = 1 + len(drafts)
         if self.grammar is None:
             return [None] * num_rows
         try:
-            masks = self.grammar.masks(self.sequence.draft_token_ids[:num_drafts])
+            masks = self.grammar.masks(drafts)
         except GrammarError as fault:
             self.fault = fault
             return [None] * num_rows
         # Rows that the grammar cannot reach give no token.
         return [*masks, *[bytes(len(masks[0]))] * (num_rows - len(masks))]
 
-    def _row(self, offset: int, allowed: Mask | None) -> SamplerRow:
-        """The row that draws the token after the known tokens and offset drafts."""
-        sequence, params = self.sequence, self.sequence.request.params
+    def _row(self, drafts: Items[int], allowed: Mask | None) -> SamplerRow:
+        """The row that draws the token after the known tokens and some drafts.
+
+        What the drafts are plays no part without penalties.
+        """
+        sequence, params, offset = self.sequence, self.sequence.request.params, len(drafts)
         # A long answer is not copied for penalties that there are none of.
         said: Items[int] = ()
         if params.has_penalties:
-            said = sequence.output_token_ids + sequence.draft_token_ids[:offset]
+            said = [*sequence.output_token_ids, *drafts]
         is_early = sequence.num_output_tokens + offset < params.min_tokens
         banned = self.end_ids if is_early else frozenset[int]()
         if self.grammar is not None and allowed is not None:

@@ -21,6 +21,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
+from cutaway.cache.fork import fork, release
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import PageKeys
 from cutaway.core.errors import ConfigError, ContextLengthError
@@ -76,6 +77,8 @@ class Scheduled:
 
     samples: the last known token is among them, so the logits of the last 1 + num_drafts rows
     are wanted.
+    is_forked: its last known token comes a second time, with the other guesses behind it, as many.
+    took_other: those stood longer; they are its drafts now.
     Not to be changed; not frozen, since one is made for every token: 0.3 us instead of 1.1.
     """
 
@@ -84,6 +87,13 @@ class Scheduled:
     count: int
     num_drafts: int
     samples: bool
+    is_forked: bool = False
+    took_other: bool = False
+
+    @property
+    def num_other(self) -> int:
+        """Tokens of the second way."""
+        return self.count if self.is_forked else 0
 
     @property
     def token_ids(self) -> list[int]:
@@ -125,7 +135,10 @@ class _Plan:
         for sequence, count in self.granted.items():
             start = sequence.num_computed_tokens
             past_end = start + count - sequence.num_tokens
-            steps.append(Scheduled(sequence, start, count, max(0, past_end), past_end >= 0))
+            is_forked = sequence.fork is not None
+            steps.append(
+                Scheduled(sequence, start, count, max(0, past_end), past_end >= 0, is_forked)
+            )
         return steps
 
 
@@ -296,7 +309,7 @@ class Scheduler:
         if num_valid < scheduled.count:
             self.cache.truncate(tables, end)
         if sequence.draft_token_ids:
-            sequence.draft_token_ids.clear()
+            self._drop_drafts(sequence)
         sequence.num_computed_tokens = end
         self.cache.commit(tables, sequence.token_ids, end)
 
@@ -305,6 +318,7 @@ class Scheduler:
 
         One that has ended, or was ended halfway, may be ended again.
         """
+        self._drop_drafts(sequence)
         if sequence.tables is not None:
             self.cache.release(sequence.tables)
             sequence.tables = None
@@ -324,20 +338,30 @@ class Scheduler:
         Returns per group the pages to be zeroed before it is finished.
         """
         assert sequence.tables is not None, "only a running sequence has numbers"
-        return self.cache.invalidate(sequence.tables, sequence.token_ids)
+        spoilt = self.cache.invalidate(sequence.tables, sequence.token_ids)
+        if sequence.fork is None:
+            return spoilt
+        return tuple((*a, *b) for a, b in zip(spoilt, sequence.fork.pages, strict=True))
 
     def preempt(self, sequence: Sequence) -> None:
         """Take the pages of a running sequence; it will be computed again."""
         assert sequence.tables is not None, "a running sequence has tables"
+        self._drop_drafts(sequence)
         self.cache.release(sequence.tables)
         sequence.tables = None
         self._running.remove(sequence)
         self._blocked = None
         sequence.num_computed_tokens = 0
-        sequence.draft_token_ids.clear()
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.add_preempted(sequence)
+
+    def _drop_drafts(self, sequence: Sequence) -> None:
+        sequence.draft_token_ids.clear()
+        sequence.other_token_ids.clear()
+        if sequence.fork is not None:
+            release(self.cache, sequence.fork)
+            sequence.fork = None
 
     def _plan_step(self) -> list[Scheduled]:
         plan = _Plan(self.config)
@@ -456,6 +480,19 @@ class Scheduler:
         del drafts[max(0, most) :]
         if drafts and self.cache.reserve(tables, known + len(drafts)):
             plan.grant(sequence, len(drafts))
+            self._grant_other(plan, sequence)
+
+    def _grant_other(self, plan: _Plan, sequence: Sequence) -> None:
+        """Let other guesses be computed in place of as many drafts, if there are pages for both."""
+        tables, count = sequence.tables, len(sequence.draft_token_ids)
+        assert tables is not None, "who has drafts runs"
+        del sequence.other_token_ids[count:]
+        if len(sequence.other_token_ids) < count or plan.budget < 1 + count or self._waiting:
+            return  # who waits may need the pages
+        start = sequence.num_computed_tokens
+        sequence.fork = fork(self.cache, tables, start=start, num_tokens=start + 1 + count)
+        if sequence.fork is not None:
+            plan.budget -= 1 + count
 
     def _admit(self, plan: _Plan, *, is_light: bool = False) -> None:
         """Start waiting sequences in turn while slots, budget and pages last.

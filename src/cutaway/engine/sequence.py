@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cutaway.cache.fork import Fork
 from cutaway.cache.paged import PageTables
 from cutaway.core.request import Request
 
@@ -26,6 +27,8 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list[int])
     draft_token_ids: list[int] = field(default_factory=list[int])
     draft_chances: list[float] = field(default_factory=list[float])  # where the drafter has some
+    other_token_ids: list[int] = field(default_factory=list[int])  # guesses in place of the drafts
+    fork: Fork | None = None  # where those are computed, while a step verifies both
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prefix hit when first admitted
     num_preemptions: int = 0

@@ -14,12 +14,14 @@ from typing import NamedTuple, cast, overload
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
 
+NOBODY = -1  # the answer of guesses that were verified in place of others and fell
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """What one answer had computed in a step.
 
-    answer:   its number.
+    answer:   its number, or NOBODY.
     start:    position of the first token; count: tokens, the drafts behind the known ones included.
     num_rows: the last so many of them gave logits.
     draft_chances: what the drafter gave each draft; none where it has no distribution.
@@ -131,10 +133,8 @@ class TokenRecord(NamedTuple):
     residual: float | None = None
 
 
-TokenFields = tuple[
-    *(int, int, int, int | None, float, float, int, int | None, tuple[tuple[int, float], ...]),
-    float | None,
-]
+_Top = tuple[tuple[int, float], ...]
+TokenFields = tuple[*(int, int, int, int | None, float, float, int, int | None, _Top, float | None)]
 
 
 class TokenRecords(Sequence[TokenRecord]):

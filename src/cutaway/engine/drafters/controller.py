@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from cutaway.engine.drafters.drafter import Draft
 
 MOST_DRAFTS = 12  # of one answer in one step
+OTHER = "other"  # the kind of what is guessed in place of a draft whose first guess falls
 _LEAST_GAIN = 1.08  # below this it is not worth the variance
 _KEPT, _KEPT_OF_ALL = 0.9, 0.99  # of what was counted, at each new count
 _PRIOR_WEIGHT = 2.0  # guesses that what other answers brought counts as
 _FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
+_FIRST_OTHER = 0.3  # of those in place of one that fell
 _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
 _HOPED, _PAID = 1.15, 0.98  # a gain before it is known, and the least that goes on
 _PROBE = 64  # steps after which a plain one, or one with guesses, is tried anew
@@ -98,7 +100,8 @@ class Controller:
             return False
         if times.since_drafts >= _PROBE:
             return True
-        share = max((self.share(None, kind) for kind in self._all), default=_FIRST_SHARE)
+        kinds = [kind for kind in self._all if kind != OTHER]
+        share = max((self.share(None, kind) for kind in kinds), default=_FIRST_SHARE)
         won = 0.0
         for length in range(1, MOST_DRAFTS + 1):
             won += num_asking * share**length
@@ -107,10 +110,25 @@ class Controller:
                 return True
         return False
 
+    def takes_other(
+        self, key: Hashable, draft: Draft, *, length: int, num_answers: int, further: int
+    ) -> bool:
+        """Whether what may come in place of so much of a draft is worth verifying too.
+
+        further: tokens of the step beside one for each answer, as it is planned without it.
+        """
+        share = self.share(key, draft.kind)
+        behind = sum(share**place for place in range(length))  # with the first one right
+        won = num_answers + share * behind  # at least: of this answer's guesses alone
+        more = (1 - share) * self.share(key, OTHER) * behind
+        longer = self.ratio(num_answers, further + 1 + length) / self.ratio(num_answers, further)
+        return (won + more) / won > longer
+
     def share(self, key: Hashable, kind: str) -> float:
         """The share of an answer's guesses of a kind that will be right, if those before were."""
         every = self._all.get(kind, _Share())
-        prior = (every.right + _PRIOR_WEIGHT * _FIRST_SHARE) / (every.tried + _PRIOR_WEIGHT)
+        first = _FIRST_OTHER if kind == OTHER else _FIRST_SHARE
+        prior = (every.right + _PRIOR_WEIGHT * first) / (every.tried + _PRIOR_WEIGHT)
         own = self._own.get(key, {}).get(kind, _Share())
         return (own.right + _PRIOR_WEIGHT * prior) / (own.tried + _PRIOR_WEIGHT)
 

@@ -53,17 +53,24 @@ class Draft:
     chances: what the drafter gave each guess of its own distribution; none where it has none.
     proposals: the distributions that the guesses were drawn from by random numbers of their own:
              one for each, or none where they are to be compared with what the target draws.
+    other_token_ids: what may come in place of all these guesses, where the drafter is in two minds:
+             as many, with another first one.
     """
 
     token_ids: list[int] = field(default_factory=list[int])
     kind: str = ""
     chances: list[float] = field(default_factory=list[float])
     proposals: list[Proposal] = field(default_factory=list[Proposal])
+    other_token_ids: list[int] = field(default_factory=list[int])
 
-    def first(self, length: int) -> Draft:
-        """No more than so many of the guesses."""
+    def first(self, length: int, *, num_other: int = 0) -> Draft:
+        """No more than so many of the guesses, and of the others."""
         return Draft(
-            self.token_ids[:length], self.kind, self.chances[:length], self.proposals[:length]
+            self.token_ids[:length],
+            self.kind,
+            self.chances[:length],
+            self.proposals[:length],
+            self.other_token_ids[:num_other],
         )
 
 

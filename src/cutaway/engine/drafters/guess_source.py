@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from cutaway.engine.drafters.controller import MOST_DRAFTS, Controller
+from cutaway.engine.drafters.controller import MOST_DRAFTS, OTHER, Controller
 from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
 
 
@@ -49,7 +49,7 @@ class GuessSource:
             made = iter(self.drafter.propose(wishes))
             drafts = [_chosen(wish, next(made), forced) for wish in wishes]
             lengths = self._lengths(wishes, drafts, num_answers)
-            return [draft.first(length) for draft, length in zip(drafts, lengths, strict=True)]
+            return self._with_others(wishes, drafts, lengths, num_answers)
         # Each guess costs a step of the drafter: no more are made than will be taken.
         drafts = [_chosen(wish, Draft([0] * wish.most, kind), forced) for wish in wishes]
         lengths = self._lengths(wishes, drafts, num_answers)
@@ -65,6 +65,27 @@ class GuessSource:
             for wish, draft, length, own in zip(wishes, drafts, lengths, made, strict=True)
         ]
 
+    def _with_others(
+        self,
+        wishes: Sequence[Wish],
+        drafts: Sequence[Draft],
+        lengths: Sequence[int],
+        num_answers: int,
+    ) -> list[Draft]:
+        """So much of each draft, and where it pays as much of what may come in its place."""
+        controller, further = self._controller, sum(lengths)
+        given: list[Draft] = []
+        for wish, draft, length in zip(wishes, drafts, lengths, strict=True):
+            may_fork = 0 < length <= len(draft.other_token_ids)
+            if may_fork and controller is not None:
+                may_fork = controller.takes_other(
+                    wish.key, draft, length=length, num_answers=num_answers, further=further
+                )
+            if may_fork:
+                further += 1 + length
+            given.append(draft.first(length, num_other=length if may_fork else 0))
+        return given
+
     def _lengths(
         self, wishes: Sequence[Wish], drafts: Sequence[Draft], num_answers: int
     ) -> list[int]:
@@ -73,11 +94,17 @@ class GuessSource:
         pairs = [(wish.key, draft) for wish, draft in zip(wishes, drafts, strict=True)]
         return self._controller.lengths(pairs, num_answers=num_answers)
 
-    def learn(self, key: Hashable, *, tried: int, right: int) -> str:
-        """How one answer's guesses came out; returns their kind."""
+    def learn(self, key: Hashable, *, tried: int, right: int, other: bool | None = None) -> str:
+        """How one answer's guesses came out; returns their kind.
+
+        other: whether those stood that were verified in their place; None where there were none.
+        """
         kind = self._kinds.get(key, "")
         if self._controller is not None and kind:
-            self._controller.learn(key, kind, tried=tried, right=right)
+            own = 0 if other else right
+            self._controller.learn(key, kind, tried=tried, right=own)
+            if other is not None and not own:
+                self._controller.learn(key, OTHER, tried=1, right=int(other))
         return kind
 
     def learn_time(self, num_answers: int, further: int, seconds: float, *, right: int) -> None:

@@ -26,6 +26,8 @@ class _Index:
 class NGramDrafter:
     """Finds the earlier place that agrees with the text's end longest; proposes what followed it.
 
+    Where another place agrees too and something else followed, that is proposed beside.
+
     An index of pairs grows with each answer, so that a guess takes 2 to 4 us however long the
     text is; bench/drafted.py --times measures it.
 
@@ -60,10 +62,13 @@ class NGramDrafter:
             return Draft()
         end = index.earlier[known - 1 - index.start]
         best, longest = -1, shortest - 1
+        others: dict[int, tuple[int, int]] = {}  # by what followed, the first that agreed longest
         for _ in range(_CANDIDATES):
             if end < 0:
                 break
             agreed = self._agreed(token_ids, index.start, end)
+            if agreed > others.get(token_ids[end], (0, 0))[0]:
+                others[token_ids[end]] = agreed, end
             if agreed > longest:
                 best, longest = end, agreed
                 if agreed >= self._longest:
@@ -71,7 +76,12 @@ class NGramDrafter:
             end = index.earlier[end - 1 - index.start]
         if best < 0:
             return Draft()
-        return Draft(_follow(token_ids, best, wish.most), _kind(longest))
+        draft = Draft(_follow(token_ids, best, wish.most), _kind(longest))
+        others.pop(token_ids[best], None)
+        if others:
+            other = max(others.values())[1]
+            draft.other_token_ids.extend(_follow(token_ids, other, wish.most))
+        return draft
 
     def _extend(self, index: _Index, token_ids: Sequence[int]) -> None:
         """Index the tokens that came since."""

@@ -26,6 +26,7 @@ from cutaway.engine.ranks.rank_messages import (
     CannotFollow,
     ClearPages,
     ClosePages,
+    CopyPages,
     JoinRanks,
     OpenPages,
     RunStep,
@@ -52,6 +53,8 @@ def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: En
                 runners[number] = _runner(model, config, order)
             case ClearPages(number, pages):
                 runners[number].clear(pages)
+            case CopyPages(number, copies):
+                runners[number].copy(copies)
             case ClosePages(number):
                 del runners[number]
             case JoinRanks():

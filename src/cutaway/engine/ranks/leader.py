@@ -23,6 +23,7 @@ from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.ranks.rank_messages import (
     ClearPages,
     ClosePages,
+    CopyPages,
     OpenPages,
     Order,
     RunStep,
@@ -152,6 +153,10 @@ class Lead:
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group in the followers."""
         self._ranks.say(ClearPages(self._number, as_lists(pages)))
+
+    def copy(self, copies: Sequence[tuple[int, int] | None]) -> None:
+        """Copy of each group a page to another in the followers."""
+        self._ranks.say(CopyPages(self._number, list(copies)))
 
     @contextmanager
     def step(self, numbers: Numbers, *, is_tapped: bool) -> Generator[None]:

@@ -59,6 +59,13 @@ class ClearPages(msgspec.Struct, tag=True, array_like=True):
     pages: list[list[int]]
 
 
+class CopyPages(msgspec.Struct, tag=True, array_like=True):
+    """Copy of each group a page to another."""
+
+    number: int
+    copies: list[tuple[int, int] | None]
+
+
 class ClosePages(msgspec.Struct, tag=True, array_like=True):
     """Let pages go."""
 
@@ -77,7 +84,7 @@ class CannotFollow(msgspec.Struct, tag=True, array_like=True):
     why: str
 
 
-Order: TypeAlias = JoinRanks | OpenPages | RunStep | ClearPages | ClosePages
+Order: TypeAlias = JoinRanks | OpenPages | RunStep | ClearPages | CopyPages | ClosePages
 Reply: TypeAlias = AtStage | CannotFollow
 
 _ENCODER = msgspec.msgpack.Encoder()
