@@ -21,6 +21,7 @@ PACKAGE_LOOKS = {
     "cli/repl/local_tools.py": ["date.today", "date.today"],  # the tool that tells today's date
     "host/aside.py": ["time.clock_gettime"],  # of what a thread computed: no wall clock
     "server/route_context.py": ["time.time"],  # since when a model is served
+    "server/watching/loads.py": ["time.time"],  # when loads were told
     "server/watching/log.py": ["datetime.fromtimestamp"],  # when a line was logged
     "server/looks/run_routes.py": ["time.time"],  # how long ago a run last wrote
     "server/models.py": ["datetime.fromtimestamp"],  # the same as text
