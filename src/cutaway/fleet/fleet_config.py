@@ -52,9 +52,9 @@ class FleetConfig:
             raise ConfigError("an address is given twice as --member; each engine joins once.")
         most = self.replicas + len(self.members)
         if not 1 <= self.least_ready <= most:
+            what = "replicas and members" if self.members else "replicas"
             raise ConfigError(
-                f"least_ready is {self.least_ready}; it must be from 1 to the number of engines, "
-                f"{most}."
+                f"least_ready is {self.least_ready}; it must be from 1 to {what}, {most}."
             )
         if self.resume not in get_args(Resume):
             raise ConfigError(

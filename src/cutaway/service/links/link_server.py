@@ -202,8 +202,8 @@ async def run_member(
         for task in (starting, stopping, gone, alone):
             task.cancel()
         await asyncio.gather(starting, stopping, gone, alone, return_exceptions=True)
+        await server.close()  # first: a lost link is an engine lost, to which nobody comes back
         await service.close()
-        await server.close()
 
 
 async def _wait_alone(
