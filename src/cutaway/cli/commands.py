@@ -17,7 +17,7 @@ COMMANDS: Final = (
     *("chat", "complete", "view", "why", "compare", "run", "serve", "member"),
     *("tokenize", "detokenize", "doctor"),
 )
-GROUPS: Final = ("models", "config", "trace", "train", "bench")
+GROUPS: Final = ("models", "config", "trace", "train", "bench", "cluster")
 
 
 def application(wanted: str | None = None) -> typer.Typer:

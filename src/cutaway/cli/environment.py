@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "gpu": ("triton", "kernels for NVIDIA GPUs"),
     "otel": ("opentelemetry-sdk", "spans of requests"),
     "parquet": ("pyarrow", "training data in Parquet"),
+    "ray": ("ray", "engines over many hosts, `cutaway cluster`"),
     "tensorboard": ("tensorboard", "training runs in TensorBoard"),
     "trackio": ("trackio", "training runs in Trackio"),
     "wandb": ("wandb", "training runs in Weights & Biases"),
