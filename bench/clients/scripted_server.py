@@ -92,7 +92,7 @@ class PlannedService:
         call = {"name": step["call"], "arguments": step["arguments"]}
         return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
-    def refusal(self, owner: str) -> None:
+    def refusal(self, owner: str, num_coming: int = 0) -> None:
         """Nobody is refused."""
 
     async def follow(self, request: Request) -> AsyncGenerator[Delta]:
