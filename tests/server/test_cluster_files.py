@@ -14,10 +14,10 @@ import yaml
 import services
 from cutaway.cli.session.engine_memory import with_memory
 from cutaway.core.errors import ConfigError
-from cutaway.server import ray_cluster
-from cutaway.server.cluster_config import ClusterConfig, read_cluster
-from cutaway.server.cluster_placement import ClusterHost, tell_missing
-from cutaway.server.kuberay import as_yaml, check_service, make_service
+from cutaway.server.clusters import ray_cluster
+from cutaway.server.clusters.cluster_config import ClusterConfig, read_cluster
+from cutaway.server.clusters.cluster_placement import ClusterHost, tell_missing
+from cutaway.server.clusters.kuberay import as_yaml, check_service, make_service
 
 CONFIG = ClusterConfig(
     model="smollm2", engines=3, gpus=1, memory=2**33, settings={"cache_tokens": 8192, "lora": ["a"]}

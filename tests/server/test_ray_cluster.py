@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import services
-from cutaway.server.cluster_head import find_session
+from cutaway.server.clusters.cluster_head import find_session
 from program import command, environment
 
 pytestmark = [

@@ -12,7 +12,7 @@ from cutaway.cli.terminal.terminal import note, print_data, print_json, table
 from cutaway.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cutaway.server.cluster_head import ClusterFolder
+    from cutaway.server.clusters.cluster_head import ClusterFolder
 
 app = typer.Typer(
     name="cluster", help="Serve a model by engines that Ray places, watches and rolls."
@@ -35,7 +35,7 @@ Folder = Annotated[
 def _folder(chosen: Path | None) -> ClusterFolder:
     from platformdirs import user_state_path
 
-    from cutaway.server.cluster_head import ClusterFolder
+    from cutaway.server.clusters.cluster_head import ClusterFolder
 
     return ClusterFolder(chosen or user_state_path("cutaway", appauthor=False) / "cluster")
 
@@ -44,8 +44,8 @@ def _folder(chosen: Path | None) -> ClusterFolder:
 def up(file: File, *, folder: Folder = None) -> None:
     """Start a cluster, or change the one that is up to what the file says."""
     from cutaway.cli.session.engine_memory import with_memory
-    from cutaway.server.cluster_config import read_cluster
-    from cutaway.server.ray_cluster import join
+    from cutaway.server.clusters.cluster_config import read_cluster
+    from cutaway.server.clusters.ray_cluster import join
 
     config = with_memory(read_cluster(file))
     with join(_folder(folder), config) as cluster:
@@ -56,7 +56,7 @@ def up(file: File, *, folder: Folder = None) -> None:
 @app.command()
 def status(*, folder: Folder = None, json: AsJson = False) -> None:
     """Tell which engines and fronts there are, where, and how each is."""
-    from cutaway.server.ray_cluster import join
+    from cutaway.server.clusters.ray_cluster import join
 
     with join(_folder(folder)) as cluster:
         told = cluster.tell()
@@ -88,7 +88,7 @@ def scale(
     """Have so many engines. No stream is cut."""
     from dataclasses import replace
 
-    from cutaway.server.ray_cluster import join
+    from cutaway.server.clusters.ray_cluster import join
 
     with join(_folder(folder)) as cluster:
         cluster.deploy(
@@ -109,7 +109,7 @@ def roll(
     """Start fronts and engines anew, a part at a time."""
     from dataclasses import replace
 
-    from cutaway.server.ray_cluster import join
+    from cutaway.server.clusters.ray_cluster import join
 
     with join(_folder(folder)) as cluster:
         config = cluster.config if model is None else replace(cluster.config, model=model)
@@ -120,8 +120,8 @@ def roll(
 @app.command()
 def down(*, folder: Folder = None) -> None:
     """End the cluster that `up` started; one that was there before goes on without Cutaway."""
-    from cutaway.server.cluster_head import end_head
-    from cutaway.server.ray_cluster import join
+    from cutaway.server.clusters.cluster_head import end_head
+    from cutaway.server.clusters.ray_cluster import join
 
     where = _folder(folder)
     state = where.state
@@ -150,8 +150,8 @@ def manifest(
 ) -> None:
     """Print a RayService for KubeRay that serves the same on Kubernetes."""
     from cutaway.cli.session.engine_memory import with_memory
-    from cutaway.server.cluster_config import read_cluster
-    from cutaway.server.kuberay import as_yaml, make_service
+    from cutaway.server.clusters.cluster_config import read_cluster
+    from cutaway.server.clusters.kuberay import as_yaml, make_service
 
     typer.echo(
         as_yaml(make_service(with_memory(read_cluster(file)), name=name, image=image)),

@@ -11,7 +11,7 @@ from cutaway.core import estimate as arithmetic
 from cutaway.core.weight_types import weights_in
 
 if TYPE_CHECKING:
-    from cutaway.server.cluster_config import ClusterConfig
+    from cutaway.server.clusters.cluster_config import ClusterConfig
 
 PROGRAM_BYTES: Final = 2**30  # Python, torch and two processes; 0.6 GB were seen of a tiny model
 LEAST_TOKENS: Final = 32_768  # of a cache whose size nobody says

@@ -19,9 +19,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.server.cluster_config import ClusterConfig
-from cutaway.server.cluster_head import ClusterFolder, environment, start_head
-from cutaway.server.cluster_placement import ClusterHost, tell_missing
+from cutaway.server.clusters.cluster_config import ClusterConfig
+from cutaway.server.clusters.cluster_head import ClusterFolder, environment, start_head
+from cutaway.server.clusters.cluster_placement import ClusterHost, tell_missing
 
 LEAST, BELOW = (2, 56), (3, 0)  # versions of Ray
 ANSWER_SECONDS: Final = 30.0  # of the roster, which may be started anew
@@ -79,7 +79,7 @@ class JoinedCluster:
 
         Raises: ConfigError where there is no room in place_seconds, or what is started ends again.
         """
-        from cutaway.server import ray_app
+        from cutaway.server.clusters import ray_app
 
         if not config.link_key_file:  # of a cluster of this machine alone
             config = replace(config, link_key_file=str(self._folder.link_key_file))
@@ -103,7 +103,7 @@ class JoinedCluster:
         self._wait(config, generation, tell)
 
     def _wait(self, config: ClusterConfig, generation: int, tell: Callable[[str], None]) -> None:
-        from cutaway.server import ray_app
+        from cutaway.server.clusters import ray_app
 
         began, told = time.monotonic(), ""
         while True:
@@ -143,7 +143,7 @@ class JoinedCluster:
 
     def _tell_missing(self, config: ClusterConfig) -> str:
         """Why an engine that is wanted has no host, if one has none."""
-        from cutaway.server import ray_app
+        from cutaway.server.clusters import ray_app
 
         groups = importlib.import_module("ray.util").placement_group_table().values()
         if not any(group["state"] in ("PENDING", "RESCHEDULING") for group in groups):
@@ -162,7 +162,7 @@ class JoinedCluster:
 
     def tell(self) -> dict[str, Any]:
         """Engines and fronts by address, and what Ray says of each deployment."""
-        from cutaway.server import ray_app
+        from cutaway.server.clusters import ray_app
 
         roster = ray_app.find_roster()
         asked = [roster.list.remote(kind) for kind in ("engine", "front")]

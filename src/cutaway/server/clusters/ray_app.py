@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cutaway.host.link_key import LinkAddress, read_link_key
-from cutaway.server.cluster_config import ClusterConfig
-from cutaway.server.ray_cluster import is_ready
+from cutaway.server.clusters.cluster_config import ClusterConfig
+from cutaway.server.clusters.ray_cluster import is_ready
 from cutaway.server.server_config import host_in_url
 from cutaway.service.bounds import ProcessConfig
 from cutaway.service.links.link_service import LinkService
@@ -122,7 +122,7 @@ def _lives(pid: int) -> bool:
     return False
 
 
-class Engine:
+class PlacedEngine:
     """An engine that Ray has placed: `cutaway member`, and a link by which it is watched."""
 
     async def __init__(self, table: Mapping[str, Any], generation: int) -> None:
@@ -182,7 +182,7 @@ class Engine:
             self._program.end(self._drain + 5)
 
 
-class Front:
+class PlacedFront:
     """A front that Ray has placed: `cutaway serve` over all engines of the roster."""
 
     async def __init__(self, table: Mapping[str, Any], generation: int) -> None:
@@ -259,7 +259,7 @@ def build_engines(table: Mapping[str, Any]) -> Any:
     """
     config, generation = _read(table)
     return (
-        serve.deployment(Engine)
+        serve.deployment(PlacedEngine)
         .options(
             name="Engine",
             num_replicas=config.engines,
@@ -280,7 +280,7 @@ def build_fronts(table: Mapping[str, Any]) -> Any:
     """The application of a cluster's fronts, at most one a host. table: as for build_engines."""
     config, generation = _read(table)
     return (
-        serve.deployment(Front)
+        serve.deployment(PlacedFront)
         .options(
             name="Front",
             num_replicas=config.fronts,

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
-from cutaway.server.cluster_config import ClusterConfig
+from cutaway.server.clusters.cluster_config import ClusterConfig
 
 KEY_FOLDER: Final = "/etc/cutaway"
 RAY_VERSION: Final = "2.60.0"
@@ -42,7 +42,7 @@ def make_service(config: ClusterConfig, *, name: str, image: str) -> dict[str, A
         "applications": [
             {
                 "name": f"cutaway-{part}",
-                "import_path": f"cutaway.server.ray_app:build_{part}",
+                "import_path": f"cutaway.server.clusters.ray_app:build_{part}",
                 "route_prefix": None,
                 "args": table,
             }
