@@ -157,6 +157,23 @@ def test_a_guess_of_an_end_is_the_last(model: LoadedModel) -> None:
     assert len(drafter(ending).propose([Wish(0, [1, 2, 3], 4)])[0].token_ids) == 1
 
 
+def test_guesses_have_their_rows_where_neither_seed_nor_grammar_decides(
+    model: LoadedModel,
+) -> None:
+    """A grammar drops ends from drafts: by rejection ends would then come too seldom."""
+    made, free = drafter(model), SamplingParams(temperature=1.0)
+    for key, (params, allowed, is_drawn) in enumerate(
+        (
+            (free, None, True),
+            (free, lambda guesses: bytes([255] * 40), False),
+            (replace(free, seed=1), None, False),
+            (replace(free, temperature=0.0), None, False),
+        )
+    ):
+        (draft,) = made.propose([Wish(key, [1, 2, 3], 4, params=params, allowed=allowed)])
+        assert len(draft.proposals) == (len(draft.token_ids) if is_drawn else 0)
+
+
 def test_the_controller_chooses_how_many_are_made(model: LoadedModel) -> None:
     """A drafter whose steps cost as much as the target's is asked for nothing after a while."""
     params = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)

@@ -41,8 +41,12 @@ class Wish:
 
     @property
     def draws_alone(self) -> bool:
-        """Whether guesses are drawn by numbers of their own: no seed says which token comes."""
-        return self.params.seed is None and not self.params.is_greedy
+        """Whether guesses are drawn by numbers of their own: no seed says which token comes.
+
+        Not under a grammar: an end is never verified as a guess there, and whether a guess is
+        verified must not depend on what it is.
+        """
+        return self.params.seed is None and not self.params.is_greedy and self.allowed is None
 
 
 @dataclass(frozen=True)
