@@ -114,8 +114,34 @@ def test_statistics_are_means_over_queries(look: Look, weights: Numbers) -> None
     np.testing.assert_allclose(shown.induction, expected, rtol=1e-5)
     # "Hi Hi! Hi Hi\t\t": letters before the token before the last, without the very first one.
     words = [key for key in range(1, 12) if chr(PROMPT[key]).isalnum()]
-    np.testing.assert_allclose(shown.telling, weights[:, :, 13][..., words].max(-1), rtol=1e-5)
+    telling = weights[:, :, 13][..., words].max(-1)
+    row = shown.telling
+    assert row is not None
+    assert (row.layer, row.head) == np.unravel_index(telling.argmax(), telling.shape)
+    np.testing.assert_allclose(row.weights, weights[row.layer, row.head, 13, :14], atol=1e-6)
+    assert row.start == 0 and row.tokens == tuple(look.subject.texts()[:14])
+    assert payload(look, "attention", position=2).telling is None, "no word stands before it"
     assert not shown.sink.any() and shown.groups == (2, 2) and shown.windows == (None, None)
+
+
+def test_the_row_of_a_long_text_has_its_latest_keys(
+    look: Look, weights: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_grid, "ROW_KEYS", 6)
+    shown: HeadGrid = payload(look, "attention", position=13)
+    words = [key for key in range(8, 12) if chr(PROMPT[key]).isalnum()]
+    telling = weights[:, :, 13][..., words].max(-1)
+    row = shown.telling
+    assert row is not None and (row.start, len(row.tokens)) == (8, 6)
+    assert (row.layer, row.head) == np.unravel_index(telling.argmax(), telling.shape)
+    np.testing.assert_allclose(row.weights, weights[row.layer, row.head, 13, 8:14], atol=1e-6)
+
+
+def test_a_head_of_the_grid_needs_no_further_replay() -> None:
+    fresh = look_at(engine_of(), PROMPT)
+    payload(fresh, "attention", position=13)
+    view = view_of("attention")
+    assert fresh.predict_cost(view, Query(layer=1, head=2, position=13)).num_tokens == 0
 
 
 def test_what_heads_add_is_their_part_of_the_output(look: Look) -> None:

@@ -108,6 +108,15 @@ export interface Positions {
   added_norm: number;
 }
 
+/** The last query's weights in the head that gives most to one earlier word; the query is the last of its keys. */
+export interface TellingRow {
+  layer: number;
+  head: number;
+  start: number;
+  tokens: string[];
+  weights: Tensor;
+}
+
 export interface HeadGrid {
   layers: number[];
   num_layers: number;
@@ -123,7 +132,7 @@ export interface HeadGrid {
   induction: Tensor;
   sink: Tensor;
   added: Tensor;
-  telling?: Tensor; // not in files of earlier versions
+  telling?: TellingRow | null; // not in files of earlier versions
 }
 
 export interface Head {

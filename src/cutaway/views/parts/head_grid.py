@@ -30,6 +30,7 @@ from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
 
 MOST_QUERIES = 128  # that numbers are means of
+ROW_KEYS = 256  # of the telling head's row: the latest
 MOST_STORED = 2**27  # numbers of keys and values, which decides how many layers are looked at
 
 _KINDS = (
@@ -40,6 +41,21 @@ _KINDS = (
 )
 _MOSTLY, _PARTLY = 0.5, 0.25
 _WIDTH = 42  # heads side by side
+
+
+@dataclass(frozen=True)
+class TellingRow:
+    """The last query's weights in the head that gives most to one earlier word.
+
+    A word is neither the first token nor the one before the query, no control token, no mere sign.
+    tokens, weights: of the keys from start up to the query itself, which is the last of them.
+    """
+
+    layer: int
+    head: int
+    start: int
+    tokens: tuple[str, ...]
+    weights: Array
 
 
 @dataclass(frozen=True)
@@ -56,8 +72,7 @@ class HeadGrid:
                num_repeated queries that have one.
     sink:      mean weight of a learned score, in models that have it.
     added:     mean norm of what the head adds to the stream, before a norm behind attention.
-    telling:   of the last query alone: the largest weight on one earlier word, which is neither the
-               first token nor the one before it, no control token and no mere sign.
+    telling:   the last query's row in the head that tells most; None where no word stands before.
     """
 
     layers: tuple[int, ...]
@@ -74,7 +89,7 @@ class HeadGrid:
     induction: Array
     sink: Array
     added: Array
-    telling: Array
+    telling: TellingRow | None
 
     def draw(self) -> Drawing:
         """The picture: one row per head of a layer, or a grid of all layers and their heads."""
@@ -159,6 +174,7 @@ class HeadGrid:
 def wants(subject: Subject, query: Query) -> Wanted:
     """Queries, mixed values and gates of the layers, and what these layers stored."""
     start, end = _queries(subject, query)
+    start = 0 if end <= MOST_QUERIES else start  # the view of one head is then here already
     layers = frozenset(_layers(subject, query))
     return Wanted(
         taps=frozenset({QUERY, MIXED, GATE}),
@@ -182,8 +198,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
     successors = _successors(subject.answer.token_ids, start, end)
     rows: list[dict[str, Tensor]] = []
     groups: list[int] = []
-    telling: list[Tensor] = []
-    words = _words(subject, end)
+    row = _LastRow(subject, end)
     for layer in layers:
         breathe()
         seen = met(subject, taken, layer, start=start, end=end, keys=end)
@@ -193,9 +208,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
             opened = seen.open_rows(first, last)
             found = _statistics(opened, first, successors[first - start : last - start])
             if last == end:
-                own = opened.weights[-1]  # [H, K]
-                mask = torch.tensor(words, dtype=own.dtype, device=own.device)
-                telling.append((own * mask).amax(dim=-1))
+                row.see(layer, opened.weights[-1])
             sums = {name: each + sums.get(name, 0.0) for name, each in found.items()}
         mixed = taken.value(MIXED, layer, start=start, end=end)
         if (GATE, layer) in taken.values:
@@ -224,18 +237,38 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
         induction=mean("induction"),
         sink=mean("sink"),
         added=mean("added"),
-        telling=torch.stack(telling).float().cpu().numpy(),
+        telling=row.tell(),
     )
 
 
-def _words(subject: Subject, end: int) -> list[bool]:
-    """Keys up to an end that a reader would call words, without the first and the last two."""
-    control, ids = subject.tokenizer.control_ids, subject.answer.token_ids[:end]
-    texts = subject.texts()[:end]
-    return [
-        0 < key < end - 2 and ids[key] not in control and any(c.isalnum() for c in texts[key])
-        for key in range(end)
-    ]
+class _LastRow:
+    """The last query's weights, head by head: keeps those of the head that tells most."""
+
+    def __init__(self, subject: Subject, end: int) -> None:
+        self._start, self._texts = max(0, end - ROW_KEYS), subject.texts()[:end]
+        control, ids = subject.tokenizer.control_ids, subject.answer.token_ids
+        self._words = [
+            key
+            for key in range(max(1, self._start), end - 2)
+            if ids[key] not in control and any(sign.isalnum() for sign in self._texts[key])
+        ]
+        self._best, self._found = 0.0, (0, 0, torch.zeros(0))
+
+    def see(self, layer: int, weights: Tensor) -> None:
+        """The weights of all heads of a layer. Shapes: [H, K]."""
+        if not self._words:
+            return
+        largest, head = weights[:, self._words].amax(dim=-1).max(dim=0)
+        if float(largest) > self._best:
+            self._best, self._found = float(largest), (layer, int(head), weights[head])
+
+    def tell(self) -> TellingRow | None:
+        """The row that tells most; the first of equal ones."""
+        if not self._best:
+            return None
+        layer, head, weights = self._found
+        kept = weights[self._start :].float().cpu().numpy()
+        return TellingRow(layer, head, self._start, tuple(self._texts[self._start :]), kept)
 
 
 def _statistics(
