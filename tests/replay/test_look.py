@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay import spare_runners
 from cutaway.replay.look import Look
+from cutaway.replay.plan import Run
 from cutaway.replay.recorded_answers import plan_answer, replay_answer
 from cutaway.replay.spare_runners import SpareRunners
-from cutaway.replay.view_cost import TimePredictor, ViewCost, time_steps
+from cutaway.replay.view_cost import Pace, TimePredictor, ViewCost, WorkLine, pace_of, time_steps
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.parts.query import Query
@@ -205,12 +207,12 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     runs = plan_answer(engine, answer).runs
     until = [run for run in runs if run.part.start <= 41]
     assert wanted.num_tokens == sum(run.num_tokens for run in until) == 42
-    assert wanted.seconds == pytest.approx(sum(r.step.ended - r.step.began for r in until))
+    pace = pace_of(runs)
+    assert wanted.seconds == pytest.approx(pace.seconds(until)) and not wanted.is_fresh
     own = 2 * 64 * 320 * (1 + 1) * 1  # of one layer at one position, and what came
     assert cost.flops - wanted.flops == own == lens.flops(look.subject, query)
-    rate = max(run.num_tokens / (run.step.ended - run.step.began) for run in runs)
     tokens = own / (2 * engine.model.facts.num_parameters)
-    assert cost.own_seconds == pytest.approx(tokens / rate) and cost.own_flops == own
+    assert cost.own_seconds == pytest.approx(tokens / pace.rate) and cost.own_flops == own
     assert cost.seconds == wanted.seconds
     look.take(lens.wants(look.subject, query))
     assert look.predict_cost(lens, query).num_tokens == 0, "what is there costs its products alone"
@@ -273,16 +275,42 @@ def test_looks_hand_on_the_recording_of_the_model_and_nothing_else(
     assert spares.take(num_pages=1, max_tokens=1, keeps=True) is None, "it was too large to wait"
 
 
+def step_of(num_tokens: int, seconds: float) -> Run:
+    """A step that took so long; of the rest nothing is asked."""
+    taken = Mock(num_tokens=num_tokens)
+    taken.step.began, taken.step.ended = 1.0, 1.0 + seconds
+    return taken
+
+
+def test_a_step_takes_so_long_by_itself_and_so_long_for_each_token() -> None:
+    runs = [step_of(33, 0.1), step_of(1, 0.02), step_of(1, 0.02), step_of(1, 0.9)]
+    pace = pace_of(runs)
+    assert (pace.step, pace.token) == (pytest.approx(0.0175), pytest.approx(0.0025))
+    assert pace.seconds([step_of(32, 0.0), step_of(9, 0.0)]) == pytest.approx(0.035 + 41 * 0.0025)
+    assert pace.rate == pytest.approx(400)
+    assert pace_of([step_of(10, 0.5)]) == Pace(0.0, 0.05), "of one size all is by the token"
+    level = pace_of([step_of(1, 0.1), step_of(2, 0.1)])
+    assert (level.step, level.token) == (0.0, pytest.approx(0.05)), "more costs no less"
+    assert pace_of([step_of(4, 0.0)]) == Pace(0.0, 0.0), "of no record"
+    assert Pace(0.0, 0.0).rate == 0.0
+
+
 def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:
     predictor, cost = TimePredictor(), ViewCost(1, 1, 1, seconds=2.0)
     told = [predictor.seconds(cost)]
-    for _ in range(3):
+    for _ in range(2):
         predictor.learn_replay(cost, 8.0)
         told.append(predictor.seconds(cost))
-    assert told == [2.0, 2.0, 2.0, 8.0]  # two may be slow because somebody else is at work
+    assert told == [2.0, 5.0, 8.0]
+    predictor.learn_replay(cost, 80.0)
+    assert predictor.seconds(cost) == 8.0, "one may be slow because somebody else is at work"
     for _ in range(10):
         predictor.learn_replay(replace(cost, seconds=0.001), 1.0)
     assert predictor.seconds(cost) == 8.0
+    fresh = replace(cost, is_fresh=True)
+    assert predictor.seconds(fresh) == 8.0, "until one was made nobody knows"
+    predictor.learn_replay(fresh, 9.5)
+    assert predictor.seconds(fresh) == 9.5 and predictor.seconds(cost) == 8.0
 
 
 def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
@@ -292,10 +320,26 @@ def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
     )
     assert predictor.seconds(cost, "lens") == 2.5, "at the rate of steps, until one was seen"
     predictor.learn_view(cost, "lens", 3.0)
-    assert predictor.seconds(replace(cost, own_flops=200), "lens") == pytest.approx(2.0 + 6.0)
-    assert predictor.seconds(cost, "tokens") == 2.5, "of each view alone"
+    assert predictor.seconds(cost, "lens") == 5.0
+    assert predictor.seconds(cost, "tokens") == pytest.approx(2.0 + 0.5 * 3.5), "as others came out"
     predictor.learn_view(ViewCost(0, 0, 0), "tokens", 0.04)
     assert predictor.seconds(ViewCost(0, 0, 0), "tokens") == pytest.approx(0.04)
+
+
+def test_work_costs_what_is_always_there_and_what_grows_with_it() -> None:
+    line = WorkLine()
+    line.learn(100, 1.0)
+    assert line.seconds(400) == pytest.approx(2.0), "of one size nobody knows: halfway"
+    line.learn(110, 1.0)
+    assert line.seconds(420) == pytest.approx(2.0), "two alike are one size"
+    line.learn(300, 2.0)
+    assert line.seconds(500) == pytest.approx(3.0, rel=0.06)
+    line.learn(300, 9.0)
+    line.learn(500, 3.0)
+    assert line.seconds(700) == pytest.approx(4.0, rel=0.1), "one slow look changes nothing"
+    free = WorkLine()
+    free.learn(0, 0.04)
+    assert free.seconds(0) == 0.04
 
 
 def test_one_head_without_work_of_its_own_says_nothing_of_the_price_of_all() -> None:

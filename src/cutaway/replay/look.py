@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
+from cutaway.engine.native import is_recorded
 from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.replay.inner_values import num_bytes, num_runs
 from cutaway.replay.passes import Pass, levels_of
@@ -23,7 +24,7 @@ from cutaway.replay.recorded_answers import plan_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
-from cutaway.replay.view_cost import ViewCost, best_rate, served_seconds
+from cutaway.replay.view_cost import Pace, ViewCost, pace_of
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
@@ -69,12 +70,21 @@ class Look:
         """
         if wanted.is_empty or self._found(wanted) is not None:
             return ViewCost(0, 0, 0)
-        plan = plan_answer(self._engine, self._answer)
-        runs = plan.runs[: num_runs(plan, wanted, self._engine.config.page_size)]
-        num_tokens = sum(run.num_tokens for run in runs)
-        facts = self._engine.model.facts
-        flops, held = 2 * facts.num_parameters * num_tokens, num_bytes(wanted, facts)
-        return ViewCost(num_tokens, flops, held, served_seconds(runs))
+        engine = self._engine
+        level, *_ = self._levels()
+        plan = plan_answer(engine, self._answer, level=level, prefill_chunk=PIECE_TOKENS)
+        runs = plan.runs[: num_runs(plan, wanted, engine.config.page_size)]
+        num_tokens, facts = sum(run.num_tokens for run in runs), engine.model.facts
+        is_fresh = is_recorded(engine.model) and not self._spares.has(
+            num_pages=plan.num_pages, max_tokens=plan.max_tokens, keeps=True
+        )
+        return ViewCost(
+            num_tokens,
+            flops=2 * facts.num_parameters * num_tokens,
+            num_bytes=num_bytes(wanted, facts),
+            seconds=self._pace.seconds(runs),
+            is_fresh=is_fresh,
+        )
 
     def predict_cost(self, view: View, query: Query) -> ViewCost:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
@@ -82,8 +92,8 @@ class Look:
         own, facts = view.flops(self.subject, query), self._engine.model.facts
         if not own:
             return cost
-        # Its own products are counted as tokens of the model, at the rate of the best step.
-        rate = best_rate(plan_answer(self._engine, self._answer).runs)
+        # Its own products are counted as tokens of the model, at the rate of long steps.
+        rate = self._pace.rate
         seconds = own / (2 * facts.num_parameters) / rate if rate else 0.0
         return replace(cost, flops=cost.flops + own, own_flops=own, own_seconds=seconds)
 
@@ -143,6 +153,10 @@ class Look:
         flops = 2 * self._engine.model.facts.num_parameters * num_tokens
         self._check(ViewCost(num_tokens, flops, 0))
         return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
+
+    @cached_property
+    def _pace(self) -> Pace:
+        return pace_of(plan_answer(self._engine, self._answer).runs)
 
     def _found(self, wanted: Wanted) -> ReplayValues | None:
         return next((each for each in self._taken if each.wanted.covers(wanted)), None)

@@ -54,6 +54,13 @@ class SpareRunners:
                 return each
         return None
 
+    def has(self, *, num_pages: int, max_tokens: int, keeps: bool) -> bool:
+        """Whether one of that size waits."""
+        return any(
+            each.fits(num_pages=num_pages, max_tokens=max_tokens, keeps=keeps)
+            for each in self._spare
+        )
+
     def give_back(self, used: SpareRunner) -> None:
         """Keep it for the next one, unless it is too large."""
         if used.num_bytes <= MOST_BYTES:

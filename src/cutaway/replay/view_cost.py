@@ -1,4 +1,4 @@
-"""How long looks will take: what their steps took when they were served, and how that came out.
+"""How long looks will take: the pace of the steps that served an answer, and how looks came out.
 
 It learns from what most of the latest looks took: one while somebody else keeps the machine busy
 tells nothing of the next.
@@ -6,9 +6,11 @@ tells nothing of the next.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median
 from time import perf_counter
 from typing import Final, TypeVar
@@ -19,6 +21,7 @@ T = TypeVar("T")
 
 LATEST: Final = 5  # looks whose median counts: two slow ones change nothing
 LEAST_SECONDS: Final = 0.02  # below, what every look takes besides its steps would count
+ALIKE: Final = 1.2  # works that differ by less say nothing of how seconds grow
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,9 @@ class ViewCost:
 
     num_tokens: that go through the model again.   flops: of that, and of the view's own products.
     num_bytes:  of inner values that are held.
-    seconds:    the same steps when they were served.
-    own_flops, own_seconds: of the view's own work, and what that takes at the steps' best rate.
+    seconds:    of its steps, at the pace of those that served the answer.
+    own_flops, own_seconds: of the view's own work, and what that takes at the rate of long steps.
+    is_fresh:   whether the model has to be recorded first.
     """
 
     num_tokens: int
@@ -37,6 +41,7 @@ class ViewCost:
     seconds: float = 0.0
     own_flops: int = 0
     own_seconds: float = 0.0
+    is_fresh: bool = False
 
     def __str__(self) -> str:
         return (
@@ -48,30 +53,68 @@ class ViewCost:
 class TimePredictor:
     """Predicts how long looks take from how long the latest took.
 
-    Running again: as a multiple of what its steps took when they were served. Each view's own
-    work: per unit of what it says that this is.
+    Running again: as a multiple of what its steps would take at the pace of serving, and what a
+    recording took where one has to be made first. Each view's own work: as a line over what it says
+    that this is; of a view that was not seen yet at the rate at which others came out.
     """
 
     def __init__(self) -> None:
-        self._ratios = deque([1.0] * LATEST, maxlen=LATEST)
-        self._own: dict[tuple[str, bool], deque[float]] = {}
+        # Two looks decide, the one that nobody saw and the first that came: one alone may be slow.
+        self._ratios = deque([1.0], maxlen=LATEST)
+        self._recordings: deque[float] = deque(maxlen=LATEST)
+        self._own: dict[tuple[str, bool], WorkLine] = {}
+        self._own_ratios = deque([1.0], maxlen=LATEST)
 
     def seconds(self, cost: ViewCost, view: str = "") -> float:
         """How long a look is expected to take."""
-        own, kind = cost.own_seconds, _kind(cost, view)
-        if kind in self._own:
-            own = median(self._own[kind]) * max(1, cost.own_flops)
-        return median(self._ratios) * cost.seconds + own
+        line = self._own.get(_kind(cost, view))
+        if line is not None:
+            own = line.seconds(cost.own_flops)
+        else:
+            own = median(self._own_ratios) * cost.own_seconds
+        known = self._recordings if cost.is_fresh else ()
+        return median(self._ratios) * cost.seconds + own + (median(known) if known else 0.0)
 
     def learn_replay(self, cost: ViewCost, seconds: float) -> None:
         """Learn from the time that running again took. One that was left tells nothing."""
-        if cost.seconds >= LEAST_SECONDS:
+        if cost.is_fresh:
+            self._recordings.append(max(0.0, seconds - median(self._ratios) * cost.seconds))
+        elif cost.seconds >= LEAST_SECONDS:
             self._ratios.append(seconds / cost.seconds)
 
     def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
-        own = self._own.setdefault(_kind(cost, view), deque(maxlen=LATEST))
-        own.append(seconds / max(1, cost.own_flops))
+        self._own.setdefault(_kind(cost, view), WorkLine()).learn(cost.own_flops, seconds)
+        if cost.own_seconds > 0 and seconds >= LEAST_SECONDS:
+            self._own_ratios.append(seconds / cost.own_seconds)
+
+
+class WorkLine:
+    """Seconds over work: what is always there, and what grows with the work, from the latest."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float]] = deque(maxlen=LATEST)
+
+    def learn(self, work: int, seconds: float) -> None:
+        """One more of the latest."""
+        self._seen.append((work, seconds))
+
+    def seconds(self, work: int) -> float:
+        """What so much work is expected to take; at least one has to be known."""
+        slopes = [
+            (one[1] - other[1]) / (one[0] - other[0])
+            for one, other in combinations(self._seen, 2)
+            if max(one[0], other[0]) > ALIKE * min(one[0], other[0])
+        ]
+        if not slopes:
+            # Of one size alone nobody knows how it grows: halfway between not at all and with it.
+            known = median(each for each, _ in self._seen)
+            middle = median(each for _, each in self._seen)
+            return middle * math.sqrt(work / known) if known and work else middle
+        # Theil-Sen: the median of all slopes, which two slow looks do not move.
+        slope = max(0.0, median(slopes))
+        fixed = max(0.0, median(seconds - slope * each for each, seconds in self._seen))
+        return fixed + slope * work
 
 
 def _kind(cost: ViewCost, view: str) -> tuple[str, bool]:
@@ -92,18 +135,37 @@ def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T
         yield
 
 
-def served_seconds(runs: Sequence[Run]) -> float:
-    """What the steps of runs took when they were served; those of no record at the others' rate."""
-    known = [run for run in runs if _took(run) > 0]
-    seconds, num_known = sum(map(_took, known)), sum(run.num_tokens for run in known)
-    num_tokens = sum(run.num_tokens for run in runs)
-    return seconds * num_tokens / num_known if num_known else 0.0
+@dataclass(frozen=True)
+class Pace:
+    """What a step takes: so long by itself, and so long for each token. Units: seconds."""
+
+    step: float
+    token: float
+
+    def seconds(self, runs: Sequence[Run]) -> float:
+        """Of some steps."""
+        return sum(self.step + self.token * run.num_tokens for run in runs)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of a long step; 0 where none was measured."""
+        return 1 / self.token if self.token else 0.0
 
 
-def best_rate(runs: Sequence[Run]) -> float:
-    """Tokens a second of the fastest step; 0 where none was measured."""
-    return max((run.num_tokens / _took(run) for run in runs if _took(run) > 0), default=0.0)
+def pace_of(runs: Sequence[Run]) -> Pace:
+    """The pace of the steps that served an answer, from its shortest and its longest ones.
 
-
-def _took(run: Run) -> float:
-    return run.step.ended - run.step.began
+    Steps of no record are left out; of one size alone all is counted by the token.
+    """
+    took: dict[int, list[float]] = {}
+    for run in runs:
+        if run.step.ended > run.step.began:
+            took.setdefault(run.num_tokens, []).append(run.step.ended - run.step.began)
+    if not took:
+        return Pace(0.0, 0.0)
+    few, many = min(took), max(took)
+    short, long = median(took[few]), median(took[many])
+    token = (long - short) / (many - few) if many > few else 0.0
+    if token <= 0.0:
+        return Pace(0.0, long / many)
+    return Pace(max(0.0, short - token * few), token)
