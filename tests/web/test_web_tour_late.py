@@ -40,6 +40,24 @@ class Tour:
         assert answer.ok, answer.text()
         return answer.json()["values"]
 
+    def post(self, path: str, body: Any) -> Any:
+        """The answer of a route."""
+        answer = self.page.request.post(f"{self.url}{path}", data=body)
+        assert answer.ok, answer.text()
+        return answer.json()
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return self.post("tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+
+    def loss(self, ids: list[int], *, first: int) -> float:
+        """The mean surprise at ids from the first of them on, in nats."""
+        model = self.page.request.get(f"{self.url}v1/models").json()["data"][0]["id"]
+        body = {"model": model, "prompt": ids, "prompt_logprobs": 0, "max_tokens": 1}
+        scores = self.post("v1/completions", body)["choices"][0]["prompt_logprobs"]
+        pairs = list(zip(ids, scores, strict=True))[first:]
+        return -sum(score[str(each)]["logprob"] for each, score in pairs) / len(pairs)
+
     def open(self, letter: str) -> Locator:
         """Turn to a chapter and wait for all that it measures by itself."""
         self.page.evaluate("hash => void (location.hash = hash)", f"#/room/tour-{letter}")
@@ -189,6 +207,17 @@ def test_loop_cache_text_and_the_whole(tour: Tour) -> None:
     assert said == "3 tokens; 3 of them are no whole character alone: a reader would wait."
     passed = 100 * times["first_token"] / times["total"]
     assert tour.guess(chapter, passed).startswith("\u2713")
+
+    chapter = tour.open("q")
+    ids = tokens["token_ids"]
+    loss = tour.loss(ids, first=num_prompt)
+    assert f"its loss is {loss:.3g}: as unsure as between" in chapter.inner_text()
+    said = tour.pull(chapter, "abc")
+    assert said.startswith(f"A loss of {tour.loss(tour.ids('abc'), first=1):.3g} a token")
+    sent = tour.loss(ids[:num_prompt], first=1)
+    assert tour.guess(chapter, "the prompt" if sent > loss else "the answer").startswith("\u2713")
+    runs = chapter.get_by_role("region", name="Recorded training")
+    assert "Recorded, not this model" in runs.inner_text()
 
     chapter = tour.open("r")
     sent = tour.see("template")

@@ -37,11 +37,25 @@ def row(update: int) -> dict[str, object]:
 def test_a_run_is_watched_as_it_goes(opened: Opened, runs: Path, axe: str) -> None:  # noqa: F811
     dialog = room(opened, "training", "Training")
     dialog.get_by_text("cutaway train bpe vocabulary.toml").wait_for()
+    recorded = dialog.get_by_role("region", name="Recorded training")
+    for stage in ("1 Text", "2 Answers", "3 Reward model", "4 PPO", "or DPO"):
+        recorded.get_by_role("button", name=stage).click()
+        recorded.get_by_role("img", name=re.compile("^Loss: ")).wait_for()
+    clock = recorded.get_by_role("slider")
+    clock.focus()
+    opened.page.keyboard.press("Home")
+    recorded.get_by_text(re.compile(r"^1 of \d+ updates")).wait_for()
+    recorded.get_by_role("button", name="Play").click()
+    recorded.get_by_text(re.compile(r"^[2-9] of \d+ updates")).wait_for()
+    recorded.get_by_role("button", name="Pause").click()
+    opened.page.emulate_media(reduced_motion="reduce")
+    assert violations(opened.page, axe) == [], "recorded"
     record = Record(runs / "leash")
     record.path.parent.mkdir()
     told = {"stage": "ppo", "settings": {"updates": 40}, "device": "cpu"}
     (runs / "leash" / "run.json").write_text(json.dumps(told), encoding="utf-8")
     dialog.get_by_text("No update is done yet").wait_for()
+    assert recorded.count() == 0, "there are own runs to see"
     for update in range(20):
         record.add(row(update))
     dialog.get_by_text("20 of 40 updates, about 10 s left").wait_for()

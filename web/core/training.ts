@@ -175,6 +175,7 @@ const MEANINGS: Readonly<Record<string, Meaning>> = {
   bits_per_byte: { title: "Bits per byte, held-out text", says: "How many bits the model needs for a byte of text that it never trained on. Less is better; 8 is blind." },
   held_out_loss: { title: "Loss on held-out data", says: "The same loss, on examples that no update saw. When it rises while the loss falls, the model learns by heart." },
   reward: { title: "Reward", says: "What the answers of an update earned, on average." },
+  failed: { title: "Failed", says: "The share of unseen tasks that it gets wrong." },
   verified: { title: "Verified", says: "The share of answers that a check found right." },
   ended: { title: "Answers that end", says: "The share of answers that the model ended itself." },
   length: { title: "Length", says: "Tokens of an answer. A reward that pays for length makes them longer and no better." },

@@ -29,7 +29,7 @@ export interface Reach {
 }
 
 /** Where a number that was not measured here comes from. */
-export type Origin = "arithmetic" | "published";
+export type Origin = "arithmetic" | "published" | "recorded";
 
 /** What is often told, and what this run says of it. Without told: a fact by itself. */
 export interface Claim {
@@ -82,6 +82,7 @@ export interface Chapter {
   name: string;
   does: string;
   view: keyof Payloads;
+  hasRuns?: boolean; // whether recorded runs of training stand below the station
   form?: string; // of the station's figure, where another chapter draws it too
   claims(reach: Reach): Promise<Claim[]>;
   lever: Lever;

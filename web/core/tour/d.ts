@@ -28,7 +28,7 @@ export const D: Chapter = {
           (known.length ? `${known.join(", ")} would spell ${quoted(await textOf(reach, known))}.` : "None of those ids exists here."),
       },
       { told: "An id is a positive number.", here: `Id 0 exists: it is ${quoted(zero.text)}.` },
-      { told: "The recipe question is 8 integers.", here: `Here it is ${recipe.ids.length}: ${joined(recipe)}.` },
+      { told: `${quoted(RECIPE)} is 8 ids.`, here: `Here it is ${recipe.ids.length}: ${joined(recipe)}.` },
     ];
   },
   lever: {

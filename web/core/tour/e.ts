@@ -43,8 +43,8 @@ export const E: Chapter = {
       {
         told: "A word has one vector.",
         here:
-          `It begins with one. After the last layer the cosine of ${quoted(drift.text)} with its own row is ` +
-          `${figure(drift.own.list().at(-1))}: the layers added the rest.`,
+          `It begins with one. After the last layer the likeness (cosine) of ${quoted(drift.text)} to its own row is ` +
+          `${figure(drift.own.list().at(-1))}, where 1 is the same direction and 0 nothing in common: the layers added the rest.`,
       },
     ];
   },
@@ -61,7 +61,7 @@ export const E: Chapter = {
         said:
           isSum && analogy.expected
             ? `${quoted(analogy.expected.text)} is number ${figure(analogy.expected.rank)}, the words of the sum counted.`
-            : `Nearest rows by cosine; with all rows it is ${figure(mean_cosine)} on average.`,
+            : `The likest rows, by cosine: 1 is the same direction, 0 nothing in common. With all rows it is ${figure(mean_cosine)} on average.`,
         bars: near.map((each) => bar(each.text, each.cosine)),
       };
     },

@@ -136,7 +136,7 @@ describe("chapter E", () => {
     expect(row).toContain("\u201c\u00b7gravity\u201d goes from \u22120.5 to 0.25, with norm 2.5");
     expect(size).toBe("Here 49,152 \u00d7 576 = 28,311,552 numbers: 54 MiB in 16 bits.");
     expect(queen).toContain("number 2 of 49,152 rows near the sum, number 1 without");
-    expect(drift).toContain("with its own row is 0.25");
+    expect(drift).toContain("to its own row is 0.25");
     const { analogy } = await reach().see("embeddings");
     expect((await heres(E, reach({ embeddings: { analogy: { ...analogy, expected: null } } })))[2]).toContain("no such word");
   });

@@ -73,7 +73,7 @@ export const F: Chapter = {
   async question(reach) {
     const { kind, inverse, layer } = await look(reach);
     return kind === "rotary"
-      ? { text: `How many of ${inverse.length} pairs turn once or more between the first token and the last of this answer? (within a tenth is right)` }
+      ? { text: `How many of ${inverse.length} pairs of numbers (the clock hands) turn once or more between the first token and the last of this answer? (within a tenth is right)` }
       : { text: `What tells layer ${layer} where a token stands?`, choices: ["the mask alone", "a vector that is added"] };
   },
   async answer(reach) {

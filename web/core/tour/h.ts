@@ -53,8 +53,8 @@ export const H: Chapter = {
       const most = keys.sort((one, other) => other.weight - one.weight).slice(0, 5);
       return {
         said:
-          `${quoted(row.text)} takes ${share(most[0]!.weight)} from ${quoted(most[0]!.name)}; ${figure(row.entropy)} bits, ` +
-          `${figure(row.entropy_unscaled)} without the division.`,
+          `${quoted(row.text)} takes ${share(most[0]!.weight)} from ${quoted(most[0]!.name)}. Its shares are as spread as over ` +
+          `${figure(2 ** row.entropy)} equal tokens; without the division by the root of the head's size over ${figure(2 ** row.entropy_unscaled)}.`,
         bars: most.map(({ weight, name }) => bar(name, weight, share(weight))),
         view: { view: "attention", ...places },
       };

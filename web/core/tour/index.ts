@@ -17,9 +17,10 @@ import { M } from "./m";
 import { N } from "./n";
 import { O } from "./o";
 import { P } from "./p";
+import { Q } from "./q";
 import { R } from "./r";
 
-export const CHAPTERS: readonly Chapter[] = [A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, R];
+export const CHAPTERS: readonly Chapter[] = [A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R];
 
 /** How far a reader is: by chapter, whether its question was answered, and rightly. */
 export type Progress = Readonly<Record<string, "right" | "wrong">>;

@@ -51,7 +51,7 @@ export const K: Chapter = {
   async question(reach) {
     const { texts, num_prompt } = await reach.see("tokens");
     const count = Math.min(LOOKED_AT, texts.length - num_prompt);
-    return { text: `Of the first ${count} tokens of your answer, how many were not the likeliest of their row?` };
+    return { text: `Of the first ${count} tokens of your answer, how many were not the likeliest at their place?` };
   },
   async answer(reach) {
     const { texts, num_prompt } = await reach.see("tokens");

@@ -29,7 +29,7 @@ export const L: Chapter = {
       },
       {
         told: "top_p 0.9 keeps 90 % of the words.",
-        here: `It keeps 90 % of the mass: here ${figure(kept)} of ${figure(row.effects[0]?.num_kept)} tokens that could come. top_k 40 keeps 40, sure or not.`,
+        here: `It keeps the likeliest until they have 90 % of the chance together: here ${figure(kept)} of ${figure(row.effects[0]?.num_kept)} tokens that could come. top_k 40 keeps 40, sure or not.`,
       },
     ];
   },

@@ -14,6 +14,7 @@ import { M } from "./m";
 import { N } from "./n";
 import { O } from "./o";
 import { P } from "./p";
+import { Q } from "./q";
 import { R } from "./r";
 
 const frames: Record<string, string> = golden;
@@ -21,6 +22,7 @@ const coder = new TextEncoder();
 
 interface Sent {
   prompt: number[];
+  prompt_logprobs?: number;
   temperature?: number;
   seed?: number;
   max_tokens: number;
@@ -35,7 +37,9 @@ function reach(changed: { [Name in keyof Payloads]?: object } = {}, sent: Sent[]
       sent.push(body);
       const tokens = Array.from({ length: body.max_tokens }, (_, at) => (at < 2 || !body.temperature ? "x" : `s${body.seed ?? ""}`));
       const timings = { cache_n: 2, prompt_n: body.prompt.length - 2, prompt_ms: 250, predicted_n: tokens.length, predicted_ms: 700 };
-      return { choices: [{ text: tokens.join(""), logprobs: { tokens } }], timings };
+      // Ids are as unexpected as they are great.
+      const prompt_logprobs = body.prompt_logprobs === undefined ? undefined : body.prompt.map((id, at) => (at ? { [id]: { logprob: -id / 10 } } : null));
+      return { choices: [{ text: tokens.join(""), logprobs: { tokens }, prompt_logprobs }], timings };
     },
   };
   return {
@@ -72,7 +76,7 @@ describe("attention", () => {
 
   it("looks at another head, refuses what is none, and counts those at the first token", async () => {
     const other = await pull(H, " 1.1 ");
-    expect(other.said).toBe("\u201cit\u201d takes 62.5 % from \u201c\u00b7is\u201d; 1.5 bits, 0.25 without the division.");
+    expect(other.said).toBe("\u201cit\u201d takes 62.5 % from \u201c\u00b7is\u201d. Its shares are as spread as over 2.83 equal tokens; without the division by the root of the head's size over 1.19.");
     expect(other.view).toEqual({ view: "attention", layer: 1, head: 1, position: 2 });
     expect(other.bars!.map((each) => each.value)).toEqual([0.625, 0.25, 0.125, 0, 0]);
     await expect(pull(H, "1")).rejects.toThrow("1 is no head; write a layer and a head, as 0.0.");
@@ -247,6 +251,17 @@ describe("cache, text and the whole", () => {
     expect(other.said).toBe("3 tokens; 2 of them are no whole character alone: a reader would wait.");
     expect(other.tokens!.map((each) => each.id)).toEqual([97, 195, 169]);
     expect((await judged(P, ["25", "32", "40"]))[0]).toEqual([true, true, false]);
+  });
+
+  it("tell what training makes small, of an answer and of any sentence", async () => {
+    const [own, paid] = await heres(Q); // ids 65 66 65 66 65 67
+    expect(own).toContain("Of the 6 tokens of your answer its loss is 6.57: as unsure as between 711 equally likely tokens.");
+    expect(paid).toMatch(/got 29\.7 % of unseen tasks right early on and 5[45]\.\d % at the end/);
+    const sentence = await pull(Q, "abc");
+    expect(sentence.said).toContain("A loss of 9.85 a token");
+    expect(sentence.bars!.map((each) => each.value)).toEqual([9.8, 9.9]); // the first is given
+    await expect(pull(Q, "a")).rejects.toThrow("two tokens or more");
+    expect((await judged(Q, ["the prompt", "the answer"]))[0]).toEqual([false, true]); // ids 3 5 behind 7
   });
 
   it("tell what was sent, how long an answer takes, and that it is a function", async () => {
