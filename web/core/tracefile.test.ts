@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 
 import { Tensor } from "./frame";
-import { openTrace, SavedViews } from "./tracefile";
+import { nearest, openTrace, SavedViews } from "./tracefile";
 import { placed, type Query } from "./views";
 
 const files = import.meta.glob<string>("../../tests/trace/files/*.cutaway", { eager: true, query: "?inline", import: "default" });
@@ -54,6 +54,13 @@ describe("trace files", () => {
     expect(head.values).toHaveProperty("weights");
     expect(head.values).not.toHaveProperty("entropy"); // of all heads
     expect(placed(head.query, { view: "attention", layer: 3 })).toBe("layer 1");
+  });
+
+  it("take no view of its own choice for the one that was asked for", () => {
+    const all = [{ query: { view: "lens" } }, { query: { view: "lens", position: 3 } }, { query: { view: "lens", position: 9 } }];
+    expect(nearest(all, { view: "lens", position: 9 }).query.position).toBe(9);
+    expect(nearest(all, { view: "lens", position: 4 }).query.position).toBe(3);
+    expect(nearest(all, { view: "lens" })).toBe(all[0]);
   });
 
   it("tell what makes the answer again", async () => {

@@ -237,6 +237,8 @@ function joined(parts: readonly Uint8Array[]): ArrayBuffer {
 export function nearest<Found extends { query: Query }>(all: readonly Found[], asked: Query): Found {
   const far = ({ query }: Found): number[] => [
     Number((query.head === undefined) !== (asked.head === undefined)),
+    // A view of its own choice tells no place: one that tells it is nearer.
+    PLACES.filter((name) => asked[name] !== undefined && query[name] === undefined).length,
     ...PLACES.map((name) => Math.abs((query[name] ?? asked[name] ?? 0) - (asked[name] ?? query[name] ?? 0))),
   ];
   const isNearer = (one: number[], other: number[]): boolean => {
