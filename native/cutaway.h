@@ -95,7 +95,9 @@ typedef enum {
   CW_ATTEND_LATENT = 15,
   CW_DELTA = 16,
   CW_CONVOLVE = 17,
-  CW_NUM_OPERATIONS = 18
+  CW_EXPERT_UNITS = 18,
+  CW_EXPERT_SUMS = 19,
+  CW_NUM_OPERATIONS = 20
 } cw_operation;
 
 typedef struct {
@@ -423,6 +425,36 @@ typedef struct {
   const float* residual;     // [T, D] or null; may be out
   float* out;                // [T, D]
 } cw_experts;
+
+// The first half of such a layer, where ranks have some of each expert's units: before down, and
+// with the bits that the whole would take on from.
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;  // [T, D]
+  cw_norming norm;
+  const int64_t* ids;      // [T, K], as cw_experts
+  int64_t num_chosen;      // K
+  cw_stack gate_up;        // [E, 2 F, D]
+  const float* bias;       // [E, 2 F] or null
+  int64_t is_interleaved;  // as cw_experts
+  int64_t activation;      // cw_activation
+  double alpha;            // of CW_CLAMPED
+  double limit;            // of CW_CLAMPED
+  float* out;              // [T, K, F]
+} cw_expert_units;
+
+// The second half, with some rows of each down: out = sum over a token's experts of
+// weight * (down x + bias).
+typedef struct {
+  CW_ROWS_FIELDS
+  const float* x;        // [T, K, F]
+  const int64_t* ids;    // [T, K], as cw_experts
+  const float* weights;  // [T, K]
+  int64_t num_chosen;    // K
+  cw_stack down;         // [E, D, F]
+  const float* bias;     // [E, D] or null
+  float* out;            // [T, D]
+} cw_expert_sums;
 
 // out[t, h] = matrix h times x[t, h]: a linear map of its own for each head.
 typedef struct {

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
@@ -17,14 +18,19 @@ from cutaway.engine.ranks.follower import follow
 from cutaway.engine.ranks.leader import Ranks
 from cutaway.parallel.rank_group import ThreadGroup
 from cutaway.weights.find.find import find
-from engines import engine
+from engines import engine, run
 
 
 @contextmanager
 def model_of_ranks(model: str, size: int, **settings: Any) -> Iterator[LoadedModel]:
-    """A model of which each of so many threads has its part; this one leads."""
+    """A model of which each of so many threads has its part; this one leads.
+
+    settings: with pipeline each has layers, else a part of every matrix.
+    """
     config = EngineConfig(**{"device": "cpu", **settings})
     groups = ThreadGroup.of(size)
+    for group in groups:
+        group.by_layers = config.pipeline > 1
     links: list[socket.socket] = []
     threads: list[threading.Thread] = []
     for group in groups[1:]:
@@ -50,9 +56,46 @@ def model_of_ranks(model: str, size: int, **settings: Any) -> Iterator[LoadedMod
 @contextmanager
 def engine_of_ranks(model: str, size: int, **settings: Any) -> Iterator[Engine]:
     """An engine over such a model, as engines.engine makes one."""
-    own = {name: settings.pop(name) for name in ("dtype",) if name in settings}
+    own = {name: settings.pop(name) for name in ("dtype", "pipeline") if name in settings}
     with model_of_ranks(model, size, **own) as loaded:
         yield engine(loaded, **settings)
+
+
+def assert_rows_of_one(model: str, size: int, *, is_staged: bool = False, **settings: Any) -> None:
+    """That so many ranks draw each token from the very row, to the bit, that one draws it from.
+
+    is_staged: where ranks have layers too.
+    settings: of EngineConfig; native kernels are needed for that.
+    """
+
+    def rows(target: Engine) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        run(target, asked)
+        assert target.ledger is not None and target.runner._native is not None
+        return {
+            (answer.request.request_id, answer.choice): [
+                (token.token_id, token.checksum) for token in answer.tokens
+            ]
+            for answer in target.ledger.answers
+        }
+
+    greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    asked = [
+        Request(
+            request_id=f"{name}{length}",
+            prompt_token_ids=tuple((7 * i + length) % 250 for i in range(length)),
+            params=params,
+        )
+        for length in (1, 40)
+        for name, params in (("g", greedy), ("d", replace(greedy, temperature=1.0, seed=9)))
+    ]
+    whole = load_model(find(model), EngineConfig(device="cpu", dtype="auto", **settings))
+    expected = rows(engine(whole))
+    assert len(expected) == 4 and all(len(each) == 6 for each in expected.values())
+    for pipeline in (1, size) if is_staged else (1,):
+        with model_of_ranks(
+            model, size, dtype="auto", **{**settings, "pipeline": pipeline}
+        ) as divided:
+            assert rows(engine(divided)) == expected, pipeline
 
 
 def _follow(

@@ -199,7 +199,19 @@ void compare_experts(int64_t kind) {
                        residual.data(), out.data()};
     require(!cw_run(CW_ROUTE, &route, sizeof route, &step), "route");
     require(!cw_run(CW_EXPERTS, &experts, sizeof experts, &step), "experts");
-    return bytes_of(ids) + bytes_of(weights) + bytes_of(out);
+    std::vector<float> products(ids.size() * static_cast<size_t>(inner)), halves(x.size());
+    cw_expert_units units{CW_TOKENS, count, x.data(), {}, ids.data(), chosen, gate_up.stack,
+                          first.data(), is_interleaved, activation, 1.7, 2.0, products.data()};
+    cw_expert_sums sums{CW_TOKENS, count,      products.data(), ids.data(),   weights.data(),
+                        chosen,    down.stack, second.data(),   halves.data()};
+    require(!cw_run(CW_EXPERT_UNITS, &units, sizeof units, &step), "units of experts");
+    require(!cw_run(CW_EXPERT_SUMS, &sums, sizeof sums, &step), "sums of experts");
+    experts.residual = nullptr;
+    std::vector<float> whole(x.size());
+    experts.out = whole.data();
+    require(!cw_run(CW_EXPERTS, &experts, sizeof experts, &step), "experts alone");
+    require(bytes_of(whole) == bytes_of(halves), "both halves make the whole");
+    return bytes_of(ids) + bytes_of(weights) + bytes_of(out) + bytes_of(halves);
   });
 }
 

@@ -60,6 +60,8 @@ constexpr cutaway::Isa table(const char* name) {
   isa.run[CW_ATTEND_LATENT] = run_attend_latent;
   isa.run[CW_DELTA] = run_delta;
   isa.run[CW_CONVOLVE] = run_convolve;
+  isa.run[CW_EXPERT_UNITS] = run_expert_units;
+  isa.run[CW_EXPERT_SUMS] = run_expert_sums;
   isa.scratch[CW_LINEAR] = linear_scratch;
   isa.scratch[CW_GATED] = gated_scratch;
   isa.scratch[CW_ATTEND] = attend_scratch;
@@ -71,6 +73,8 @@ constexpr cutaway::Isa table(const char* name) {
   isa.scratch[CW_ATTEND_LATENT] = attend_latent_scratch;
   isa.scratch[CW_DELTA] = delta_scratch;
   isa.scratch[CW_CONVOLVE] = convolve_scratch;
+  isa.scratch[CW_EXPERT_UNITS] = half_scratch<cw_expert_units>;
+  isa.scratch[CW_EXPERT_SUMS] = half_scratch<cw_expert_sums>;
   isa.unpack_row = unpack_row;
   isa.sum_words = sum_words;
   return isa;

@@ -277,11 +277,11 @@ inline void add_experts(const cw_experts& a, int64_t token, const ExpertMemory& 
   }
 }
 
-bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
-  const cw_experts& a = *static_cast<const cw_experts*>(arguments);
-  Arena local(worker.local), shared(worker.shared);
-  ExpertMemory m(a, step, local, shared);
-  int64_t experts = a.down.num_matrices, width = a.down.num_rows, inner = a.down.num_columns;
+// Each pair's row by place, and what gate and up make of it.
+inline bool run_gates(const cw_experts& a, const cw_step& step, ExpertMemory& m,
+                      cutaway::Worker& worker) {
+  int64_t experts = a.gate_up.num_matrices, width = a.gate_up.num_columns;
+  int64_t inner = a.down.num_columns;
   Preparation p{a.x, a.norm, rows_of(a.rows, step), width, m.in.floats != nullptr,
                 m.in.groups != nullptr, m.in.splits != nullptr};
   auto prepare = [&](int64_t from, int64_t to) {
@@ -301,7 +301,7 @@ bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& wo
   int64_t block_rows = expert_block_rows(width), num_blocks = -1;
   ExpertUnits gates(ceil_div(inner, kGateUnit), most_blocks(m.pairs.count(), experts, block_rows),
                     m.is_one);
-  auto run_gates = [&](Range range) {
+  auto run = [&](Range range) {
     m.pairs.sort();
     if (m.is_one && !is_prepared) prepare(0, 0);
     is_prepared = true;
@@ -313,8 +313,13 @@ bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& wo
       run_gate_unit(a, b, m.is_one ? 0 : b.place, first, m);
     }
   };
-  if (!each(worker, gates.count(), run_gates, parts)) return false;
+  return each(worker, gates.count(), run, parts);
+}
 
+// What down makes of that, added up for each token.
+inline bool run_downs(const cw_experts& a, const cw_step& step, ExpertMemory& m,
+                      cutaway::Worker& worker) {
+  int64_t experts = a.down.num_matrices, width = a.down.num_rows, inner = a.down.num_columns;
   if (m.is_one)
     return each(worker, num_panels(width), [&](Range panels) {
       m.pairs.sort();
@@ -322,9 +327,9 @@ bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& wo
     });
 
   int64_t wide = panels_per_unit(a.down.kind) * kPanelRows;
-  block_rows = expert_block_rows(inner), num_blocks = -1;
+  int64_t block_rows = expert_block_rows(inner), num_blocks = -1;
   ExpertUnits downs(ceil_div(width, wide), most_blocks(m.pairs.count(), experts, block_rows), false);
-  auto run_downs = [&](Range range) {
+  auto run = [&](Range range) {
     m.pairs.sort();
     if (num_blocks < 0) num_blocks = m.pairs.cut(block_rows, m.down_blocks);
     for (int64_t u = range.begin; u < range.end; u++) {
@@ -338,16 +343,81 @@ bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& wo
                        m.inner.rows(), b.place, b.num_rows, m);
     }
   };
-  if (!each(worker, downs.count(), run_downs, parts)) return false;
+  if (!each(worker, downs.count(), run, kPartsOfExperts)) return false;
   return each(worker, rows_of(a.rows, step), [&](Range tokens) {
     m.pairs.sort();
     for (int64_t t = tokens.begin; t < tokens.end; t++) add_experts(a, t, m);
   });
 }
 
+bool run_experts(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
+  const cw_experts& a = *static_cast<const cw_experts*>(arguments);
+  Arena local(worker.local), shared(worker.shared);
+  ExpertMemory m(a, step, local, shared);
+  return run_gates(a, step, m, worker) && run_downs(a, step, m, worker);
+}
+
 cutaway::Scratch experts_scratch(const void* arguments, const cw_step& step) {
   Arena local(nullptr), shared(nullptr);
   ExpertMemory memory(*static_cast<const cw_experts*>(arguments), step, local, shared);
+  return {local.size(), shared.size()};
+}
+
+// A half as the layer that it is one of: the other has no numbers, and gives and takes floats.
+inline cw_experts layer_of(const cw_expert_units& u) {
+  cw_stack down{nullptr, u.gate_up.num_matrices, 0, u.gate_up.num_rows / 2, CW_F32};
+  return {u.rows, u.capacity, u.x, u.norm, u.ids, nullptr, u.num_chosen, u.gate_up, down, u.bias,
+          nullptr, u.is_interleaved, u.activation, u.alpha, u.limit, nullptr, nullptr};
+}
+
+inline cw_experts layer_of(const cw_expert_sums& s) {
+  cw_stack gate_up{nullptr, s.down.num_matrices, 2 * s.down.num_columns, 1, CW_F32};
+  return {s.rows, s.capacity, nullptr, {}, s.ids, s.weights, s.num_chosen, gate_up, s.down, nullptr,
+          s.bias, 0, CW_SILU, 0.0, 0.0, nullptr, s.out};
+}
+
+bool run_expert_units(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
+  const cw_expert_units& u = *static_cast<const cw_expert_units*>(arguments);
+  cw_experts a = layer_of(u);
+  Arena local(worker.local), shared(worker.shared);
+  ExpertMemory m(a, step, local, shared);
+  if (!run_gates(a, step, m, worker)) return false;
+  int64_t inner = a.down.num_columns;
+  return each(worker, m.pairs.count(), [&](Range pairs) {
+    m.pairs.sort();
+    for (int64_t i = pairs.begin; i < pairs.end; i++)
+      __builtin_memcpy(u.out + i * inner, m.inner.floats + m.pairs.place(i) * inner,
+                       static_cast<size_t>(inner) * sizeof(float));
+  });
+}
+
+bool run_expert_sums(const void* arguments, const cw_step& step, cutaway::Worker& worker) {
+  const cw_expert_sums& s = *static_cast<const cw_expert_sums*>(arguments);
+  cw_experts a = layer_of(s);
+  Arena local(worker.local), shared(worker.shared);
+  ExpertMemory m(a, step, local, shared);
+  int64_t inner = a.down.num_columns;
+  Preparation p{s.x, {}, m.pairs.count(), inner, m.inner.floats != nullptr,
+                m.inner.groups != nullptr, m.inner.splits != nullptr};
+  if (!each(worker, m.pairs.count(), [&](Range pairs) {
+        m.pairs.sort();
+        for (int64_t i = pairs.begin; i < pairs.end; i++) {
+          int64_t place = m.pairs.place(i);
+          if (m.inner.floats)
+            __builtin_memcpy(m.inner.floats + place * inner, s.x + i * inner,
+                             static_cast<size_t>(inner) * sizeof(float));
+          prepare_row(p, i, place, nullptr, m.inner.groups, m.inner.splits);
+        }
+      }))
+    return false;
+  return run_downs(a, step, m, worker);
+}
+
+template <typename Half>
+cutaway::Scratch half_scratch(const void* arguments, const cw_step& step) {
+  Arena local(nullptr), shared(nullptr);
+  cw_experts a = layer_of(*static_cast<const Half*>(arguments));
+  ExpertMemory memory(a, step, local, shared);
   return {local.size(), shared.size()};
 }
 

@@ -223,6 +223,19 @@ bool check(const cw_experts& a, Limits&) {
          a.gate_up.num_rows == 2 * a.down.num_columns;
 }
 
+bool check(const cw_expert_units& a, Limits&) {
+  if (a.rows != CW_TOKENS || !a.x || !a.ids || !a.out || a.x == a.out) return false;
+  if (!is_sound_stack(a.gate_up) || a.gate_up.num_rows % 2) return false;
+  if (!is_activation(a.activation) && a.activation != CW_CLAMPED) return false;
+  if (!check_norming(a.norm) || (a.activation == CW_CLAMPED && !(a.limit >= 0.0))) return false;
+  return a.num_chosen >= 1 && a.num_chosen <= a.gate_up.num_matrices;
+}
+
+bool check(const cw_expert_sums& a, Limits&) {
+  if (a.rows != CW_TOKENS || !a.x || !a.ids || !a.weights || !a.out || a.x == a.out) return false;
+  return is_sound_stack(a.down) && a.num_chosen >= 1 && a.num_chosen <= a.down.num_matrices;
+}
+
 bool check(const cw_heads& a, Limits&) {
   const cw_stack& s = a.stack;
   if (a.rows != CW_TOKENS || !is_sound_stack(s) || !a.out || a.x == a.out) return false;
@@ -348,6 +361,10 @@ int64_t size_of(int64_t operation) {
       return sizeof(cw_delta);
     case CW_CONVOLVE:
       return sizeof(cw_convolve);
+    case CW_EXPERT_UNITS:
+      return sizeof(cw_expert_units);
+    case CW_EXPERT_SUMS:
+      return sizeof(cw_expert_sums);
     default:
       return 0;
   }
@@ -391,6 +408,10 @@ cw_status check_operation(int64_t operation, const void* arguments, Limits& limi
       return checked<cw_delta>(arguments, limits);
     case CW_CONVOLVE:
       return checked<cw_convolve>(arguments, limits);
+    case CW_EXPERT_UNITS:
+      return checked<cw_expert_units>(arguments, limits);
+    case CW_EXPERT_SUMS:
+      return checked<cw_expert_sums>(arguments, limits);
     default:
       return CW_BAD_ARGUMENT;
   }

@@ -135,6 +135,18 @@ std::string layout() {
        FIELD(cw_experts, is_interleaved), FIELD(cw_experts, activation),
        FIELD(cw_experts, alpha), FIELD(cw_experts, limit), FIELD(cw_experts, residual),
        FIELD(cw_experts, out)});
+  add(text, "cw_expert_units", sizeof(cw_expert_units),
+      {FIELD(cw_expert_units, rows), FIELD(cw_expert_units, capacity), FIELD(cw_expert_units, x),
+       FIELD(cw_expert_units, norm), FIELD(cw_expert_units, ids),
+       FIELD(cw_expert_units, num_chosen), FIELD(cw_expert_units, gate_up),
+       FIELD(cw_expert_units, bias), FIELD(cw_expert_units, is_interleaved),
+       FIELD(cw_expert_units, activation), FIELD(cw_expert_units, alpha),
+       FIELD(cw_expert_units, limit), FIELD(cw_expert_units, out)});
+  add(text, "cw_expert_sums", sizeof(cw_expert_sums),
+      {FIELD(cw_expert_sums, rows), FIELD(cw_expert_sums, capacity), FIELD(cw_expert_sums, x),
+       FIELD(cw_expert_sums, ids), FIELD(cw_expert_sums, weights),
+       FIELD(cw_expert_sums, num_chosen), FIELD(cw_expert_sums, down),
+       FIELD(cw_expert_sums, bias), FIELD(cw_expert_sums, out)});
   add(text, "cw_heads", sizeof(cw_heads),
       {FIELD(cw_heads, rows), FIELD(cw_heads, capacity), FIELD(cw_heads, x),
        FIELD(cw_heads, x_stride), FIELD(cw_heads, x_head_stride), FIELD(cw_heads, stack),

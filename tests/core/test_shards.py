@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 import tiny
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.rank_shares import rank_share, values_of_rank
-from cutaway.core.shards import PANEL, cuts, head_cuts, widths
+from cutaway.core.shards import PANEL, balanced, cuts, head_cuts, widths
 from cutaway.parallel.rank_group import ThreadGroup
 
 
@@ -64,3 +66,23 @@ def test_a_ranks_share_is_what_a_divided_model_has(ranks: int, is_tied: bool, gr
     total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
     assert share.weight_bytes == -(-4 * 10**6 * values // total)
     assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")
+
+
+def test_layers_are_divided_so_that_the_largest_part_is_least() -> None:
+    assert balanced([1] * 6, 3) == (range(2), range(2, 4), range(4, 6))
+    assert balanced([1] * 6, 3, first=2) == (range(1), range(1, 3), range(3, 6))
+    for seed in range(30):
+        chance = random.Random(seed)
+        sizes = [chance.randrange(1, 20) for _ in range(chance.randrange(3, 9))]
+        parts, first = chance.randrange(1, 4), chance.randrange(10)
+        found = balanced(sizes, parts, first=first)
+        assert [i for part in found for i in part] == [*range(len(sizes))] and all(found)
+        cut_at = itertools.combinations(range(1, len(sizes)), parts - 1)
+        every = [[0, *cuts, len(sizes)] for cuts in cut_at]
+        least = min(largest(sizes, [*map(range, e, e[1:])], first) for e in every)
+        assert largest(sizes, found, first) == least
+
+
+def largest(sizes: list[int], parts: Sequence[range], first: int) -> int:
+    whole = [sum(sizes[i] for i in part) for part in parts]
+    return max([whole[0] + first, *whole[1:]])

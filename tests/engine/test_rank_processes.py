@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import services
-from cutaway.core.errors import ConfigError
+from cutaway.core.errors import ConfigError, EngineClosedError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.build import build_engine
@@ -22,6 +24,8 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.ranks import start_ranks as starting
 from cutaway.kernels import capture
 from cutaway.replay.recorded_answers import verify_answer
+from cutaway.service.bounds import ProcessConfig
+from cutaway.service.process import ProcessService
 from engines import run
 
 NATIVE = pytest.param(
@@ -98,6 +102,17 @@ def test_scale_t2_s06_two_processes_give_the_rows_of_one(folder: Path, dtype: st
     target.model.ranks.close()
 
 
+@pytest.mark.parametrize("dtype", [NATIVE])
+def test_two_processes_with_layers_each_give_the_rows_of_one(folder: Path, dtype: str) -> None:
+    target = opened(folder, 1, dtype, pipeline=2)
+    expected = told(opened(folder, 1, dtype))
+    assert told(target) == expected
+    assert target.ledger is not None
+    assert all(verify_answer(target, answer).is_exact for answer in target.ledger.answers)
+    assert target.model.ranks is not None
+    target.model.ranks.close()
+
+
 @pytest.mark.parametrize(
     "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
 )
@@ -110,16 +125,13 @@ def test_scale_t3_s02_s15_no_rank_outlives_another(
         starting.Followers, "__init__", lambda self: (init(self), made.append(self))[0]
     )
     target = opened(folder, 3, "float64")
+    assert not made[0].folder.exists(), "a group that is killed leaves no file"
     first, second = (process.pid for process in made[0].processes)
     os.kill(first, signal_number)
     if signal_number == signal.SIGSTOP:  # a stopped rank is noticed by who watches the engine
         assert target.model.ranks is not None
         target.model.ranks.close()
     assert is_gone(first) and is_gone(second), "all of them end"
-    end = time.monotonic() + 60
-    while made[0].folder.exists():
-        assert time.monotonic() < end, "what they met in goes too"
-        time.sleep(0.01)
     target.add(requests()[0])
     with pytest.raises(EngineLostError):
         target.step()
@@ -149,6 +161,38 @@ def test_scale_s01_a_rank_that_does_not_come_is_named(
         build_engine(model, config)
 
 
+# In the way of followers: their memory ends where one thing is made.
+WITHOUT_MEMORY = """
+import sys
+
+if "cutaway.engine.ranks.follower" in sys.orig_argv:
+    from cutaway.cache.pool import Pool
+    from cutaway.engine.runner import Runner
+
+    def fail(*_, **__):
+        raise MemoryError
+
+    {what} = fail
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("Pool.__init__", r"\d+ pages of 8 tokens.*cache_tokens"),
+        ("Runner.forward", r"a step of \d+ tokens.*prefill_chunk"),
+    ],
+)
+def test_scale_s10_s11_a_rank_without_room_is_named_at_the_start(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, words: str
+) -> None:
+    """For its pages, and for the largest step, which every rank tries before any request."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_MEMORY.format(what=what), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.raises(ConfigError, match="rank 1 of 2: it has no memory for " + words):
+        opened(folder, 2, "float64")
+
+
 class _Absent:
     """A process that ended before it said anything."""
 
@@ -165,6 +209,8 @@ class _Absent:
     ("settings", "words"),
     [
         ({"tensor": 0}, "tensor is 0; it must be from 1 to 64"),
+        ({"pipeline": 65}, "pipeline is 65; it must be from 1 to 64"),
+        ({"tensor": 2, "pipeline": 2}, "tensor is 2 and pipeline 2; a model is divided in one way"),
         ({"tensor": 2, "lora": ("a=b",)}, "tensor is 2 and lora is"),
         ({"tensor": 2, "draft_layers": 1}, 'tensor is 2 and draft is "early"'),
     ],
@@ -188,6 +234,16 @@ def test_more_ranks_than_cores_can_serve_are_refused(monkeypatch: pytest.MonkeyP
         starting.start("random:none", EngineConfig(tensor=5))
 
 
+def test_scale_s16_a_model_that_all_ranks_have_no_memory_for_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(3 * 2**30)  # a hole: no disk is written
+    starting.check_memory(tmp_path, 2, free=3 * 2**30)
+    starting.check_memory(tmp_path, 2, free=None)
+    words = r"take 3\.0 GiB as they are stored, and 2\.0 GiB are free .* all 2 ranks share"
+    with pytest.raises(ConfigError, match=words):
+        starting.check_memory(tmp_path, 2, free=2**31)
+
+
 @pytest.mark.slow
 def test_scale_t3_a_service_whose_rank_is_killed_comes_back_and_is_right(folder: Path) -> None:
     async def body() -> None:
@@ -207,3 +263,91 @@ def test_scale_t3_a_service_whose_rank_is_killed_comes_back_and_is_right(folder:
         assert is_gone(again), "a service that is closed leaves no rank"
 
     asyncio.run(body())
+
+
+# In the way of every rank: a signal that cuts whatever it is joined by.
+CUT = """
+import os
+import signal
+import socket
+import stat
+
+def cut(*_):
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                socket.socket(fileno=os.dup(int(name))).shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+signal.signal(signal.SIGUSR2, cut)
+"""
+ROUNDS = int(os.environ.get("CUTAWAY_RANK_ROUNDS", "4"))
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "cut": signal.SIGUSR2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4000)
+def test_scale_t3_ranks_are_killed_stopped_cut_and_delayed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any rank, at any moment of an answer: all of them end, and those that come back are right."""
+    (tmp_path / "sitecustomize.py").write_text(CUT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    chance = random.Random(5)
+    seconds: dict[str, list[float]] = {"noticed": [], "ended": [], "back": []}
+
+    async def break_one(service: ProcessService, what: str, expected: list[int]) -> None:
+        ranks = [service.pid or 0, *followers(service.pid or 0)]
+        victim, begun = chance.choice(ranks), time.monotonic()
+        os.kill(victim, SIGNALS[what])
+        await services.until(lambda: service.state != "ready")
+        seconds["noticed"].append(time.monotonic() - begun)
+        assert all(await asyncio.gather(*(asyncio.to_thread(is_gone, pid) for pid in ranks)))
+        seconds["ended"].append(time.monotonic() - begun - seconds["noticed"][-1])
+        await services.until(lambda: service.state == "ready")
+        seconds["back"].append(time.monotonic() - begun)
+        assert await services.token_ids(service, long_request("again")) == expected
+
+    async def delay_one(service: ProcessService) -> None:
+        victim = chance.choice([service.pid or 0, *followers(service.pid or 0)])
+        os.kill(victim, signal.SIGSTOP)
+        await asyncio.sleep(chance.uniform(0.02, 0.5))
+        os.kill(victim, signal.SIGCONT)
+
+    async def body() -> None:
+        model = services.make_model(folder, **SHAPE)
+        process = ProcessConfig(hang_seconds=3, stall_seconds=4)
+        async with services.running(model, process=process, tensor=2) as service:
+            expected = await services.token_ids(service, long_request("first"))
+            held = services.held()
+            for number in range(ROUNDS):
+                what = chance.choice([*SIGNALS, "delay"]) if ROUNDS > 4 else EACH[number]
+                answer = asyncio.create_task(
+                    services.token_ids(service, long_request(f"loud{number}"))
+                )
+                await asyncio.sleep(chance.uniform(0.0, 0.4))
+                if what == "delay":
+                    await delay_one(service)
+                    assert await answer == expected
+                    continue
+                await break_one(service, what, expected)
+                with suppress(EngineClosedError):  # or it was done before
+                    assert await answer == expected
+                more = {k: n for k, n in services.held().items() if n > held[k]}
+                assert not more, f"{more} after {what}, and {held} before"
+        assert not list(tmp_path.glob("cutaway-*")), "no file is left"
+
+    asyncio.run(body())
+    for word, each in seconds.items():
+        print(f"{word}: median {sorted(each)[len(each) // 2]:.2f} s, most {max(each):.2f} s")
+
+
+EACH = [*SIGNALS, "delay"]
+
+
+def long_request(name: str) -> Request:
+    """Enough tokens that something can happen before it is done."""
+    return services.request(name, max_tokens=200)

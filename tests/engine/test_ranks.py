@@ -16,19 +16,21 @@ from cutaway.blocks.block import Block
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
-from cutaway.core.rank_shares import rank_share, values_of_rank
+from cutaway.core.rank_shares import layer_parts, rank_share, stage_share, values_of_rank
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.unloaded_model import open_hf
 from cutaway.engine.runner import runner_of
 from cutaway.kernels import capture
 from cutaway.parallel.rank_group import ThreadGroup
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.dense_stack import DenseStack
 from cutaway.weights.find.find import find
 from engines import Answer, engine, run
-from thread_ranks import engine_of_ranks
+from thread_ranks import assert_rows_of_one, engine_of_ranks, model_of_ranks
 
 pytest.importorskip("transformers")
 
@@ -37,11 +39,8 @@ CUT_AS_ONE = ("gpt2", "qwen3_5")
 PROMPTS = [[(7 * i + 3 * n) % 256 for i in range(n)] for n in (5, 41)]
 
 
-# Each kind of part that is divided; what others join in another way is tried among the slow.
-QUICK = (
-    *("llama-flags", "gemma4-all", "gpt2-flags", "deepseek-v3", "gpt-oss", "qwen3.5-flags"),
-    *("olmo2", "olmoe-flags", "phi3", "cohere-flags", "lfm2"),
-)
+# Heads that several ranks share, and states with experts; all others are tried among the slow.
+QUICK = ("llama-flags", "qwen3.5-flags")
 CASES = [
     case if case in QUICK else pytest.param(case, marks=pytest.mark.slow)
     for case in architectures.CASES
@@ -79,46 +78,70 @@ def told(answers: dict[tuple[str, int], Answer]) -> dict[tuple[str, int], list[i
     return {key: answer.token_ids for key, answer in answers.items()}
 
 
+def why_whole(model: Transformer) -> str:
+    """Why its layers are not divided; empty where they are."""
+    if model.layer_inputs is not None:
+        return "inputs of their own beside the stream"
+    return "reads the keys of layer" if any(s.source for s in model.cache_specs) else ""
+
+
 @pytest.mark.parametrize(
-    ("size", "dtype"), [(4, "float64"), pytest.param(2, "float32", marks=pytest.mark.slow)]
+    ("size", "dtype", "pipeline"), [(4, "float64", 1), (2, "float32", 1), (2, "float64", 2)]
 )
-def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(folder: Path, size: int, dtype: str) -> None:
-    """Batched, chunked, after a hit; greedy and drawn."""
-    wanted = requests(max_tokens=6)
+def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(
+    folder: Path, size: int, dtype: str, pipeline: int
+) -> None:
+    """64 greedy and 64 drawn tokens: batched, chunked and after a hit; alone, with guesses."""
+    wanted = requests(max_tokens=64)
     whole = load_model(find(str(folder)), EngineConfig(device="cpu", dtype=dtype))
-    expected = told(run(engine(whole, prefill_chunk=16), wanted))
-    with engine_of_ranks(str(folder), size, dtype=dtype, prefill_chunk=16) as target:
-        assert told(run(target, wanted, list(range(len(wanted))))) == expected
+    if pipeline > 1 and (reason := why_whole(whole.transformer)):
+        with pytest.raises(ConfigError, match=reason), model_of_ranks(str(folder), 2, pipeline=2):
+            pass
+        return
+    with model_of_ranks(str(folder), size, dtype=dtype, pipeline=pipeline) as divided:
+        for drafter, asked, arrivals in (
+            (None, wanted, list(range(len(wanted)))),
+            (NGramDrafter(), wanted[2:4], [0, 1000]),
+        ):
+            settings = {"drafter": drafter, "prefill_chunk": 16}
+            expected = told(run(engine(whole, **settings), asked, arrivals))
+            target = engine(divided, **settings)
+            assert told(run(target, asked, arrivals)) == expected
+            assert all(len(token_ids) == 64 for token_ids in expected.values())
+            if drafter is not None and target.drafting is not None:
+                assert sum(target.drafting.tried.values()) > 0, "some of the text came again"
 
 
 # Rows as wide as native groups of 32 want them.
 WIDE = {"hidden_size": 64, "intermediate_size": 160}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+NATIVE = pytest.mark.skipif(
     not capture.is_available(), reason="the native kernels are not built: run `make native`"
 )
-@pytest.mark.parametrize("case", ["olmo2", "olmoe-flags", "phi3", "cohere-flags", "glm4", "lfm2"])
-def test_ranks_of_native_kernels_give_the_bits_of_one(case: str, tmp_path: Path) -> None:
-    """Of every row that a token was drawn from, where norms or matrices span several ranks."""
+# Norms or matrices that span ranks, experts, latent rows and states; and our own schemes.
+ROWS = [
+    *(("gpt-oss", "off"), ("deepseek-v3", "off"), ("qwen3.5-flags", "off")),
+    *(
+        pytest.param(case, quant, marks=pytest.mark.slow)
+        for case, quant in (
+            *(("olmo2", "off"), ("phi3", "off"), ("cohere-flags", "off"), ("glm4", "off")),
+            *(("lfm2", "off"), ("olmoe-flags", "off")),
+            *(("llama", "int8"), ("olmoe-flags", "int4"), ("llama", "fp8")),
+        )
+    ),
+]
+
+
+@NATIVE
+@pytest.mark.parametrize(("case", "quant"), ROWS)
+def test_scale_t2_ranks_of_native_kernels_give_the_bits_of_one(
+    case: str, quant: str, tmp_path: Path
+) -> None:
     architectures.save(architectures.reference(case, **WIDE), tmp_path)
-
-    def rows(target: Engine) -> dict[str, list[tuple[int, int]]]:
-        run(target, requests(4))
-        assert target.ledger is not None
-        return {
-            answer.request.request_id: [(token.token_id, token.checksum) for token in answer.tokens]
-            for answer in target.ledger.answers
-        }
-
-    expected = rows(
-        engine(load_model(find(str(tmp_path)), EngineConfig(device="cpu", dtype="auto")))
-    )
-    assert len(expected) == 6 and all(len(tokens) == 4 for tokens in expected.values())
-    with engine_of_ranks(str(tmp_path), 3, dtype="auto") as target:
-        assert target.runner._native is not None
-        assert rows(target) == expected
+    size = 2 if case == "qwen3.5-flags" else 3
+    is_staged = case in ("deepseek-v3", "qwen3.5-flags", "phi3")
+    assert_rows_of_one(str(tmp_path), size, is_staged=is_staged, quant=quant)
 
 
 def test_an_estimate_of_a_rank_is_what_it_has(folder: Path) -> None:
@@ -138,7 +161,7 @@ def test_an_estimate_of_a_rank_is_what_it_has(folder: Path) -> None:
         matrices = {
             f"{name}.weight"
             for name, module in model.named_modules()
-            if isinstance(module, DenseWeight)
+            if isinstance(module, DenseWeight | DenseStack)
         }
         values = sum(
             (each if name in matrices else whole[name]).numel()
@@ -148,6 +171,23 @@ def test_an_estimate_of_a_rank_is_what_it_has(folder: Path) -> None:
         assert values_of_rank(shape, ranks) == pytest.approx(values, rel=close, abs=0)
         share = rank_share(shape, ranks, weight_bytes=1, kv_dtype="float32")
         assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")
+
+
+def test_an_estimate_of_a_rank_with_layers_is_what_it_has(folder: Path) -> None:
+    architecture = open_hf(find(str(folder))).architecture
+    shape = architecture.shape
+    parts = layer_parts(shape, 2)
+    counts: list[int] = []
+    for group in ThreadGroup.of(2):
+        with torch.device("meta"):
+            model = architecture.build()
+        if why_whole(model):
+            return
+        model.keep_layers(group, parts, width=shape.width, dtype=torch.float32)
+        counts.append(sum(each.numel() for each in model.parameters()))
+    total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
+    share = stage_share(shape, 2, weight_bytes=total, kv_dtype="float32")
+    assert (sum(counts), max(counts)) == (total, share.weight_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +223,10 @@ def test_who_needs_a_whole_matrix_is_told_and_nobody_waits(tiny_model: str) -> N
         assert told(run(target, requests(4))), "the engine goes on"
 
 
-def test_taps_see_whole_values_and_a_sink_that_raises_parts_no_ranks(tiny_model: str) -> None:
+@pytest.mark.parametrize(("size", "pipeline"), [(3, 1), (2, 2)])
+def test_taps_see_whole_values_and_a_sink_that_raises_parts_no_ranks(
+    tiny_model: str, size: int, pipeline: int
+) -> None:
     def seen(target: Engine) -> dict[tuple[str, int | None], torch.Tensor]:
         found: dict[tuple[str, int | None], torch.Tensor] = {}
 
@@ -196,7 +239,7 @@ def test_taps_see_whole_values_and_a_sink_that_raises_parts_no_ranks(tiny_model:
 
     whole = load_model(find(tiny_model), EngineConfig(device="cpu", dtype="float64"))
     expected = seen(engine(whole))
-    with engine_of_ranks(tiny_model, 3, dtype="float64") as target:
+    with engine_of_ranks(tiny_model, size, dtype="float64", pipeline=pipeline) as target:
         found = seen(target)
         assert found.keys() == expected.keys()
         for key, value in found.items():
@@ -210,3 +253,32 @@ def test_taps_see_whole_values_and_a_sink_that_raises_parts_no_ranks(tiny_model:
         assert answer.last is not None and answer.last.finish_reason == "error"
         target.sink = None
         assert told(run(target, requests(2))), "the ranks are still together"
+
+
+def test_a_sink_changes_values_of_layers_that_another_rank_has(tiny_model: str) -> None:
+    def told_with_changes(target: Engine) -> dict[tuple[str, int], list[int]]:
+        def sink(name: str, value: torch.Tensor, layer: int | None) -> torch.Tensor | None:
+            return value.flip(-1) if name == "blocks.hidden" and layer == last else None
+
+        target.sink = sink
+        return told(run(target, requests(6)))
+
+    whole = load_model(find(tiny_model), EngineConfig(device="cpu", dtype="float64"))
+    last = whole.facts.num_layers - 1
+    expected = told_with_changes(engine(whole))
+    assert expected != told(run(engine(whole), requests(6))), "it matters"
+    with engine_of_ranks(tiny_model, 2, dtype="float64", pipeline=2) as target:
+        assert last not in target.model.transformer.own_layers
+        assert told_with_changes(target) == expected
+
+
+def test_what_reads_layers_of_another_rank_is_refused(tiny_model: str) -> None:
+    with engine_of_ranks(tiny_model, 2, dtype="float64", pipeline=2) as target:
+        model = target.model.transformer
+        with pytest.raises(ConfigError, match=r"all layers, which 2 ranks have .* pipeline 1"):
+            model.check_whole()
+        with pytest.raises(
+            ConfigError, match=r"a layer that another rank has\. Start with pipeline"
+        ):
+            _ = cast(Block, model.blocks[-1]).mlp
+        assert told(run(target, requests(4))), "the engine goes on"

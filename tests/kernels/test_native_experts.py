@@ -27,6 +27,7 @@ from cutaway.blocks.router import (
     TopThenSoftmax,
     WeighedSoftmax,
 )
+from cutaway.core.shards import cuts
 from cutaway.kernels import native
 from cutaway.kernels.gate import clamped_gate, gelu_gate, gelu_tanh_gate, relu_gate, silu_gate
 
@@ -291,6 +292,56 @@ def test_float_experts_of_any_size(
 def test_float_and_integer_matrices_in_one_layer() -> None:
     case = Case(5, native.Kind.F16, down_kind=native.Kind.Q4_AFFINE)
     assert_near(case.run(), case.wanted())
+
+
+@pytest.mark.parametrize("is_interleaved", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 40])
+def test_parts_of_every_expert_make_the_whole_bit_for_bit(
+    count: int, kind: native.Kind, is_interleaved: bool
+) -> None:
+    """As ranks have them: some units of each expert, then some rows of each result."""
+    case = Case(count, kind, gate="clamped", has_bias=True, is_interleaved=is_interleaved)
+    case.residual.zero_()
+    assert case.biases is not None
+    products: list[Tensor] = []
+    for units in cuts(F, 5):
+        own = torch.arange(units.start, units.stop)
+        rows = torch.cat([own, own + F])
+        if is_interleaved:
+            rows = torch.arange(2 * units.start, 2 * units.stop)
+        out = torch.empty(count, K * len(units))
+        operation = native.expert_units(
+            *(case.x, taken(case.gate_up, rows)),
+            ids=case.ids,
+            out=out,
+            norm=case.norm,
+            bias=case.biases[0][:, rows].contiguous(),
+            is_interleaved=is_interleaved,
+            activation=case.activation,
+        )
+        native.run(operation, native.NativeStep.of_rows(count))
+        products.append(out.view(count, K, -1))
+    joined = torch.cat(products, dim=-1).view(count, -1)
+    results: list[Tensor] = []
+    for part in cuts(D, 3):
+        rows = torch.arange(part.start, part.stop)
+        out = torch.empty(count, len(rows))
+        operation = native.expert_sums(
+            *(joined, taken(case.down, rows)),
+            ids=case.ids,
+            weights=case.weights,
+            out=out,
+            bias=case.biases[1][:, rows].contiguous(),
+        )
+        native.run(operation, native.NativeStep.of_rows(count))
+        results.append(out)
+    assert torch.equal(torch.cat(results, dim=-1), case.run(has_norm=True))
+
+
+def taken(whole: native.WeightStack, rows: Tensor) -> native.WeightStack:
+    """Some rows of every matrix."""
+    return native.WeightStack.of([whole.matrix(index).take(rows) for index in range(E)])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,6 +18,7 @@ from cutaway.weights.find.find import find
 from engines import engine, run
 from gguf_cases import FLOAT16_AT, NUMBERS, random_blocks
 from reference import Float64Llama
+from thread_ranks import assert_rows_of_one
 
 package = pytest.importorskip("gguf")
 
@@ -110,3 +111,9 @@ def test_every_type_in_one_model(path: Path, dtype: str, allowed: float) -> None
     found = logprobs(path, dtype, token_ids)
     # auto rounds activations to 8 bits; one scale in the wrong place moves this by more than 1.
     assert (found - wanted).abs().mean() < allowed
+
+
+@pytest.mark.skipif(not native.is_available(), reason="needs the native kernels")
+@pytest.mark.parametrize("size", [2, 4])
+def test_scale_t2_ranks_over_every_type_give_the_rows_of_one(path: Path, size: int) -> None:
+    assert_rows_of_one(str(path), size)

@@ -21,6 +21,7 @@ from cutaway.quantize.mxfp4 import Mxfp4Stack, unpack_mxfp4
 from cutaway.quantize.packed_stack import PackedStack
 from cutaway.weights.find.find import find
 from engines import engine, run
+from thread_ranks import assert_rows_of_one
 
 pytest.importorskip("transformers")
 
@@ -115,3 +116,8 @@ def test_blocks_that_do_not_fit_their_scales_are_refused(
 def test_mxfp4_is_not_rounded_once_more(saved: tuple[Any, Path]) -> None:
     with pytest.raises(ConfigError, match="is quantized already"):
         load_model(find(str(saved[1])), EngineConfig(dtype="float32", quant="int8"))
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="needs the native kernels")
+def test_scale_t2_ranks_over_mxfp4_give_the_rows_of_one(saved: tuple[Any, Path]) -> None:
+    assert_rows_of_one(str(saved[1]), 2)

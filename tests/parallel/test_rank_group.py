@@ -14,8 +14,9 @@ from torch import Tensor
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.shards import cuts, widths
-from cutaway.kernels.gather import gather_columns, gather_rows
-from cutaway.parallel.rank_group import RankGroup, ThreadGroup, join_processes
+from cutaway.kernels.gather import gather_columns, gather_rows, receive_rows, send_rows
+from cutaway.parallel import far_taps
+from cutaway.parallel.rank_group import RankGroup, ThreadGroup, _Wire, join_processes
 
 
 def processes(size: int, folder: Path) -> list[RankGroup]:
@@ -87,6 +88,49 @@ def test_scale_s07_bits_stay_however_often(made: Sequence[RankGroup]) -> None:
         return all(torch.equal(group.gather(own).view(torch.int32), expected) for _ in range(1000))
 
     assert all(each(made, gathered))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_rows_are_handed_from_rank_to_rank(made: Sequence[RankGroup], dtype: torch.dtype) -> None:
+    rows = torch.randn(7, 5).to(dtype)
+
+    def passed(group: RankGroup) -> Tensor:
+        before, after = (group.rank - 1) % 3, (group.rank + 1) % 3
+        if group.rank == 0:
+            send_rows(rows, group, after)
+            return receive_rows(rows, group, before, 5, dtype)
+        got = receive_rows(torch.zeros(7, 2), group, before, 5, dtype)
+        send_rows(got, group, after)
+        return got
+
+    assert all(torch.equal(found, rows) for found in each(made, passed))
+
+
+def test_taps_of_other_ranks_are_seen_and_changed_by_the_first(made: Sequence[RankGroup]) -> None:
+    seen: list[tuple[str, int | None, list[float]]] = []
+
+    def sink(name: str, value: Tensor, layer: int | None) -> Tensor | None:
+        seen.append((name, layer, value.tolist()))
+        return value + 10 if layer == 1 else None
+
+    def step(group: RankGroup) -> list[Tensor | None]:
+        if group.rank == 0:
+            group.sink = sink
+            group.receive(torch.zeros(1), 2)
+            return []
+        group.is_tapped = True
+        own = torch.tensor([float(group.rank)])
+        told = [group.tell("x", own, group.rank), group.tell("y", own, None)]
+        if group.rank == 1:
+            far_taps.finish(_Wire(group))
+        else:
+            group.send(own, 0)
+        return told
+
+    _, first, second = each(made, step)
+    assert seen == [("x", 1, [1.0]), ("y", None, [1.0]), ("x", 2, [2.0]), ("y", None, [2.0])]
+    assert first[0] is not None and first[0].tolist() == [11.0]
+    assert first[1] is None and second == [None, None]
 
 
 def test_scale_s05_a_library_that_moves_numbers_wrongly_is_found_at_the_start() -> None:

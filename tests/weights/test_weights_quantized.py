@@ -21,6 +21,7 @@ from cutaway.quantize.integers import KeptIntegers
 from cutaway.quantize.packed import Packed
 from cutaway.weights.find.find import find
 from engines import engine, run
+from thread_ranks import assert_rows_of_one
 
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -190,3 +191,8 @@ def test_quant_that_does_not_fit_is_named(folders: tuple[Path, Path], tmp_path: 
         load_model(find(str(dense_folder(tmp_path))), EngineConfig(quant="int4-g64"))
     with pytest.raises(ConfigError, match='quant is "int5"'):
         EngineConfig(quant="int5")
+
+
+@pytest.mark.skipif(not native.is_available(), reason="needs the native kernels")
+def test_scale_t2_ranks_over_it_give_the_rows_of_one(folders: tuple[Path, Path]) -> None:
+    assert_rows_of_one(str(folders[0]), 3)

@@ -5,21 +5,31 @@ A token's result does not depend on the tokens beside it, bit for bit; see kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.activations import Gate
-from cutaway.blocks.linear import Linear
+from cutaway.blocks.linear import Division, Linear, division_error
 from cutaway.blocks.mlp import GatedMLP
 from cutaway.blocks.router import Router
 from cutaway.blocks.slots import Norm
+from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
+from cutaway.core.weight_targets import KeptRows
 from cutaway.kernels.elementwise import sigmoid
-from cutaway.kernels.experts import Chosen, count_by_expert, grouped_linear, mix_experts
+from cutaway.kernels.experts import (
+    Chosen,
+    add_results,
+    count_by_expert,
+    grouped_linear,
+    mix_experts,
+    multiply_units,
+)
 from cutaway.kernels.gate import silu_gate
+from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.quantize.dense_stack import DenseStack, Stack
 
 Split = Callable[[Tensor], tuple[Tensor, Tensor]]  # [M, 2F] -> gate and value [M, F]
@@ -61,23 +71,79 @@ class Experts(nn.Module):
         self.gate, self.split = gate, split
         rows = (2 * inner, width) if has_bias else None
         self.biases = rows and nn.ParameterList(torch.zeros(num_experts, n) for n in rows)
+        self.num_units, self.num_outputs = inner, width
+        self.divisions: tuple[Division, Division] | None = None  # of units and results
 
-    def forward(self, rows: Tensor, chosen: Chosen) -> Tensor:
-        """Put each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
-        gate_up_bias, down_bias = self.biases or (None, None)
-        gate_up, down = cast(Stack, self.gate_up), cast(Stack, self.down)
+    def divide(self, group: Gatherer) -> Mapping[str, KeptRows]:
+        """Keep a rank's units of every expert, and its rows of every down: none is hot.
+
+        With fewer units than ranks all of them stay whole everywhere.
+        Returns: by parameter the rows that are kept.
+        """
+        if min(self.inner, self.width) < group.size:
+            return {}
+        units, outputs = cuts(self.inner, group.size), cuts(self.width, group.size)
+        own, down_rows = units[group.rank], outputs[group.rank]
+        if self.is_interleaved:
+            ranges = (range(2 * own.start, 2 * own.stop),)
+        else:
+            ranges = (own, range(own.start + self.inner, own.stop + self.inner))
+        self.num_units, self.num_outputs = len(own), len(down_rows)
+        self.gate_up = DenseStack(self.num_experts, 2 * self.num_units, self.width)
+        self.down = DenseStack(self.num_experts, self.num_outputs, self.inner)
+        if self.biases is not None:
+            counts = (2 * self.num_units, self.num_outputs)
+            self.biases = nn.ParameterList(torch.zeros(self.num_experts, n) for n in counts)
+        self.divisions = (Division(group, (widths(units),)), Division(group, (widths(outputs),)))
+        gate_up = KeptRows(ranges, axis=1, total=2 * self.inner)
+        down = KeptRows((down_rows,), axis=1, total=self.width)
+        kept = {"gate_up.weight": gate_up, "down.weight": down}
+        return kept if self.biases is None else kept | {"biases.0": gate_up, "biases.1": down}
+
+    def products(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        """What the gates give. Shapes: rows [M, D] sorted by expert -> [M, F]."""
+        gate_up_bias, _ = self.biases or (None, None)
+        gate_up = cast(Stack, self.gate_up)
         joined = grouped_linear(
             rows,
             lambda expert: gate_up.matrix(expert, rows.dtype),
             chosen.counts,
             bias_EN=gate_up_bias,
         )
+        return self.gate(*self.split(joined))
+
+    def results(self, products: Tensor, chosen: Chosen) -> Tensor:
+        """What down makes of that. Shapes: products [M, F] sorted by expert -> [M, D]."""
+        _, down_bias = self.biases or (None, None)
+        down = cast(Stack, self.down)
         return grouped_linear(
-            self.gate(*self.split(joined)),
-            lambda expert: down.matrix(expert, rows.dtype),
+            products,
+            lambda expert: down.matrix(expert, products.dtype),
             chosen.counts,
             bias_EN=down_bias,
         )
+
+    def forward(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        """Put each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
+        return self.results(self.products(rows, chosen), chosen)
+
+    def mix(self, x: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of what each row's experts give, gathered where ranks have parts.
+
+        Shapes: x [T, D]; expert_ids, weights [T, K], the best first -> [T, D].
+        """
+        if self.divisions is None:
+            return mix_experts(x, expert_ids, weights, self)
+        (group, (units,)), outputs = self.divisions
+        group.check()
+        products = multiply_units(x, expert_ids, self)
+        products = gather_columns(products, group, (units,) * expert_ids.shape[1])
+        return gather_columns(add_results(products, expert_ids, weights, self), *outputs)
+
+    def check_whole(self) -> None:
+        """Raise ConfigError where ranks have parts of it."""
+        if self.divisions is not None:
+            raise division_error(self.divisions[0].group.size)
 
     @property
     def is_interleaved(self) -> bool:
@@ -89,6 +155,7 @@ class Experts(nn.Module):
 
         Shapes: rows [M, D] -> [M, F] each.
         """
+        self.check_whole()
         joined = rows @ cast(Stack, self.gate_up).matrix(expert, rows.dtype).T
         if self.biases:
             joined = joined + self.biases[0][expert]
@@ -96,6 +163,7 @@ class Experts(nn.Module):
 
     def columns(self, units: Tensor, expert: int) -> Tensor:
         """What each of some units of an expert adds for a product of 1. Shapes: [M] -> [M, D]."""
+        self.check_whole()
         return cast(Stack, self.down).matrix(expert, torch.float32).T[units]
 
 
@@ -140,7 +208,7 @@ class MixtureOfExperts(nn.Module):
         if step.sink is not None:
             counts = count_by_expert(expert_ids, self.experts.num_experts)
             step.tap("blocks.experts.counts", counts, layer)
-        update = mix_experts(self.experts_norm(hidden), expert_ids, weights, self.experts)
+        update = self.experts.mix(self.experts_norm(hidden), expert_ids, weights)
         update = self.experts_after_norm(update)
         if self.shared is None:
             return update

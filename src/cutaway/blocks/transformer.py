@@ -11,17 +11,21 @@ from torch import Tensor, nn
 from cutaway.blocks.attention.convolution import ShortConvolution
 from cutaway.blocks.attention.delta import DeltaLayer
 from cutaway.blocks.attention.grouped import GroupedAttention
+from cutaway.blocks.attention.latent import LatentAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.layer_inputs import LayerInputs
+from cutaway.blocks.layer_share import ElsewhereBlock, ElsewhereTable, LayerShare
 from cutaway.blocks.linear import Linear, division_error
 from cutaway.blocks.mlp import GatedMLP, PlainMLP
-from cutaway.blocks.moe import MixtureOfExperts
+from cutaway.blocks.moe import Experts, MixtureOfExperts
 from cutaway.blocks.norm import HeadLayerNorm
 from cutaway.blocks.positions import Frequencies, angles
 from cutaway.blocks.unembed import Unembedding
+from cutaway.core.errors import ConfigError
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
+from cutaway.core.weight_targets import KeptRows
 from cutaway.host.pulse import PULSE
 from cutaway.host.turns import breathe
 from cutaway.kernels.gather import Gatherer
@@ -51,6 +55,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.unembedding = unembedding
         self.group: Gatherer | None = None  # of the ranks that have the rest of it
+        self.stage: LayerShare | None = None  # where ranks have layers, each its own
         by_layer = [block.attention.frequencies for block in self._typed_blocks]
         self.frequencies: tuple[Frequencies, ...] = tuple(
             dict.fromkeys(each for each in by_layer if each is not None)
@@ -58,44 +63,95 @@ class Transformer(nn.Module):
         # By index: hashing the factors of LongRoPE at every layer of every step costs time.
         self._turns = [None if each is None else self.frequencies.index(each) for each in by_layer]
 
-    def divide(self, group: Gatherer) -> Mapping[str, tuple[range, ...]]:
+    def divide(self, group: Gatherer) -> Mapping[str, KeptRows]:
         """Keep one rank's part of the model, before weights are set: which rows of what.
 
-        Attention keeps heads, a feed-forward its units, the vocabulary its rows; any other map
-        keeps rows of its result. Norms, routers and experts stay whole in every rank, but for the
-        weights that a norm has for each head.
+        Attention keeps heads, a feed-forward and each expert their units, the vocabulary its rows;
+        any other map keeps rows of its result. Norms and routers stay whole in every rank, but for
+        the weights that a norm has for each head.
         Returns: by parameter the rows that are kept; a parameter that is not named is whole.
         """
-        kept: dict[str, tuple[range, ...]] = {}
+        kept: dict[str, KeptRows] = {}
         is_tied = self.unembedding.table is self.embedding.table
         self.embedding.divide(group)
         self.unembedding.divide(group, self.embedding)
         if is_tied:
             self.unembedding.table = self.embedding.table
-        rows = (self.embedding.rows[group.rank],)
+        rows = KeptRows((self.embedding.rows[group.rank],))
         kept |= {"embedding.table.weight": rows, "unembedding.table.weight": rows}
         done: set[nn.Module] = set()
         modules = list(cast("Iterator[tuple[str, nn.Module]]", self.named_modules()))
         for path, module in modules:
+            if module in done:
+                continue
             if isinstance(module, GroupedAttention | GatedMLP | PlainMLP):
                 module.divide(group)
                 done.update(module.modules())
-            elif isinstance(module, Linear) and module not in done:
+            elif isinstance(module, LatentAttention | DeltaLayer | Experts):
+                kept |= {f"{path}.{name}": each for name, each in module.divide(group).items()}
+                done.update(module.modules())
+            elif isinstance(module, Linear):
                 module.divide(group)
-            if isinstance(module, GroupedAttention) and module.sinks_kept is not None:
-                kept[f"{path}.sinks"] = (module.sinks_kept,)
-            if isinstance(module, HeadLayerNorm) and module.kept is not None:
-                kept[f"{path}.weight"] = (module.kept,)
         for path, module in modules:
+            if isinstance(module, GroupedAttention) and module.sinks_kept is not None:
+                kept[f"{path}.sinks"] = KeptRows((module.sinks_kept,))
+            if isinstance(module, HeadLayerNorm) and module.kept is not None:
+                kept[f"{path}.weight"] = KeptRows((module.kept,))
             if isinstance(module, Linear) and module.kept is not None:
                 for segment, ranges in enumerate(module.kept):
-                    kept[f"{path}.segments.{segment}.weight"] = ranges
-                    kept[f"{path}.biases.{segment}"] = ranges
+                    kept[f"{path}.segments.{segment}.weight"] = KeptRows(ranges)
+                    kept[f"{path}.biases.{segment}"] = KeptRows(ranges)
         self.group = group
         return kept
 
+    def keep_layers(
+        self, group: Gatherer, parts: tuple[range, ...], *, width: int, dtype: torch.dtype
+    ) -> frozenset[str]:
+        """Keep one rank's layers, before weights are set, and the tables in rank 0 alone.
+
+        parts: the layers of each rank.   width, dtype: of hidden rows.
+        Returns: the parameters that other ranks have.
+        Raises: ConfigError for a model whose layers have inputs beside the stream.
+        """
+        if self.layer_inputs is not None:
+            raise ConfigError(
+                "pipeline is set, and this model's layers have inputs of their own beside the "
+                "stream, which ranks do not hand on. Set pipeline to 1; tensor divides it."
+            )
+        for part in parts:
+            for layer in part:
+                source = self.cache_specs[layer].source
+                if source is not None and source not in part:
+                    raise ConfigError(
+                        f"pipeline is {group.size}, and layer {layer} reads the keys of layer "
+                        f"{source}, which another rank would have. Set pipeline to 1; tensor "
+                        "divides this model."
+                    )
+        before = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        self.group, self.stage = group, LayerShare(group, parts, width, dtype)
+        for layer, block in enumerate(self._typed_blocks):
+            if layer not in self.stage.layers:
+                attention = block.attention
+                self.blocks[layer] = ElsewhereBlock(attention.cache_spec, attention.frequencies)
+        if not self.stage.is_first:
+            self.embedding = cast(Embedding, ElsewhereTable())
+            self.unembedding = cast(Unembedding, ElsewhereTable())
+        return frozenset(
+            before - {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        )
+
+    @property
+    def own_layers(self) -> range:
+        """The layers that this rank computes: all, unless ranks divide them."""
+        return range(len(self.blocks)) if self.stage is None else self.stage.layers
+
     def check_whole(self) -> None:
         """Raise ConfigError where ranks have parts of it: who reads its matrices needs all."""
+        if self.stage is not None:
+            raise ConfigError(
+                f"this reads all layers, which {self.stage.group.size} ranks have here. Start "
+                "with pipeline 1 for it."
+            )
         if self.group is not None:
             raise division_error(self.group.size)
 
@@ -109,22 +165,33 @@ class Transformer(nn.Module):
         return tuple(each.key(declared_length) for each in self.frequencies)
 
     def forward(self, step: Step) -> Tensor:
-        """Logits of the rows that the step wants. Shapes: [R, V]."""
-        return self.unembedding(self.hidden(step), step)
+        """Logits of the rows that the step wants; of ranks with layers alone, what they hand on.
+
+        Shapes: [R, V].
+        """
+        hidden = self.hidden(step)
+        is_first = self.stage is None or self.stage.is_first
+        return self.unembedding(hidden, step) if is_first else hidden
 
     def hidden(self, step: Step) -> Tensor:
         """The stream behind the last block, of all the step's tokens. Shapes: [T, D]."""
-        hidden = self.embedding(step)
+        stage = self.stage
+        if stage is None or stage.is_first:
+            hidden = self.embedding(step)
+        else:
+            hidden = stage.begin(step.positions)
         # Angles keep float32 where the rest has fewer bits: a fused form rounds what they turn.
         wide = torch.promote_types(hidden.dtype, torch.float32)
         rotations = [
             angles(each, step.positions, step.declared_lengths, wide) for each in self.frequencies
         ]
         layer_inputs = None if self.layer_inputs is None else self.layer_inputs(hidden, step)
-        blocks = [cast(Block, block) for block in self.blocks]
+        own = self.own_layers
+        blocks = [cast(Block, self.blocks[layer]) for layer in own]
         norms = [block.attention_norm for block in blocks]
         normed = norms[0](hidden) if norms else hidden
-        for layer, (block, turn) in enumerate(zip(blocks, self._turns, strict=True)):
+        for index, (layer, block) in enumerate(zip(own, blocks, strict=True)):
+            turn = self._turns[layer]
             hidden, normed = block(
                 hidden,
                 normed,
@@ -132,11 +199,14 @@ class Transformer(nn.Module):
                 step,
                 layer,
                 layer_input=None if layer_inputs is None else layer_inputs[:, layer],
-                next_norm=norms[layer + 1] if layer + 1 < len(norms) else None,
+                next_norm=norms[index + 1] if index + 1 < len(norms) else None,
             )
             PULSE.beat()
             breathe()
-        return hidden
+        if stage is None:
+            return hidden
+        handed_on = stage.end(hidden)
+        return stage.close(handed_on) if stage.is_first else handed_on
 
     @property
     def can_capture(self) -> bool:
@@ -158,7 +228,9 @@ class Transformer(nn.Module):
     @property
     def is_packed(self) -> bool:
         """Whether native kernels multiply with every linear map and with both tables."""
-        weights = [*self._segments(), self.embedding.table, self.unembedding.table]
+        weights = list(self._segments())
+        if self.stage is None or self.stage.is_first:
+            weights += [self.embedding.table, self.unembedding.table]
         return all(isinstance(weight, Packed) for weight in weights)
 
     @property

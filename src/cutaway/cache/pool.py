@@ -17,6 +17,7 @@ from cutaway.core.step import LayerCache
 class Pool:
     """Allocated once; pages are handed out by the host side of the cache.
 
+    held: layers that are computed here; others have no pages. None is all.
     is_native: each head of a page lies apart in memory, as native kernels read it; what has no
         heads lies as its shape says.
 
@@ -32,11 +33,15 @@ class Pool:
         dtype: torch.dtype,
         device: torch.device,
         is_native: bool = False,
+        held: range | None = None,
     ) -> None:
         self.num_pages = tuple(num_pages)
         caches: dict[int, LayerCache] = {}
         for group, count in zip(groups, num_pages, strict=True):
             for layer in group.layers:
+                if held is not None and layer not in held:
+                    caches[layer] = LayerCache({}, group.index, page_size)
+                    continue
                 places = (count,) if group.spec.is_state else (count, page_size)
                 by_head = is_native and any(field.is_columns for field in group.spec.fields)
                 fields = {

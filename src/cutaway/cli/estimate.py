@@ -61,6 +61,9 @@ def estimate(
     ranks: Annotated[
         int, typer.Option("--tensor", min=1, max=MOST_RANKS, help="ranks that share the model")
     ] = 1,
+    stages: Annotated[
+        int, typer.Option("--pipeline", min=1, max=MOST_RANKS, help="ranks that have its layers")
+    ] = 1,
     json: AsJson = False,
 ) -> None:
     """Compute bytes and operations from a config.json or a GGUF header; no weight is read.
@@ -69,7 +72,7 @@ def estimate(
     """
     from cutaway.cli.session.shape_at import shape_at
     from cutaway.core import estimate as arithmetic
-    from cutaway.core.rank_shares import rank_share
+    from cutaway.core.rank_shares import rank_share, stage_share
     from cutaway.core.weight_types import weights_in
 
     _check("device", card or "cpu", (*DEVICES, "cpu"))
@@ -91,10 +94,16 @@ def estimate(
     training = made.flops_training_per_token * training_tokens
     asked = {"architecture": shape.architecture, "quant": kept_in, "kv_dtype": cache}
     asked |= {"context": context, "batch": batch}
-    share = rank_share(shape, ranks, weight_bytes=made.weight_bytes, kv_dtype=cache)
-    if ranks > 1:
-        asked |= {f"rank_{name}": value for name, value in asdict(share).items() if name != "ranks"}
-        asked |= {"tensor": ranks}
+    if ranks > 1 and stages > 1:
+        raise ConfigError(
+            f"tensor is {ranks} and pipeline {stages}; a model is divided in one way. Leave out "
+            "one of them."
+        )
+    for word, count, share_of in (("tensor", ranks, rank_share), ("pipeline", stages, stage_share)):
+        if count > 1:
+            share = share_of(shape, count, weight_bytes=made.weight_bytes, kv_dtype=cache)
+            asked |= {f"rank_{n}": value for n, value in asdict(share).items() if n != "ranks"}
+            asked |= {word: count}
     if json:
         numbers: dict[str, object] = {**asked, **asdict(made), "roofline": asdict(line)}
         if training_tokens:

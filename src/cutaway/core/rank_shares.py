@@ -11,9 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cutaway.core.arithmetic import cache_bytes_per_token
+from cutaway.core.errors import ConfigError
 from cutaway.core.layout import CacheSpec, grouped_cache_spec
-from cutaway.core.shapes import Grouped, Latent, LayerShape, MatrixShape, ModelShape
-from cutaway.core.shards import cuts, head_cuts
+from cutaway.core.shapes import (
+    AttentionShape,
+    DeltaShape,
+    Grouped,
+    Latent,
+    LayerShape,
+    MatrixShape,
+    ModelShape,
+)
+from cutaway.core.shards import balanced, cuts, head_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +50,52 @@ def rank_share(shape: ModelShape, ranks: int, *, weight_bytes: int, kv_dtype: st
     )
 
 
+def layer_parts(shape: ModelShape, ranks: int) -> tuple[range, ...]:
+    """The layers of each rank, by their numbers; rank 0 has the tables beside its own.
+
+    Raises: ConfigError for more ranks than layers.
+    """
+    if ranks > len(shape.layers):
+        raise ConfigError(
+            f"pipeline is {ranks}, and the model has {len(shape.layers)} layers; it must be at "
+            "most that."
+        )
+    return balanced(
+        [_whole(layer, shape.width) for layer in shape.layers], ranks, first=_rest(shape)
+    )
+
+
+def stage_share(shape: ModelShape, ranks: int, *, weight_bytes: int, kv_dtype: str) -> RankShare:
+    """What the rank with the most weights has where each has layers; pages of whoever has most."""
+    total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
+    parts = layer_parts(shape, ranks)
+    values = [sum(_whole(shape.layers[layer], shape.width) for layer in part) for part in parts]
+    values[0] += _rest(shape)
+    kept = [
+        tuple(spec for layer in part for spec in shape.layers[layer].attention.cache_specs)
+        for part in parts
+    ]
+    return RankShare(
+        ranks=ranks,
+        weight_bytes=-(-weight_bytes * max(values) // total),
+        kv_bytes_per_token=max(cache_bytes_per_token(_Kept(specs), kv_dtype) for specs in kept),
+    )
+
+
+def _whole(layer: LayerShape, width: int) -> int:
+    """Numbers in one layer."""
+    mlp = layer.mlp
+    matrices = (*layer.attention.matrices(width), *mlp.matrices(width), *layer.more)
+    vectors = layer.attention.vectors(width) + mlp.vectors(width, mlp.num_experts) + layer.norms
+    return sum(matrix.values for matrix in matrices) + vectors
+
+
+def _rest(shape: ModelShape) -> int:
+    """Numbers outside of layers."""
+    tables = shape.vocab_size * shape.width * (1 if shape.is_tied else 2)
+    return tables + sum(matrix.values for matrix in shape.more) + shape.norms
+
+
 def values_of_rank(shape: ModelShape, ranks: int) -> int:
     """Numbers in rank 0's weights."""
     table = _first(shape.vocab_size, ranks) * shape.width * (1 if shape.is_tied else 2)
@@ -52,19 +107,41 @@ def values_of_rank(shape: ModelShape, ranks: int) -> int:
 def _layer_values(layer: LayerShape, width: int, ranks: int) -> Iterator[int]:
     attention = layer.attention
     matrices = list(attention.matrices(width))
+    shares = _shares(attention, len(matrices), ranks)
+    for matrix, share in zip(matrices, shares, strict=True):
+        yield _kept(matrix, ranks) if share is None else matrix.values * share[0] // share[1]
+    experts = layer.mlp.expert_inner
+    for matrix in (*layer.mlp.matrices(width), *layer.more):
+        is_whole = matrix.kind == "expert" and min(experts, width) < ranks
+        yield matrix.values if is_whole else _kept(matrix, ranks)
+
+
+_WHOLE = (1, 1)
+
+
+def _shares(attention: AttentionShape, count: int, ranks: int) -> list[tuple[int, int] | None]:
+    """Of each of an attention's matrices what part rank 0 has; None where it is cut by its rows."""
     if isinstance(attention, Grouped):
         # Query, then key and value where it has own ones, then output.
-        shares = _head_shares(attention, ranks)
-        for matrix, share in zip(matrices[:-1], shares, strict=False):
-            yield _kept(matrix, ranks) if share is None else matrix.values * share[0] // share[1]
-        yield _kept(matrices[-1], ranks)
-    else:
-        for index, matrix in enumerate(matrices):
-            # The map from a latent row to keys and values is absorbed head by head.
-            is_whole = isinstance(attention, Latent) and index == len(matrices) - 2
-            yield matrix.values if is_whole else _kept(matrix, ranks)
-    for matrix in (*layer.mlp.matrices(width), *layer.more):
-        yield _kept(matrix, ranks)
+        return [*_head_shares(attention, ranks)[: count - 1], None]
+    if isinstance(attention, Latent):
+        own = _own_heads(attention.num_heads, ranks)
+        # Down for the query where it is compressed, query, down, up, output. The map from a latent
+        # row to keys and values is absorbed head by head.
+        before = [None if own is None else _WHOLE] * (count - 4)
+        if own is None:
+            return [*before, None, None, _WHOLE, None]
+        return [*before, own, _WHOLE, own, None]
+    if isinstance(attention, DeltaShape):
+        own = _own_heads(attention.num_key_heads, ranks)
+        return [own, own, None]
+    return [None] * count
+
+
+def _own_heads(num_heads: int, ranks: int) -> tuple[int, int] | None:
+    """Of rank 0, of how many; None where each rank has all."""
+    found = head_cuts(num_heads, num_heads, ranks) if num_heads >= ranks else None
+    return None if found is None else (len(found[0].heads), num_heads)
 
 
 def _head_shares(attention: Grouped, ranks: int) -> tuple[tuple[int, int] | None, ...]:
@@ -87,7 +164,7 @@ def _specs(layer: LayerShape, ranks: int) -> tuple[CacheSpec, ...]:
 
 
 def _kept(matrix: MatrixShape, ranks: int) -> int:
-    if matrix.kind != "layer" or matrix.rows < ranks:
+    if matrix.kind not in ("layer", "expert") or matrix.rows < ranks:
         return matrix.values
     return _first(matrix.rows, ranks) * matrix.columns * matrix.copies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cutaway.core.layout import (
@@ -172,6 +172,11 @@ class DeltaShape:
     def shared(self) -> int:
         """Value heads that one key head serves."""
         return self.num_value_heads // self.num_key_heads
+
+    def narrow(self, num_key_heads: int) -> DeltaShape:
+        """The same with so many of its key heads, each with its value heads."""
+        num_value_heads = num_key_heads * self.shared
+        return replace(self, num_key_heads=num_key_heads, num_value_heads=num_value_heads)
 
     @property
     def state_spec(self) -> CacheSpec:

@@ -7,6 +7,7 @@ Free of torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 PANEL = 16  # rows that native kernels pack together: cuts between panels waste none
@@ -56,6 +57,38 @@ def head_cuts(num_heads: int, num_groups: int, parts: int) -> tuple[HeadCut, ...
             HeadCut(heads, range(group, group + 1)) for heads in map(range, starts, starts[1:])
         ]
     return tuple(found)
+
+
+def balanced(sizes: Sequence[int], parts: int, *, first: int = 0) -> tuple[range, ...]:
+    """Contiguous parts of some layers by their sizes, so that the largest is as small as it can be.
+
+    first: what the first part has beside layers. Each part has a layer at least; of equally good
+    cuts those with the most in the last parts are taken, since the first leads too.
+    """
+    assert 1 <= parts <= len(sizes), "each part has a layer"
+    starts = [0, *accumulate(sizes)]
+    # By how many parts so far and the layer that ends them: the largest part, and where it began.
+    best: list[dict[int, tuple[int, int]]] = [
+        {end: (first + starts[end], 0) for end in range(1, len(sizes) + 1)}
+    ]
+    for _ in range(1, parts):
+        before, now = best[-1], dict[int, tuple[int, int]]()
+        for end in range(len(best) + 1, len(sizes) + 1):
+            tried = (
+                (max(before[cut][0], starts[end] - starts[cut]), cut) for cut in before if cut < end
+            )
+            now[end] = min(tried)
+        best.append(now)
+    ends = [len(sizes)]
+    for each in reversed(best[1:]):
+        ends.append(each[ends[-1]][1])
+    ends = [0, *reversed(ends)]
+    return tuple(map(range, ends, ends[1:]))
+
+
+def scaled(heads: range, size: int) -> range:
+    """The rows of some heads, so many each."""
+    return range(heads.start * size, heads.stop * size)
 
 
 def widths(parts: Sequence[range], *, times: int = 1) -> tuple[int, ...]:

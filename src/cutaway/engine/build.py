@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -11,6 +11,8 @@ import torch
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.core.limits import quote
+from cutaway.core.rank_shares import layer_parts
+from cutaway.core.weight_targets import KeptRows
 from cutaway.engine import memory
 from cutaway.engine.adapters import Adapters, parse
 from cutaway.engine.config import EngineConfig
@@ -20,8 +22,9 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import folder_template, gguf_template
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
-from cutaway.engine.profiling import profile
-from cutaway.engine.ranks.start_ranks import start
+from cutaway.engine.profiling import profile, rehearse
+from cutaway.engine.ranks.start_ranks import check_memory, start
+from cutaway.host.free_memory import free_memory
 from cutaway.kernels import capture, hardware
 from cutaway.parallel.rank_group import RankGroup
 from cutaway.quantize.schemes import Scheme, scheme_of
@@ -50,8 +53,10 @@ def build_engine(
     Raises: ModelError and its kinds for what is wrong with the model, ConfigError for settings.
     """
     at_hand = find(model) if isinstance(model, str) else model
-    loaded = load_model(at_hand, config) if config.tensor == 1 else _lead(at_hand, config)
+    loaded = load_model(at_hand, config) if config.num_ranks == 1 else _lead(at_hand, config)
     draft = None if config.draft_model is None else load_draft_model(config.draft_model, config)
+    if loaded.ranks is not None:  # before pages are counted: what is left then is theirs
+        rehearse(loaded, config)
     pages = num_pages(loaded, config, beside=draft, num_sharing=num_sharing)
     drafting = None
     if all(spec.can_roll_back for spec in loaded.transformer.cache_specs):
@@ -64,10 +69,11 @@ def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     device = device_of(config.device)
     if device.type != "cpu":
         raise ConfigError(
-            f"tensor is {config.tensor} and device {device}; ranks compute on CPUs so far. Set "
-            "device to cpu, or tensor to 1."
+            f"tensor is {config.tensor}, pipeline {config.pipeline} and device {device}; ranks "
+            "compute on CPUs so far. Set device to cpu, or both to 1."
         )
     found = model if isinstance(model, Found) else model.found
+    check_memory(found.path, config.num_ranks, free=free_memory())
     name = f"random:{found.path}" if found.kind == "random" else str(found.path)
     starting = start(name, config)
     try:
@@ -80,7 +86,7 @@ def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
 
 def load_draft_model(name: str, config: EngineConfig) -> LoadedModel:
     """The model that guesses, as it lies in its files: overrides and rounding are the target's."""
-    return load_model(find(name), replace(config, override=(), quant="off", tensor=1))
+    return load_model(find(name), replace(config, override=(), quant="off", tensor=1, pipeline=1))
 
 
 def load_model(
@@ -182,7 +188,8 @@ def num_pages(
     if tokens is None:
         is_gpu = model.device.type == "cuda"
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
-        if model.ranks is not None:  # each has as much as this one, which has no less than others
+        # Each has as much as this one, which has no less than others; layers are in one rank each.
+        if model.ranks is not None and not model.ranks.group.by_layers:
             facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
             model, num_sharing = replace(model, facts=facts), num_sharing * model.ranks.size
         own = _bytes_per_token(model, early=config.draft_layers or 0)
@@ -252,11 +259,19 @@ def _loaded(
     architecture, source, layout = opened.architecture, opened.source, opened.layout
     with torch.device("meta"):
         transformer = architecture.build()
-        kept = None if group is None else transformer.divide(group)
+        kept: Mapping[str, KeptRows] = {}
+        elsewhere: frozenset[str] = frozenset()
+        if group is not None and group.by_layers:
+            parts = layer_parts(architecture.shape, group.size)
+            width, dtype = architecture.facts.width, precision.activations
+            elsewhere = transformer.keep_layers(group, parts, width=width, dtype=dtype)
+        elif group is not None:
+            kept = transformer.divide(group)
     transformer.requires_grad_(False)
     targets, optional = architecture.targets(layout), architecture.optional(layout)
-    if kept is not None:
-        targets = {name: replace(t, kept=kept.get(t.parameter)) for name, t in targets.items()}
+    spared = frozenset(name for name, t in targets.items() if t.parameter in elsewhere)
+    targets = {n: t.narrow(kept.get(t.parameter)) for n, t in targets.items() if n not in spared}
+    optional |= spared
     if isinstance(source, QuantizedWeights):
         optional |= source.spare
     if isinstance(source, QuantizedWeights | Mxfp4Weights):

@@ -51,6 +51,7 @@ class EngineConfig:
     draft_model: a smaller model with the same vocabulary, by what a model is named by.
     draft_layers: of the model's own layers, so many make guesses where early is asked for.
     tensor: ranks, each a process with a part of every matrix; see docs/ranks.md.
+    pipeline: ranks, each a process with some of the layers.
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
@@ -73,7 +74,8 @@ class EngineConfig:
     draft: str = "auto"
     draft_model: str | None = None
     draft_layers: int | None = None
-    tensor: int = 1  # processes among which the model is divided
+    tensor: int = 1  # processes among which each matrix is divided
+    pipeline: int = 1  # processes among which layers are divided
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
@@ -81,7 +83,7 @@ class EngineConfig:
         if self.quant != "off":
             scheme_of(self.quant)
         self._check_draft()
-        self._check_tensor()
+        self._check_ranks()
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
             value = getattr(self, name)
             if value < 1 and not isinstance(value, ByDevice):
@@ -118,15 +120,27 @@ class EngineConfig:
                     f"{' or '.join(each for each in DRAFTS if each != word)}."
                 )
 
-    def _check_tensor(self) -> None:
-        if not 1 <= self.tensor <= MOST_RANKS:
-            raise ConfigError(f"tensor is {self.tensor}; it must be from 1 to {MOST_RANKS}.")
-        for name, is_set in (("lora", bool(self.lora)), ("draft", self.draft == "early")):
-            if self.tensor > 1 and is_set:
-                raise ConfigError(
-                    f"tensor is {self.tensor} and {name} is {quote(getattr(self, name))}; ranks "
-                    f"do not do that. Leave {name} out, or set tensor to 1."
-                )
+    @property
+    def num_ranks(self) -> int:
+        """Processes that have the model together."""
+        return self.tensor * self.pipeline
+
+    def _check_ranks(self) -> None:
+        for word in ("tensor", "pipeline"):
+            count = getattr(self, word)
+            if not 1 <= count <= MOST_RANKS:
+                raise ConfigError(f"{word} is {count}; it must be from 1 to {MOST_RANKS}.")
+            for name, is_set in (("lora", bool(self.lora)), ("draft", self.draft == "early")):
+                if count > 1 and is_set:
+                    raise ConfigError(
+                        f"{word} is {count} and {name} is {quote(getattr(self, name))}; ranks "
+                        f"do not do that. Leave {name} out, or set {word} to 1."
+                    )
+        if self.tensor > 1 and self.pipeline > 1:
+            raise ConfigError(
+                f"tensor is {self.tensor} and pipeline {self.pipeline}; a model is divided in one "
+                "way. Set one of them to 1: tensor on one host, pipeline where ranks are far apart."
+            )
 
     def on(self, device_type: str) -> EngineConfig:
         """The same with numbers for what nobody gave. device_type: cpu or cuda."""

@@ -26,3 +26,4 @@ class EngineSettings(TypedDict, total=False):
     draft_model: str | None
     draft_layers: int | None
     tensor: int | None
+    pipeline: int | None

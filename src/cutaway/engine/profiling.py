@@ -1,6 +1,7 @@
-"""What the largest step of a model takes on a GPU beside weights and pages: it is run, and seen.
+"""What the largest step of a model takes beside weights and pages: it is run, and seen.
 
-The cache may then have everything else. Kernels are compiled on the way, which they need anyway.
+On a GPU the cache may then have everything else, and kernels are compiled on the way, which they
+need anyway. A divided model runs it in every rank, and one that has no room is named.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.graphs import buckets_up_to
@@ -79,8 +81,24 @@ def profile(model: LoadedModel, config: EngineConfig) -> DeviceMemory:
     return found
 
 
-def _step_bytes(model: LoadedModel, config: EngineConfig) -> int:
-    """The most that a step with so many tokens, and then its draws, held beside what stays."""
+def rehearse(model: LoadedModel, config: EngineConfig) -> None:
+    """Run the largest step in every rank of a divided model, before any request comes.
+
+    Raises: ConfigError naming a rank that has no memory for it.
+    """
+    engine = _with_largest_step(model, config.on(model.device.type))
+    try:
+        while engine.has_work:
+            engine.step()
+    except EngineLostError as fault:
+        raise ConfigError(
+            f"{fault}. The largest step was tried: lower max_tokens_per_step or prefill_chunk, or "
+            "start with tensor 1."
+        ) from fault
+
+
+def _with_largest_step(model: LoadedModel, config: EngineConfig) -> Engine:
+    """An engine that has as many prompt tokens to read as one step may have."""
     length = max(1, min(config.prefill_chunk, model.facts.max_length - 1))
     count = max(1, min(config.max_sequences, config.max_tokens_per_step // length))
     pages = 2 + count * (-(-(length + 1) // config.page_size) + 1)
@@ -91,6 +109,12 @@ def _step_bytes(model: LoadedModel, config: EngineConfig) -> int:
     for number in range(count):
         prompt = (number % model.facts.vocab_size,) * length
         engine.add(Request(request_id=f"profile-{number}", prompt_token_ids=prompt, params=params))
+    return engine
+
+
+def _step_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """The most that a step with so many tokens, and then its draws, held beside what stays."""
+    engine = _with_largest_step(model, config)
     torch.cuda.synchronize(model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)

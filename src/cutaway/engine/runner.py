@@ -116,7 +116,7 @@ class Runner:
         if self._lead is None:
             return self._forward(numbers, sink, is_over)
         held = None if sink is None else HeldSink(sink)
-        with self._lead.step(numbers, is_tapped=sink is not None):
+        with self._lead.step(numbers, sink=held):
             logits = self._forward(numbers, held, None)  # ranks break no step off
         if held is not None:
             held.settle()

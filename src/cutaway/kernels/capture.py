@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.step import LayerCache, Numbers, Step
+from cutaway.kernels.gather import gather_columns, gather_rows, receive_rows, send_rows
 from cutaway.kernels.lowering import Lowered, NativeCall, lower
 from cutaway.kernels.native import NativeStep, Operation, Program, is_available, room
 from cutaway.kernels.native.library import (
@@ -36,6 +37,11 @@ from cutaway.kernels.recording import (
     Recording,
     map_leaves,
     tap,
+)
+
+# What runs in torch and changes no number: taps, and what ranks hand one another.
+_MOVES = frozenset(
+    each.__name__ for each in (tap, gather_columns, gather_rows, send_rows, receive_rows)
 )
 
 __all__ = [
@@ -114,8 +120,8 @@ class Tape:
 
     @property
     def is_native(self) -> bool:
-        """Whether all but taps is native: results are free of the step's shape."""
-        return {tap.__name__}.issuperset(self.torch_calls)
+        """Whether all but what computes nothing is native: results are free of the step's shape."""
+        return _MOVES.issuperset(self.torch_calls)
 
     @property
     def takes_numbers(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from torch.distributed import FileStore, ProcessGroupGloo
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.step import Sink
+from cutaway.parallel import far_taps
 
 # A loopback address: ranks of one host, whatever its name resolves to.
 LOOPBACK = "127.0.0.1"
@@ -50,7 +53,15 @@ class _Rank:
 
 
 class RankGroup(_Rank, ABC):
-    """The ranks among which one model is divided, as one of them sees them."""
+    """The ranks among which one model is divided, as one of them sees them.
+
+    by_layers: whether each has layers of its own, and not a part of every matrix.
+    sink: in a step whose inner values are read: rank 0's own, where ranks have layers.
+    """
+
+    by_layers = False
+    sink: Sink | None = None
+    is_tapped = False
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
@@ -59,6 +70,31 @@ class RankGroup(_Rank, ABC):
     @abstractmethod
     def to_root(self, x: Tensor) -> Tensor | None:
         """The same for rank 0 alone; None for the others."""
+
+    @abstractmethod
+    def hand(self, x: Tensor, to: int) -> None:
+        """Move a value to one other rank, which takes it."""
+
+    @abstractmethod
+    def take(self, like: Tensor, source: int) -> Tensor:
+        """What another rank hands over, in the shape and the dtype of something."""
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Hand on the rows behind this rank's layers; its taps of the step are over then."""
+        if self.is_tapped and self.rank:
+            far_taps.finish(_Wire(self))
+        self.hand(x, to)
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        """Take over the rows before this rank's layers; rank 0 answers others' taps meanwhile."""
+        if self.sink is not None and self.rank == 0:
+            for each in range(1, self.size):
+                far_taps.answer(_Wire(self), self.sink, each)
+        return self.take(like, source)
+
+    def tell(self, name: str, value: Tensor, layer: int | None) -> Tensor | None:
+        """A follower's sink: rank 0's own sees the value."""
+        return far_taps.tell(_Wire(self), name, value, layer)
 
     def try_out(self) -> None:
         """Gather known numbers, that a library which moves them wrongly is found at the start.
@@ -75,6 +111,33 @@ class RankGroup(_Rank, ABC):
                         f"{expected.tolist()}. The library that joins them does not work here; "
                         "start with tensor 1."
                     )
+            before, after = (self.rank - 1) % self.size, (self.rank + 1) % self.size
+            if self.rank == 0:  # a value that is handed on may wait until it is taken
+                self.hand(own, after)
+            passed = self.take(torch.zeros_like(own), before)
+            if self.rank:
+                self.hand(own, after)
+            if not torch.equal(passed, torch.arange(4, dtype=torch.float32) + 4 * before):
+                raise ConfigError(
+                    f"a value handed from rank {before} to {self.rank} came as "
+                    f"{passed.tolist()}. The library that joins them does not work here; start "
+                    "with one rank."
+                )
+
+
+class _Wire:
+    """Values of taps between two ranks, as far_taps wants them."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+
+    def send(self, x: Tensor, to: int) -> None:
+        """To another rank."""
+        self._group.hand(x, to)
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        """From another rank."""
+        return self._group.take(like, source)
 
 
 class ProcessGroup(RankGroup):
@@ -109,6 +172,16 @@ class ProcessGroup(RankGroup):
         self._backend.gather(places, x.reshape(-1).view(torch.uint8), 0).wait()
         return every
 
+    def hand(self, x: Tensor, to: int) -> None:
+        """Move a value to one other rank."""
+        self._backend.send([x.reshape(-1).view(torch.uint8)], to, 0).wait()
+
+    def take(self, like: Tensor, source: int) -> Tensor:
+        """What another rank hands over."""
+        place = torch.empty_like(like)
+        self._backend.recv([place.view(-1).view(torch.uint8)], source, 0).wait()
+        return place
+
 
 def join_processes(folder: Path, rank: int, size: int, *, seconds: float) -> ProcessGroup:
     """A rank among processes of this host that meet in a folder of their own. Blocks until all do.
@@ -129,11 +202,14 @@ def join_processes(folder: Path, rank: int, size: int, *, seconds: float) -> Pro
 
 
 class _Table:
-    """Where threads lay down what they hand in."""
+    """Where threads lay down what they hand in, and hand one another."""
 
     def __init__(self, size: int, seconds: float) -> None:
         self.places: list[Tensor | None] = [None] * size
         self.meeting = threading.Barrier(size, timeout=seconds)
+        self.seconds = seconds
+        pairs = ((a, b) for a in range(size) for b in range(size))
+        self.between: dict[tuple[int, int], Queue[Tensor]] = {pair: Queue() for pair in pairs}
 
 
 class ThreadGroup(RankGroup):
@@ -166,6 +242,19 @@ class ThreadGroup(RankGroup):
         """The same for rank 0 alone."""
         every = self.gather(x)
         return every if self.rank == 0 else None
+
+    def hand(self, x: Tensor, to: int) -> None:
+        """Move a value to one other rank; it may be changed here afterwards."""
+        self._table.between[self.rank, to].put(x.clone())
+
+    def take(self, like: Tensor, source: int) -> Tensor:
+        """What another rank hands over. Raises: RuntimeError where it hands over nothing."""
+        try:
+            found = self._table.between[source, self.rank].get(timeout=self._table.seconds)
+        except Empty:
+            raise RuntimeError(f"rank {source} handed nothing over") from None
+        assert found.shape == like.shape and found.dtype == like.dtype, "ranks agree on a step"
+        return found
 
     def leave(self) -> None:
         """Let nobody wait for this rank any more."""

@@ -71,6 +71,7 @@ class Replay:
                 dtype=model.cache_dtype,
                 device=model.device,
                 is_native=is_recorded(model),
+                held=model.transformer.own_layers,
             )
             runner = runner_of(
                 model,

@@ -151,15 +151,15 @@ def _converted(source: WeightSource, name: str, target: Target, dtype: torch.dty
     if target.is_row:
         value = value[None]
     value = value if target.pairs is None else in_own_order(value, target.pairs)
-    return value if target.kept is None else kept_rows(value, target.kept)
+    return value if target.kept is None else kept_rows(value, target.kept, target.kept_axis)
 
 
-def kept_rows(whole: Tensor, kept: Sequence[range]) -> Tensor:
+def kept_rows(whole: Tensor, kept: Sequence[range], axis: int = 0) -> Tensor:
     """Some rows in memory of their own, so that nothing holds the rest.
 
-    Shapes: [N, ...] -> [rows kept, ...].
+    axis: along which rows lie.   Shapes: [N, ...] -> [rows kept, ...].
     """
-    return torch.cat([whole[rows.start : rows.stop] for rows in kept])
+    return torch.cat([whole.narrow(axis, rows.start, len(rows)) for rows in kept], dim=axis)
 
 
 def in_own_order(stored: Tensor, pairs: PairedRows) -> Tensor:

@@ -15,6 +15,7 @@ from cutaway.core.weight_targets import Target
 from cutaway.quantize.mxfp4 import BLOCK, Mxfp4Matrix, Mxfp4Stack, unpack_mxfp4
 from cutaway.quantize.scheme import Quantized
 from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.load import kept_rows
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 
@@ -88,7 +89,11 @@ class Mxfp4Weights:
         for name in self._stacks:
             path = targets[name].parameter.removesuffix(".weight")
             parent, _, attribute = path.rpartition(".")
-            stack = Mxfp4Stack(self._part(name, _BLOCKS), self._part(name, _SCALES))
+            parts = [self._part(name, part) for part in (_BLOCKS, _SCALES)]
+            kept = targets[name].kept
+            if kept is not None:
+                parts = [kept_rows(part, kept, axis=1) for part in parts]
+            stack = Mxfp4Stack(*parts)
             setattr(module.get_submodule(parent), attribute, stack.to(device))
         return self._stacks
 

@@ -6,9 +6,11 @@ It knows neither architectures nor what a stack is for: targets say which rows c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from cutaway.core.weight_targets import Target
 from cutaway.host.pulse import PULSE
@@ -63,7 +65,19 @@ def _pack_rows(source: WeightSource, name: str, target: Target) -> PackedWeight:
         if target.is_transposed:
             numbers = numbers.transpose(-1, -2)
         packed = Packed.of(numbers.flatten(0, -2), row_order=None, widens=stored is not None)
+    if target.kept is not None:
+        packed = packed.take(_kept(target))
     return packed.packed
+
+
+def _kept(target: Target) -> Tensor:
+    """Rows that a rank keeps of all a tensor's matrices, one below the other."""
+    assert target.kept is not None, "who keeps all rows takes none"
+    own = torch.cat([torch.arange(rows.start, rows.stop) for rows in target.kept])
+    whole = replace(target, kept=None).final_shape
+    if len(whole) == 2:
+        return own
+    return (torch.arange(whole[0])[:, None] * whole[1] + own).flatten()
 
 
 def _widen(weight: PackedWeight) -> PackedWeight:

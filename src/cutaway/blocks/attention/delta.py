@@ -6,20 +6,25 @@ reads the page of the token before; a full page's state is the snapshot for pref
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.attention.head_parts import HeadParts
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import CacheSpec
 from cutaway.core.shapes import DeltaShape
+from cutaway.core.shards import scaled
 from cutaway.core.step import Step
+from cutaway.core.weight_targets import KeptRows
 from cutaway.kernels.delta import DeltaWeights, run_sequences
 from cutaway.kernels.gate import silu_gate
+from cutaway.kernels.gather import Gatherer
 
 
 class Read(NamedTuple):
@@ -42,6 +47,14 @@ class Reader(Protocol):
 
     def __call__(self, hidden: Tensor, adapters: Tensor | None) -> Read: ...
 
+    def keep(self, heads: range, group: Gatherer) -> None:
+        """Keep some key heads, before weights are set; group has the others."""
+        ...
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of each matrix's rows; results are gathered."""
+        ...
+
 
 class ByHead(nn.Module):
     """Rows of each key head lie together: its query, its key, its values, their gates.
@@ -55,6 +68,18 @@ class ByHead(nn.Module):
         values = sizes.num_value_heads * sizes.value_size
         self.joined = Linear(width, (sizes.channels + values,))  # queries to gates
         self.rates = Linear(width, (2 * sizes.num_value_heads,))
+
+    def keep(self, heads: range, group: Gatherer) -> None:
+        """Keep some key heads, before weights are set; group has the others."""
+        for rows in (self.joined, self.rates):
+            of_head = rows.rows[0] // self.sizes.num_key_heads
+            rows.keep([(scaled(heads, of_head),)], group)
+        self.sizes = self.sizes.narrow(len(heads))
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of each matrix's rows; results are gathered."""
+        self.joined.divide(group)
+        self.rates.divide(group)
 
     def forward(self, hidden: Tensor, adapters: Tensor | None) -> Read:
         """Read the tokens, and sort what was read by kind. Shapes: hidden [T, D]."""
@@ -78,6 +103,19 @@ class ByKind(nn.Module):
         self.joined = Linear(width, (sizes.channels, values))
         self.rates = Linear(width, [sizes.num_value_heads] * 2)
 
+    def keep(self, heads: range, group: Gatherer) -> None:
+        """Keep some key heads, before weights are set; group has the others."""
+        channels = own_channels(self.sizes, heads)
+        values = scaled(heads, self.sizes.shared * self.sizes.value_size)
+        self.joined.keep([channels, (values,)], group)
+        self.rates.keep([(scaled(heads, self.sizes.shared),)] * 2, group)
+        self.sizes = self.sizes.narrow(len(heads))
+
+    def divide(self, group: Gatherer) -> None:
+        """Keep a rank's part of each matrix's rows; results are gathered."""
+        self.joined.divide(group)
+        self.rates.divide(group)
+
     def forward(self, hidden: Tensor, adapters: Tensor | None) -> Read:
         """Read the tokens. Shapes: hidden [T, D]."""
         sizes = self.sizes
@@ -86,6 +124,14 @@ class ByKind(nn.Module):
         rows = self.joined(hidden, adapters).split((keys, keys, values, values), dim=-1)
         rates = self.rates(hidden, adapters).chunk(2, dim=-1)
         return Read(*(each.unflatten(-1, (sizes.num_key_heads, -1)) for each in (*rows, *rates)))
+
+
+def own_channels(sizes: DeltaShape, heads: range) -> tuple[range, ...]:
+    """The channels of some key heads: of their queries, their keys and their values."""
+    keys, values = scaled(heads, sizes.key_size), scaled(heads, sizes.shared * sizes.value_size)
+    kind = sizes.num_key_heads * sizes.key_size
+    starts = ((keys, 0), (keys, kind), (values, 2 * kind))
+    return tuple(range(rows.start + start, rows.stop + start) for rows, start in starts)
 
 
 class DeltaLayer(nn.Module):
@@ -108,6 +154,32 @@ class DeltaLayer(nn.Module):
         self.decay_log = nn.Parameter(torch.zeros(sizes.num_value_heads))
         self.norm = RMSNorm(sizes.value_size, epsilon)
         self.output = Linear(values, (width,))
+        self.parts: HeadParts | None = None  # of key heads, among ranks
+
+    def divide(self, group: Gatherer) -> Mapping[str, KeptRows]:
+        """Keep a rank's key heads, their values, channels and states; results are gathered.
+
+        With fewer key heads than ranks each rank computes all of them, and only maps are divided.
+        Returns: by parameter the rows that are kept.
+        """
+        sizes = self.sizes
+        self.parts = HeadParts.of(sizes.num_key_heads, group)
+        self.output.divide(group)
+        if self.parts is None:
+            self.reader.divide(group)
+            return {}
+        own = self.parts.own
+        self.reader.keep(own, group)
+        self.sizes = sizes.narrow(len(own))
+        self.convolution = nn.Parameter(torch.zeros(self.sizes.channels, 1, sizes.kernel))
+        self.decay_bias = nn.Parameter(torch.ones(self.sizes.num_value_heads))
+        self.decay_log = nn.Parameter(torch.zeros(self.sizes.num_value_heads))
+        heads = KeptRows((scaled(own, sizes.shared),), total=sizes.num_value_heads)
+        return {
+            "convolution": KeptRows(own_channels(sizes, own), total=sizes.channels),
+            "decay_bias": heads,
+            "decay_log": heads,
+        }
 
     @property
     def cache_spec(self) -> CacheSpec:
@@ -127,6 +199,18 @@ class DeltaLayer(nn.Module):
             step=step,
             layer=layer,
         )
-        mixed = step.tap("blocks.attention.mixed", mixed.to(hidden.dtype), layer)  # [T, H, V]
-        gated = silu_gate(read.gate, self.norm(mixed).view(read.gate.shape))
+        mixed = self._tap(step, layer, mixed.to(hidden.dtype))  # [T, H, V]
+        gated = silu_gate(read.gate, self.norm(mixed).view(read.gate.shape))  # [T, G, S V]
+        gated = gated if self.parts is None else self.parts.gather(gated)
         return self.output(gated.flatten(1), step.adapters)
+
+    def _tap(self, step: Step, layer: int, mixed: Tensor) -> Tensor:
+        """What heads give, as a sink sees it: of all ranks. Shapes: [T, own H, V] -> the same."""
+        name = "blocks.attention.mixed"
+        if self.parts is None or step.sink is None:
+            return step.tap(name, mixed, layer)
+        by_key = mixed.reshape(len(mixed), self.sizes.num_key_heads, -1)  # [T, own G, S V]
+        every = self.parts.gather(by_key).view(len(mixed), -1, mixed.shape[-1])
+        seen = step.tap(name, every, layer)
+        own = scaled(self.parts.own, self.sizes.shared)
+        return seen[:, own.start : own.stop]

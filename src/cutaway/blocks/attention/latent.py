@@ -12,13 +12,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.attention.head_parts import HeadParts, tap_heads
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
+from cutaway.core.shards import scaled
 from cutaway.core.step import LayerCache, Step
+from cutaway.core.weight_targets import KeptRows
 from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
+from cutaway.kernels.gather import Gatherer
 from cutaway.kernels.linear import project_heads
 from cutaway.kernels.rotary import rotate, rotate_neighbours
 from cutaway.kernels.store import store
@@ -66,7 +70,7 @@ class LatentAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.rank = num_heads, rank
-        self.plain_size, self.rotary_size = plain_size, rotary_size
+        self.plain_size, self.rotary_size, self.value_size = plain_size, rotary_size, value_size
         self.softmax_scale = softmax_scale
         self.frequencies = frequencies
         self.rotate = PAIRS[pairs]
@@ -80,6 +84,28 @@ class LatentAttention(nn.Module):
         self.latent_norm = RMSNorm(rank, _EPSILON)
         self.up = DenseWeight(num_heads * (plain_size + value_size), rank)
         self.output = Linear(num_heads * value_size, (width,), has_bias=has_bias)
+        self.parts: HeadParts | None = None  # of heads, among ranks
+
+    def divide(self, group: Gatherer) -> Mapping[str, KeptRows]:
+        """Keep a rank's heads; what leads to the rows that all heads share stays whole.
+
+        The cache is not divided: every head reads every row. With fewer heads than ranks each rank
+        computes all of them, and only maps are divided.
+        Returns: by parameter the rows that are kept.
+        """
+        self.parts = HeadParts.of(self.num_heads, group)
+        if self.parts is None:
+            for each in (self.query_down, self.query, self.down, self.output):
+                if each is not None:
+                    each.divide(group)
+            return {}
+        self.output.divide(group)
+        own = self.parts.own
+        self.query.keep([(scaled(own, self.plain_size + self.rotary_size),)], group)
+        up = scaled(own, self.plain_size + self.value_size)
+        self.up = DenseWeight(len(up), self.rank)
+        self.num_heads = len(own)
+        return {"up.weight": KeptRows((up,))}
 
     @property
     def cache_spec(self) -> CacheSpec:
@@ -96,7 +122,7 @@ class LatentAttention(nn.Module):
         plain, turned = self._query(hidden, rotation, step.adapters)
         absorbed = project_heads(plain, up_key.transpose(1, 2))  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
-        query = step.tap("blocks.attention.query", query, layer)
+        query = tap_heads(self.parts, step, layer, "blocks.attention.query", query)
         latent, rotary = self.down(hidden, step.adapters).split(
             (self.rank, self.rotary_size), dim=-1
         )
@@ -105,8 +131,10 @@ class LatentAttention(nn.Module):
         latent = step.tap("blocks.attention.latent", latent, layer)
         rotary = step.tap("blocks.attention.rotary", rotary, layer)
         mixed = self._attend(query, latent, rotary, step, layer)
-        mixed = step.tap("blocks.attention.mixed", mixed, layer)  # [T, H, R]
-        return self.output(project_heads(mixed, up_value).flatten(1), step.adapters)
+        mixed = tap_heads(self.parts, step, layer, "blocks.attention.mixed", mixed)  # [T, H, R]
+        values = project_heads(mixed, up_value)
+        values = values if self.parts is None else self.parts.gather(values)
+        return self.output(values.flatten(1), step.adapters)
 
     @property
     def scoring(self) -> Scoring:

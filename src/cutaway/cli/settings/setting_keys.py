@@ -188,6 +188,12 @@ KEYS: tuple[Key, ...] = (
         "processes among which each matrix of the model is divided",
         limit=_RANKS,
     ),
+    _engine(
+        "pipeline",
+        "int",
+        "processes among which the layers of the model are divided",
+        limit=_RANKS,
+    ),
     _sampling("temperature"),
     _sampling("top_k"),
     _sampling("top_p"),

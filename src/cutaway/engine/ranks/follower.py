@@ -9,13 +9,15 @@ import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
+from cutaway.blocks.weighed import stored_bytes
 from cutaway.cache.pool import Pool
-from cutaway.core.errors import CutawayError
+from cutaway.core.errors import ConfigError, CutawayError
 from cutaway.core.layout import group_layers
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
@@ -34,6 +36,7 @@ from cutaway.engine.ranks.rank_messages import (
     send,
 )
 from cutaway.engine.runner import Runner, runner_of
+from cutaway.host.faults import is_out_of_memory
 from cutaway.parallel.rank_group import RankGroup, join_processes
 from cutaway.weights.find.find import find
 
@@ -47,10 +50,14 @@ def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: En
             case None:
                 return
             case RunStep(number, numbers, is_tapped):
-                with group.step():
-                    runners[number].forward(numbers, _see_nothing if is_tapped else None)
+                group.is_tapped = is_tapped and group.by_layers
+                sink = group.tell if group.by_layers else _see_nothing
+                with group.step(), _room_for(f"a step of {len(numbers.token_ids)} tokens"):
+                    runners[number].forward(numbers, sink if is_tapped else None)
             case OpenPages(number):
-                runners[number] = _runner(model, config, order)
+                with _room_for(f"{sum(order.num_pages)} pages of {order.page_size} tokens"):
+                    runners[number] = _runner(model, config, order)
+                send(link, AtStage("opened", runners[number].pool.num_bytes))
             case ClearPages(number, pages):
                 runners[number].clear(pages)
             case CopyPages(number, copies):
@@ -61,6 +68,17 @@ def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: En
                 raise AssertionError("a rank joins once")
 
 
+@contextmanager
+def _room_for(what: str) -> Generator[None]:
+    """Raise ConfigError where this rank's memory does not suffice for something."""
+    try:
+        yield
+    except Exception as fault:
+        if not is_out_of_memory(fault):
+            raise
+        raise ConfigError(f"it has no memory for {what}") from fault
+
+
 def _runner(model: LoadedModel, config: EngineConfig, wanted: OpenPages) -> Runner:
     pool = Pool(
         group_layers(model.transformer.cache_specs),
@@ -69,6 +87,7 @@ def _runner(model: LoadedModel, config: EngineConfig, wanted: OpenPages) -> Runn
         dtype=model.cache_dtype,
         device=model.device,
         is_native=is_recorded(model),
+        held=model.transformer.own_layers,
     )
     return runner_of(
         model,
@@ -103,8 +122,9 @@ def main() -> None:
         )
         send(link, AtStage("met"))
         group.try_out()
+        group.by_layers = config.pipeline > 1
         model = load_model(find(wanted.model), config, group=group)
-        send(link, AtStage("loaded"))
+        send(link, AtStage("loaded", stored_bytes(model.transformer)))
         follow(link, model, group, config)
     except CutawayError as error:
         with suppress(OSError):

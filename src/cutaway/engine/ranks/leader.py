@@ -10,24 +10,30 @@ import select
 import socket
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
+from queue import Empty, Queue
 
 from torch import Tensor
 
+from cutaway.core.errors import ConfigError
 from cutaway.core.step import Numbers, Sink
 from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.ranks.rank_messages import (
+    CannotFollow,
     ClearPages,
     ClosePages,
     CopyPages,
     OpenPages,
     Order,
+    Reply,
     RunStep,
     as_lists,
+    receive_reply,
     send,
 )
 from cutaway.parallel.rank_group import RankGroup
@@ -37,6 +43,8 @@ class Ranks:
     """The followers of one divided model.
 
     links:  to each of them, in the order of ranks from 1.
+    seconds: that a follower may take to make its pages.
+    weight_bytes: of each of them.
     end:    ends what start made, once.
     on_loss: called once, in a thread, with what happened when a follower is gone.
     """
@@ -47,9 +55,14 @@ class Ranks:
         links: Sequence[socket.socket],
         *,
         end: Callable[[], None] = lambda: None,
+        seconds: float = 60.0,
+        weight_bytes: Sequence[int] = (),
     ) -> None:
         self.group = group
-        self._links = tuple(links)
+        self._links, self._seconds = tuple(links), seconds
+        self._heard: Queue[int | None] = Queue()  # ranks that have made their pages; None: a loss
+        self.weight_bytes = tuple(weight_bytes)
+        self.page_bytes = [0] * len(self._links)  # of the pages that each made last
         self._is_closing = threading.Event()
         # Once, with this or with the process.
         self._end = weakref.finalize(self, _close, self._is_closing, self._links, end)
@@ -81,15 +94,43 @@ class Ranks:
         keeps: bool,
         is_plain: bool,
     ) -> Lead:
-        """Have each follower make the same pages as this rank, and what runs over them."""
+        """Have each follower make the same pages as this rank, and what runs over them.
+
+        Raises: ConfigError naming a rank that cannot.
+        """
         number = next(self._numbers)
         self.say(
             OpenPages(number, list(num_pages), page_size, max_length, max_tokens, keeps, is_plain)
         )
+        self._wait_opened(num_pages)
         lead = Lead(self, number)
         # Not sent at once: this may run in any thread, in the middle of anything.
         weakref.finalize(lead, self._dropped.append, number).atexit = False
         return lead
+
+    def _wait_opened(self, num_pages: Sequence[int]) -> None:
+        missing, end = set(range(1, self.size)), time.monotonic() + self._seconds
+        while missing:
+            with suppress(Empty):
+                rank = self._heard.get(timeout=max(0.0, end - time.monotonic()))
+                if rank is not None:
+                    missing.discard(rank)
+                    continue
+            if self._loss is None:
+                self.lose(f"rank {min(missing)} of {self.size} did not make its pages in time")
+            raise ConfigError(
+                f"{self._loss}. Each rank was to make {sum(num_pages)} pages; set cache_tokens to "
+                "less, or start with tensor 1."
+            )
+
+    def hear(self, rank: int, said: Reply) -> bool:
+        """Take in what a follower says; whether it goes on. Called by who watches."""
+        if isinstance(said, CannotFollow):
+            self.lose(f"rank {rank} of {self.size}: {said.why.rstrip('.')}")
+            return False
+        self.page_bytes[rank - 1] = said.num_bytes
+        self._heard.put(rank)
+        return True
 
     def say(self, order: Order) -> None:
         """Tell every follower. Raises: EngineLostError."""
@@ -105,15 +146,32 @@ class Ranks:
             self.lose("a rank does not hear any more")
             raise EngineLostError("a rank of the model is gone") from fault
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether one is gone, and with it all."""
+        return self._loss is not None
+
+    @property
+    def loss(self) -> str:
+        """What has become of them, once one is gone."""
+        return self._loss or "the ranks of the model were closed"
+
     def check(self) -> None:
         """Raise EngineLostError where a rank is gone."""
         if self._loss is not None:
             raise EngineLostError(self._loss)
 
+    def wait_for_reason(self, seconds: float) -> None:
+        """Let a rank that cannot go on say why, before its absence is told."""
+        end = time.monotonic() + seconds
+        while self._loss is None and time.monotonic() < end:
+            time.sleep(0.01)
+
     def lose(self, why: str) -> None:
         """Nothing is computed any more; the others end too."""
         if self._loss is None and not self._is_closing.is_set():
             self._loss = why
+            self._heard.put(None)
             print(f"cutaway: {why}; the engine ends.", file=sys.stderr, flush=True)
             self.close()
             self.on_loss(why)
@@ -136,12 +194,20 @@ def _close(
 def _watch(
     known: weakref.ref[Ranks], links: Sequence[socket.socket], is_closing: threading.Event
 ) -> None:
-    """Notice at once when a follower is gone: it says nothing after its start."""
+    """Hear what followers say, and notice at once when one is gone."""
     with suppress(OSError, ValueError):
-        ready, _, _ = select.select(links, [], [])
-        ranks = None if is_closing.is_set() else known()
-        if ranks is not None:
-            ranks.lose(f"rank {1 + links.index(ready[0])} of the model ended")
+        while True:
+            ready, _, _ = select.select(links, [], [])
+            ranks = None if is_closing.is_set() else known()
+            if ranks is None:
+                return
+            rank = 1 + links.index(ready[0])
+            said = receive_reply(ready[0])
+            if said is None:
+                ranks.lose(f"rank {rank} of the model ended")
+            if said is None or not ranks.hear(rank, said):
+                return
+            del ranks  # who has it may let it go meanwhile
 
 
 class Lead:
@@ -159,18 +225,24 @@ class Lead:
         self._ranks.say(CopyPages(self._number, list(copies)))
 
     @contextmanager
-    def step(self, numbers: Numbers, *, is_tapped: bool) -> Generator[None]:
+    def step(self, numbers: Numbers, *, sink: Sink | None) -> Generator[None]:
         """Let the followers compute a step; within it this rank computes the same.
 
+        sink: sees what they see of layers that only they have.
         Raises: EngineLostError where either cannot.
         """
-        self._ranks.say(RunStep(self._number, numbers, is_tapped))
+        group = self._ranks.group
+        self._ranks.say(RunStep(self._number, numbers, sink is not None))
         try:
-            with self._ranks.group.step():
+            group.sink = sink if group.by_layers else None
+            with group.step():
                 yield
         except BaseException as fault:
+            self._ranks.wait_for_reason(1.0)
             self._ranks.lose("a step over several ranks raised in its middle")
-            raise EngineLostError("a step over several ranks was not finished") from fault
+            raise EngineLostError(self._ranks.loss) from fault
+        finally:
+            group.sink = None
 
 
 class HeldSink:

@@ -73,9 +73,13 @@ class ClosePages(msgspec.Struct, tag=True, array_like=True):
 
 
 class AtStage(msgspec.Struct, tag=True, array_like=True):
-    """A follower has started, met the others, or loaded: the stages of a start, in this order."""
+    """A follower has started, met the others, or loaded: the stages of a start, in this order.
+
+    opened follows each OpenPages.   num_bytes: of its weights once they are loaded, else of pages.
+    """
 
     stage: str
+    num_bytes: int = 0
 
 
 class CannotFollow(msgspec.Struct, tag=True, array_like=True):

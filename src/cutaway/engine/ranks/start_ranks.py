@@ -23,6 +23,7 @@ from cutaway.core.limits import MOST_PER_CORE
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.ranks.leader import Ranks
 from cutaway.engine.ranks.rank_messages import AtStage, CannotFollow, JoinRanks, receive_reply, send
+from cutaway.host.stored_size import stored_bytes
 from cutaway.kernels.hardware import chosen_threads
 from cutaway.parallel.rank_group import LOOPBACK, RankGroup, join_processes
 
@@ -47,10 +48,13 @@ class Followers:
         with its_link, its_line:
             self.processes.append(_spawn(its_link, its_line, threads))
 
-    def wait(self, stage: str, seconds: float) -> None:
-        """Until each is at a stage. Raises: ConfigError naming the one that is not."""
-        for rank, link in enumerate(self.links, start=1):
-            _await(link, rank, 1 + len(self.links), stage, seconds)
+    def wait(self, stage: str, seconds: float) -> list[int]:
+        """Until each is at a stage; the bytes that each tells. Raises: ConfigError naming one."""
+        size = 1 + len(self.links)
+        return [
+            _await(link, rank, size, stage, seconds)
+            for rank, link in enumerate(self.links, start=1)
+        ]
 
     def end(self) -> None:
         """They end with their links, stopped ones with their life lines; else they are killed."""
@@ -62,6 +66,10 @@ class Followers:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
+        self.clear_folder()
+
+    def clear_folder(self) -> None:
+        """Once all have met nobody looks there: a group that is killed later leaves no file."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -70,14 +78,31 @@ def threads_of_rank(size: int) -> int:
     return max(1, chosen_threads() // size)
 
 
-def _check_cores(size: int) -> None:
+def _check_cores(name: str, size: int) -> None:
     """Raise ConfigError for more ranks than the cores of this machine can serve."""
     cores = os.cpu_count() or 1
     if size > cores * MOST_PER_CORE:
         raise ConfigError(
-            f"tensor is {size}, and this machine has {cores} cores; it must be at most "
+            f"{name} is {size}, and this machine has {cores} cores; it must be at most "
             f"{cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each rank is a process."
         )
+
+
+def check_memory(model: Path, size: int, *, free: int | None) -> None:
+    """Refuse a model that all ranks of this machine together have no memory for.
+
+    model: the file, or the folder of files, that they read.   free: bytes; None where the system
+    does not say.
+    Raises: ConfigError naming both.
+    """
+    stored = stored_bytes(model)
+    if free is None or stored <= free:
+        return
+    raise ConfigError(
+        f"the model's weights take {stored / 2**30:.1f} GiB as they are stored, and "
+        f"{free / 2**30:.1f} GiB are free on this machine, which all {size} ranks share. Take a "
+        "smaller model, or one in fewer bits."
+    )
 
 
 def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -> FollowersLoading:
@@ -86,8 +111,8 @@ def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -
     model: by what it can be found again.   seconds: for each stage of the start.
     Raises: ConfigError naming who is missing and at which stage.
     """
-    _check_cores(config.tensor)
-    size, started = config.tensor, Followers()
+    size, started = config.num_ranks, Followers()
+    _check_cores("tensor" if config.tensor > 1 else "pipeline", size)
     try:
         threads = threads_of_rank(size)
         torch.set_num_threads(threads)
@@ -100,6 +125,8 @@ def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -
         started.wait("started", seconds)
         group = _meet(started, size, seconds)
         group.try_out()
+        group.by_layers = config.pipeline > 1
+        started.clear_folder()
     except BaseException:
         started.end()
         raise
@@ -115,11 +142,11 @@ class FollowersLoading(NamedTuple):
     def wait_loaded(self, seconds: float) -> Ranks:
         """All of it, to be led. Raises: ConfigError naming a rank that has not loaded."""
         try:
-            self.started.wait("loaded", seconds)
+            weights = self.started.wait("loaded", seconds)
         except BaseException:
             self.started.end()
             raise
-        return Ranks(self.group, self.started.links, end=self.started.end)
+        return Ranks(self.group, self.started.links, end=self.started.end, weight_bytes=weights)
 
 
 def _meet(started: Followers, size: int, seconds: float) -> RankGroup:
@@ -135,7 +162,7 @@ def _meet(started: Followers, size: int, seconds: float) -> RankGroup:
     return group
 
 
-def _await(link: socket.socket, rank: int, size: int, stage: str, seconds: float) -> None:
+def _await(link: socket.socket, rank: int, size: int, stage: str, seconds: float) -> int:
     link.settimeout(seconds)
     try:
         reply = receive_reply(link)
@@ -150,6 +177,7 @@ def _await(link: socket.socket, rank: int, size: int, stage: str, seconds: float
         raise ConfigError(f"rank {rank} of {size}: {reply.why}")
     if not isinstance(reply, AtStage) or reply.stage != stage:
         raise ConfigError(f"rank {rank} of {size} ended before it had {stage}. Look at stderr.")
+    return reply.num_bytes
 
 
 def _spawn(link: socket.socket, line: socket.socket, threads: int) -> subprocess.Popen[bytes]:

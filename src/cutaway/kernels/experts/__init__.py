@@ -25,10 +25,12 @@ __all__ = [
     "Routing",
     "RoutingRule",
     "Rule",
+    "add_results",
     "choose_experts",
     "count_by_expert",
     "grouped_linear",
     "mix_experts",
+    "multiply_units",
     "sort_by_expert",
     "tiled_linear",
 ]
@@ -71,6 +73,29 @@ def count_by_expert(expert_ids: Tensor, num_experts: int) -> Tensor:
 def mix_experts(x: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers) -> Tensor:
     """See plain.mix_experts."""
     return plain.mix_experts(x, expert_ids, weights, experts)
+
+
+def _side_by_side(x: Tensor, expert_ids: Tensor, experts: GroupedLayers) -> Tensor:
+    return x.new_empty((len(x), expert_ids.shape[1] * experts.num_units))
+
+
+@operation(shape_of=_side_by_side)
+def multiply_units(x: Tensor, expert_ids: Tensor, experts: GroupedLayers) -> Tensor:
+    """See plain.multiply_units."""
+    return plain.multiply_units(x, expert_ids, experts)
+
+
+def _added(products: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers) -> Tensor:
+    del expert_ids, weights
+    return products.new_empty((len(products), experts.num_outputs))
+
+
+@operation(shape_of=_added)
+def add_results(
+    products: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers
+) -> Tensor:
+    """See plain.add_results."""
+    return plain.add_results(products, expert_ids, weights, experts)
 
 
 @operation(shape_of=_scored)

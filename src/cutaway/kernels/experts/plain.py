@@ -79,19 +79,58 @@ class GroupedLayers(Protocol):
         """Whether rows of gate and value stand in turn."""
         ...
 
-    def __call__(self, rows: Tensor, chosen: Chosen) -> Tensor:
-        """Each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
+    @property
+    def num_units(self) -> int:
+        """Of each expert, F; where ranks have parts, this one's."""
+        ...
+
+    @property
+    def num_outputs(self) -> int:
+        """Rows of down, D; where ranks have parts, this one's."""
+        ...
+
+    def products(self, rows: Tensor, chosen: Chosen) -> Tensor:
+        """What the gates give. Shapes: rows [M, D] sorted by expert -> [M, F]."""
+        ...
+
+    def results(self, products: Tensor, chosen: Chosen) -> Tensor:
+        """What down makes of that. Shapes: [M, F] -> [M, D]."""
         ...
 
 
 def mix_experts(x: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers) -> Tensor:
     """Return the weighted sum of what each row's experts give.
 
-    Added up from the best expert to the last: the order is each row's own.
     Shapes: x [T, D]; expert_ids, weights [T, K], the best first -> [T, D].
     """
     chosen = sort_by_expert(expert_ids, experts.num_experts)
-    results = experts(x[chosen.rows], chosen)[chosen.places]
+    results = experts.results(experts.products(x[chosen.rows], chosen), chosen)
+    return _add_up(results[chosen.places], expert_ids, weights)
+
+
+def multiply_units(x: Tensor, expert_ids: Tensor, experts: GroupedLayers) -> Tensor:
+    """Return what the gates of each row's experts give, side by side: the first half of that.
+
+    Shapes: x [T, D], expert_ids [T, K] -> [T, K F].
+    """
+    chosen = sort_by_expert(expert_ids, experts.num_experts)
+    return experts.products(x[chosen.rows], chosen)[chosen.places].view(len(x), -1)
+
+
+def add_results(
+    products: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers
+) -> Tensor:
+    """Return the weighted sum of what down makes of such products: the second half.
+
+    Shapes: products [T, K F], expert_ids, weights [T, K], the best first -> [T, D].
+    """
+    chosen = sort_by_expert(expert_ids, experts.num_experts)
+    sorted_rows = products.view(expert_ids.numel(), -1)[chosen.places.argsort()]
+    return _add_up(experts.results(sorted_rows, chosen)[chosen.places], expert_ids, weights)
+
+
+def _add_up(results: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+    """Added up from the best expert to the last: the order is each row's own."""
     parts = results.view(*expert_ids.shape, -1) * weights[..., None]  # [T, K, D]
     update = parts[:, 0]
     for part in parts.unbind(dim=1)[1:]:

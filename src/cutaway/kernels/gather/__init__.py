@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from cutaway.kernels.recording import operation
 
-__all__ = ["Gatherer", "gather_columns", "gather_rows"]
+__all__ = ["Gatherer", "gather_columns", "gather_rows", "receive_rows", "send_rows"]
 
 
 class Gatherer(Protocol):
@@ -48,6 +48,14 @@ class Gatherer(Protocol):
 
     def to_root(self, x: Tensor) -> Tensor | None:
         """The same for rank 0 alone; None for the others."""
+        ...
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Hand one other rank a value, which it receives."""
+        ...
+
+    def receive(self, like: Tensor, source: int) -> Tensor:
+        """What another rank sends, in the shape and the dtype of something."""
         ...
 
 
@@ -101,3 +109,30 @@ def gather_rows(rows: Tensor, ids: Tensor, group: Gatherer, starts: Sequence[int
     firsts = torch.tensor(starts, device=ids.device)
     owners = torch.bucketize(ids, firsts, right=True) - 1
     return every[owners, torch.arange(len(ids), device=ids.device)]
+
+
+def _same(x: Tensor, group: Gatherer, to: int) -> Tensor:
+    del group, to
+    return torch.empty_like(x)
+
+
+@operation(shape_of=_same, has_effect=True)
+def send_rows(x: Tensor, group: Gatherer, to: int) -> Tensor:
+    """Hand rows to the rank that goes on with them; the same rows. Shapes: [T, D]."""
+    group.check()
+    group.send(x.contiguous(), to)
+    return x
+
+
+def _received(like: Tensor, group: Gatherer, source: int, width: int, dtype: torch.dtype) -> Tensor:
+    del group, source
+    return like.new_empty((like.shape[0], width), dtype=dtype)
+
+
+@operation(shape_of=_received, has_effect=True)
+def receive_rows(
+    like: Tensor, group: Gatherer, source: int, width: int, dtype: torch.dtype
+) -> Tensor:
+    """Rows that another rank sends, as many as something has. Shapes: [T, ...] -> [T, width]."""
+    group.check()
+    return group.receive(like.new_empty((len(like), width), dtype=dtype), source)

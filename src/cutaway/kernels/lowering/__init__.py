@@ -19,7 +19,13 @@ from torch import Tensor
 from cutaway.kernels.attention import paged_attention, paged_latent_attention
 from cutaway.kernels.convolution import convolve_sequences
 from cutaway.kernels.delta import run_sequences
-from cutaway.kernels.experts import choose_experts, mix_experts, tiled_linear
+from cutaway.kernels.experts import (
+    add_results,
+    choose_experts,
+    mix_experts,
+    multiply_units,
+    tiled_linear,
+)
 from cutaway.kernels.linear import project, project_heads, take_rows
 from cutaway.kernels.lowering import convolution, delta, experts, heads, latent, products
 from cutaway.kernels.lowering.forms import NORMS, Forms, NativeCall
@@ -43,6 +49,8 @@ _FORMS: Final[Mapping[Any, _Form]] = {
     tiled_linear: experts.score,
     choose_experts: experts.choose,
     mix_experts: experts.mix,
+    multiply_units: experts.multiply_units,
+    add_results: experts.add_results,
     rotate: heads.turn,
     rotate_neighbours: heads.turn,
     paged_attention: heads.attend,

@@ -99,6 +99,62 @@ def mix_and_add(
     return NativeCall((source, ids, weights, *present(residual)), (out,), make)
 
 
+def multiply_units(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
+    """What the gates of a token's experts give, of packed stacks of which a rank has some rows."""
+    x, ids, experts = call.args
+    gate_up, activation = getattr(experts.gate_up, "stack", None), _activation(experts.gate)
+    if not isinstance(gate_up, native.WeightStack) or activation is None:
+        return None
+    if not (is_matrix(x) and _are_ids(ids)):
+        return None
+    bias = _bias(experts, 0)
+    source, norm = forms.before(x, call)
+    out: Recorded = call.results
+
+    def make(place: Place) -> list[native.Operation]:
+        operation = native.expert_units(
+            *(place(source), gate_up),
+            ids=place(ids),
+            out=place(out),
+            norm=norm,
+            bias=bias,
+            is_interleaved=experts.is_interleaved,
+            activation=activation,
+        )
+        return [operation]
+
+    return NativeCall((source, ids), (out,), make)
+
+
+def add_results(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
+    """The weighted sum of what down makes of all ranks' units."""
+    del forms
+    products, ids, weights, experts = call.args
+    down = getattr(experts.down, "stack", None)
+    is_placed = is_matrix(products) and is_matrix(weights) and _are_ids(ids)
+    if not (isinstance(down, native.WeightStack) and is_placed):
+        return None
+    bias = _bias(experts, 1)
+    out: Recorded = call.results
+
+    def make(place: Place) -> list[native.Operation]:
+        return [
+            native.expert_sums(
+                *(place(products), down),
+                ids=place(ids),
+                weights=place(weights),
+                out=place(out),
+                bias=bias,
+            )
+        ]
+
+    return NativeCall((products, ids, weights), (out,), make)
+
+
+def _bias(experts: GroupedLayers, place: int) -> Tensor | None:
+    return None if experts.biases is None else [*experts.biases][place].detach()
+
+
 def _activation(gate: Any) -> native.Activation | native.Clamp | None:
     if isinstance(gate, partial):
         is_clamped = cast(Any, gate.func) is clamped_gate

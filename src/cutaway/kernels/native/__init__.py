@@ -13,7 +13,15 @@ from cutaway.kernels.native.attention import (
 )
 from cutaway.kernels.native.convolution import InputPages, convolve
 from cutaway.kernels.native.delta import DeltaInputs, NativeDeltaWeights, StatePages, delta
-from cutaway.kernels.native.experts import Clamp, GroupChoice, Routing, experts, route
+from cutaway.kernels.native.experts import (
+    Clamp,
+    GroupChoice,
+    Routing,
+    expert_sums,
+    expert_units,
+    experts,
+    route,
+)
 from cutaway.kernels.native.large_pages import Shelf
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
@@ -69,6 +77,8 @@ __all__ = [
     "attention",
     "convolve",
     "delta",
+    "expert_sums",
+    "expert_units",
     "experts",
     "gate",
     "gather",

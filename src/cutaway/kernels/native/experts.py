@@ -137,7 +137,77 @@ def experts(
     return Operation(Code.EXPERTS, arguments, (*kept, *tensors_of(norm)))
 
 
+def expert_units(
+    x: Tensor,
+    gate_up: WeightStack,
+    *,
+    ids: Tensor,
+    out: Tensor,
+    norm: NormWeights | None = None,
+    bias: Tensor | None = None,
+    is_interleaved: bool = False,
+    activation: Activation | Clamp = Activation.SILU,
+) -> Operation:
+    """out = activation(gate) * up of each of a token's experts, side by side; see experts.
+
+    Shapes: x [T, D], gate_up [E, 2 F, D], ids [T, K] int64 below E, bias [E, 2 F], out [T, K F].
+    """
+    rows, num_experts, inner = len(x), gate_up.num_matrices, gate_up.num_rows // 2
+    num_chosen = ids.shape[-1]
+    require_matrix(x, gate_up.num_columns, rows)
+    require_matrix(out, num_chosen * inner, rows)
+    require_apart(x, out)
+    require(gate_up.num_rows % 2 == 0, "gate and up have as many rows")
+    _require_ids(ids, (rows, num_chosen))
+    require(num_chosen <= num_experts, "a token goes to no more experts than there are")
+    if bias is not None:
+        require_matrix(bias, 2 * inner, num_experts)
+    clamp = activation if isinstance(activation, Clamp) else Clamp(0.0, 0.0)
+    kind = Activation.CLAMPED if isinstance(activation, Clamp) else activation
+    require((kind is Activation.CLAMPED) == (clamp is activation), "a clamped gate has its numbers")
+    arguments = structs.ExpertUnitsStruct(
+        *(Rows.TOKENS, rows, x.data_ptr(), norming(norm, gate_up.num_columns)),
+        *(ids.data_ptr(), num_chosen, gate_up.struct(), address(bias)),
+        *(int(is_interleaved), kind, clamp.alpha, clamp.limit, out.data_ptr()),
+    )
+    kept = (x, ids, gate_up.data, bias, out)
+    return Operation(Code.EXPERT_UNITS, arguments, (*kept, *tensors_of(norm)))
+
+
+def expert_sums(
+    x: Tensor,
+    down: WeightStack,
+    *,
+    ids: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    bias: Tensor | None = None,
+) -> Operation:
+    """out = the weighted sum of what down makes of each of a token's experts' units.
+
+    Shapes: x [T, K F], down [E, D, F], ids [T, K] int64 below E, weights [T, K], bias [E, D],
+    out [T, D].
+    """
+    rows, num_chosen = len(x), ids.shape[-1]
+    require_matrix(x, num_chosen * down.num_columns, rows)
+    require_matrix(out, down.num_rows, rows)
+    require_apart(x, out)
+    _require_chosen(ids, weights, (rows, num_chosen))
+    require(num_chosen <= down.num_matrices, "a token goes to no more experts than there are")
+    if bias is not None:
+        require_matrix(bias, down.num_rows, down.num_matrices)
+    arguments = structs.ExpertSumsStruct(
+        *(Rows.TOKENS, rows, x.data_ptr(), ids.data_ptr(), weights.data_ptr(), num_chosen),
+        *(down.struct(), address(bias), out.data_ptr()),
+    )
+    return Operation(Code.EXPERT_SUMS, arguments, (x, ids, weights, down.data, bias, out))
+
+
 def _require_chosen(ids: Tensor, weights: Tensor, shape: tuple[int, int]) -> None:
+    _require_ids(ids, shape)
+    require_matrix(weights, shape[1], shape[0])
+
+
+def _require_ids(ids: Tensor, shape: tuple[int, int]) -> None:
     is_sound = ids.dtype == torch.int64 and ids.is_contiguous() and ids.device.type == "cpu"
     require(is_sound and ids.shape == shape, "ids of experts are contiguous int64 [T, K]")
-    require_matrix(weights, shape[1], shape[0])

@@ -37,6 +37,8 @@ class Code(IntEnum):
     ATTEND_LATENT = 15
     DELTA = 16
     CONVOLVE = 17
+    EXPERT_UNITS = 18
+    EXPERT_SUMS = 19
 
 
 class Rows(IntEnum):
@@ -392,6 +394,36 @@ class ExpertsStruct(ctypes.Structure):
     ]
 
 
+class ExpertUnitsStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("norm", NormingStruct),
+        ("ids", _Pointer),
+        ("num_chosen", _Int),
+        ("gate_up", StackStruct),
+        ("bias", _Pointer),
+        ("is_interleaved", _Int),
+        ("activation", _Int),
+        ("alpha", _Float),
+        ("limit", _Float),
+        ("out", _Pointer),
+    ]
+
+
+class ExpertSumsStruct(ctypes.Structure):
+    _fields_ = [
+        *_ROWS,
+        ("x", _Pointer),
+        ("ids", _Pointer),
+        ("weights", _Pointer),
+        ("num_chosen", _Int),
+        ("down", StackStruct),
+        ("bias", _Pointer),
+        ("out", _Pointer),
+    ]
+
+
 class HeadsStruct(ctypes.Structure):
     _fields_ = [
         *_ROWS,
@@ -503,6 +535,8 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.ATTEND_LATENT: AttendLatentStruct,
     Code.DELTA: DeltaStruct,
     Code.CONVOLVE: ConvolveStruct,
+    Code.EXPERT_UNITS: ExpertUnitsStruct,
+    Code.EXPERT_SUMS: ExpertSumsStruct,
 }
 
 # Structs that others hold: the operations' own are called after their codes.
