@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from cutaway.cache.prefix import root_key
-from cutaway.core.errors import EngineClosedError, MovedError
+from cutaway.core.errors import EngineClosedError, MovedError, ReplayError
 from cutaway.core.output import Delta, DrawProof, Timings, ToldChoice, Usage
 from cutaway.core.request import Request, SamplingParams
 from cutaway.fleet.fleet import Fleet
@@ -69,6 +69,7 @@ class FakeEngine:
         self.running: dict[str, asyncio.Queue[Exception]] = {}
         self.most_running = 0
         self.asked: list[str] = []
+        self.records: set[str] = set()  # since its latest start
         self.ended: list[tuple[str, int]] = []
         self._choices: dict[str, set[int]] = {}
         self.closed = False
@@ -95,6 +96,7 @@ class FakeEngine:
         if self.state != "ready":
             return
         self.state = "failed"
+        self.records.clear()
         for inbox in self.running.values():
             inbox.put_nowait(EngineClosedError("the engine ended while this answer ran."))
         self._changed()
@@ -116,6 +118,7 @@ class FakeEngine:
         if self.state != "ready":
             raise EngineClosedError("the engine is being started.")
         self.asked.append(request.request_id)
+        self.records.add(request.request_id)
         if self.refusal is not None and request.request_id.startswith("bad"):
             raise self.refusal
         name, params = request.request_id, request.params
@@ -138,7 +141,10 @@ class FakeEngine:
                     if choice in seams:
                         each = seams.pop(choice)
                         again = self.draw(request, choice, places[choice] - 1)
-                        yield Delta(name, choice, seam=again == each.draws[-1])
+                        if each.finish_reason is not None:
+                            del places[choice]
+                        is_exact = again == each.draws[-1]
+                        yield Delta(name, choice, seam=is_exact, finish_reason=each.finish_reason)
                         continue
                     if choice not in self._choices[name]:
                         del places[choice]
@@ -189,6 +195,8 @@ class FakeEngine:
         return b'{"schema":1,"steps":3,"running":[]}'
 
     async def view(self, asked: Any) -> bytes:
+        if asked.request_id not in self.records:
+            raise ReplayError("there is no record of it")
         return self.name.encode()
 
     async def listen(self, listened: Any) -> AsyncGenerator[Any]:

@@ -18,7 +18,6 @@ from cutaway.core.errors import (
     OverloadedError,
     RequestError,
 )
-from cutaway.core.looks import ViewRequest
 from cutaway.fleet.engine_places import check_memory
 from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.service.bounds import TrafficConfig
@@ -373,24 +372,13 @@ async def test_bad_requests_are_refused_before_any_engine_has_them() -> None:
 
 
 @in_loop
-async def test_a_look_goes_to_the_engine_that_has_the_record() -> None:
-    async with Engines(replicas=3) as engines:
-        for i in range(9):
-            await heard(engines.fleet, asked(f"r{i}"))
-        for i in range(9):
-            keeper = next(e for e in engines.all.values() if f"r{i}" in e.asked)
-            look = ViewRequest(
-                request_id=f"r{i}",
-                choice=0,
-                owner="",
-                view="tokens",
-                places={},
-                is_json=True,
-                is_cost=False,
-                max_bytes=1,
-                max_flops=1,
-            )
-            assert (await engines.fleet.view(look)).decode() == keeper.name
+async def test_scale_s31_a_thousand_streams_at_once_all_end() -> None:
+    """What the front costs is measured by bench/fleet_cost.py."""
+    async with Engines(replicas=4, traffic=TrafficConfig(max_waiting=2000)) as engines:
+        requests = [asked(f"r{i}", max_tokens=4) for i in range(1000)]
+        answers = await asyncio.gather(*(heard(engines.fleet, each) for each in requests))
+        for request, got in zip(requests, answers, strict=True):
+            assert_whole(request, got)
 
 
 @in_loop

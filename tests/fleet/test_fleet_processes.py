@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from fleet_fakes import in_loop
+from local_members import LocalMember
 
 import services
 from cutaway.core.grammar import Grammar
@@ -31,14 +32,14 @@ pytestmark = pytest.mark.skipif(
     not capture.is_available(), reason="the native kernels are not built: run `make native`"
 )
 SETTINGS = {"device": "cpu", "cache_tokens": 8192, "page_size": 8}
+WIDE = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 128}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 @asynccontextmanager
 async def fleet_of(folder: Path, **settings: Any) -> AsyncIterator[Fleet]:
     """A fleet over a tiny model whose rows are the same bits in any company."""
-    wide = {"hidden_size": 64, "head_dim": 16, "intermediate_size": 128}
-    model = services.make_model(folder, **wide)
+    model = services.make_model(folder, **WIDE)
     process = settings.pop("process", ProcessConfig())
     config = FleetConfig(**{"replicas": 2, **settings})
 
@@ -173,12 +174,70 @@ async def test_scale_f1_four_engines_and_200_streams(tmp_path: Path) -> None:
         assert num_seams >= 2 * count
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@partial(in_loop, seconds=1700)
+async def test_scale_f2_engines_are_killed_again_and_again_under_load(tmp_path: Path) -> None:
+    """CUTAWAY_FLEET_KILLS=200 is the whole bar; an answer is hit once, what kills it twice is S21.
+
+    Engines are threads here: so they are back at once, and 200 kills take minutes.
+    """
+    pytest.importorskip("llguidance")
+    chance, count = random.Random(8), int(os.environ.get("CUTAWAY_FLEET_KILLS", "12"))
+    model = services.make_model(tmp_path, **WIDE)
+    made: dict[str, LocalMember] = {}
+
+    def make(name: str, changed: Callable[[], None], secret: bytes, _: int) -> LocalMember:
+        made[name] = LocalMember(model, changed, secret, traffic=UNBOUNDED, **SETTINGS)
+        return made[name]
+
+    fleet = Fleet(make, FleetConfig(replicas=4), tell=lambda text: None)
+    await fleet.start()
+    await until_ready(fleet, 4)
+    expected = [(await essence(fleet, each))[0] for each in requests(7, 24, "quiet")]
+    seams: list[bool | None] = []
+    open_streams: set[str] = set()
+
+    async def ask(worker: int) -> None:
+        number = 0
+        while not killing.done():
+            number += 1
+            which = chance.randrange(len(expected))
+            asked = requests(7, 24, f"{worker}-{number}")[which]
+            open_streams.add(asked.request_id)
+            answer, own_seams = await essence(fleet, asked)
+            open_streams.discard(asked.request_id)
+            assert answer == expected[which], asked
+            seams.extend(own_seams)
+
+    async def kill() -> None:
+        for _ in range(count):
+            await asyncio.sleep(chance.uniform(0.02, 0.2))
+            await until_ready(fleet, 2)
+            victim = chance.choice([m for m in fleet.members if m.state == "ready"])
+            hit = set(victim.streams)
+            made[victim.name].kill()
+            while hit & open_streams:
+                await asyncio.sleep(0.01)
+
+    killing = asyncio.ensure_future(kill())
+    try:
+        await asyncio.gather(killing, *map(ask, range(12)))
+    finally:
+        await fleet.close()
+    assert seams.count(True) >= count // 2 and False not in seams
+    print(f"{count} kills, {len(seams)} choices whole, {seams.count(True)} of them with a seam")
+
+
 @pytest.mark.timeout(400)
 @in_loop
 async def test_scale_f3_roll_and_scale_cut_no_stream(tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
+    params = SamplingParams(temperature=0.9, seed=4, max_tokens=30, n=2, ignore_eos=True)
+    early = Request(request_id="early", prompt_token_ids=tuple(range(40)), params=params)
 
     async with fleet_of(tmp_path) as fleet:
+        said, _ = await essence(fleet, early)
 
         async def act(number: int) -> None:
             if number == 0:
@@ -190,6 +249,17 @@ async def test_scale_f3_roll_and_scale_cut_no_stream(tmp_path: Path) -> None:
         await rounds(fleet, 2, 12, act)
         await until_ready(fleet, 2)
         assert len(services.children()) >= 2
+        for choice in range(2):  # its engine has left: another has recorded it again
+            asked = EventRequest(request_id="early", choice=choice, owner="", after=-1)
+            events = [
+                msgspec.json.decode(event)
+                async for batch in fleet.listen(asked)
+                for _, event in batch.events
+            ]
+            tokens = [event["id"] for event in events if event["type"] == "token"]
+            assert tokens == said[choice][0]
+            (seam,) = [event for event in events if event["type"] == "seam"]
+            assert seam["is_exact"]
 
 
 @pytest.mark.timeout(400)

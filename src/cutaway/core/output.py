@@ -68,14 +68,16 @@ class DrawProof(NamedTuple):
 
 @dataclass(frozen=True)
 class ToldChoice:
-    """What one engine has told of a choice that has not ended, from which another can go on.
+    """What one engine has told of a choice, from which another can go on.
 
     draws: one for each token; without tokens the choice begins as if nobody had asked before.
+    finish_reason: why it ended, where it has: it is recorded once more, and no token is added.
     """
 
     choice: int
     token_ids: tuple[int, ...] = ()
     draws: tuple[DrawProof, ...] = ()
+    finish_reason: FinishReason | None = None
 
 
 @dataclass(slots=True)

@@ -183,7 +183,8 @@ class Engine:
         """Queue a request; or go on with some of its choices, which another engine began.
 
         told: what that one said of each. It is as if they had been preempted here: tokens and text
-        follow from there on, after a delta that tells whether the seam is exact.
+        follow from there on, after a delta that tells whether the seam is exact. A choice that had
+        ended is recorded alone, and that delta is its last.
         Raises: RequestError when a field does not fit the model; ContextLengthError when prompt
         and answer can never fit; GrammarError when the compiler of grammars is not installed.
         Nothing is queued then. A grammar that cannot be compiled ends the request with a delta.
@@ -455,7 +456,11 @@ class Engine:
         self._record(Recorder.add_told, self.num_steps, sequence, told, is_exact=is_exact)
         self.scheduler.complete(item, item.count - item.num_drafts)
         self._admission.release(sequence)
-        self._news.append(answer.delta(seam=is_exact))
+        if told.finish_reason is None:
+            self._news.append(answer.delta(seam=is_exact))
+            return
+        self.scheduler.finish(sequence)
+        self._close(answer, answer.delta(seam=is_exact, reason=told.finish_reason))
 
     def _fail(self, answer: Running) -> None:
         """End a sequence whose logits are not finite; what it stored is zeroed."""

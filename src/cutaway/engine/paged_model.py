@@ -49,6 +49,7 @@ def page_model(model: LoadedModel, config: EngineConfig, *, num_pages: int) -> P
         dtype=model.cache_dtype,
         device=model.device,
         is_native=is_recorded(model),
+        held=model.transformer.own_layers,
     )
     max_length = min(model.facts.max_length, cache.capacity_tokens)
     runner = runner_of(model, pool, config=config, max_length=max_length)

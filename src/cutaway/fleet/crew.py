@@ -13,11 +13,12 @@ from dataclasses import replace
 from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError, CutawayError, EngineClosedError
 from cutaway.core.output import DrawProof
+from cutaway.fleet.counts import add_counts
 from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.fleet.members import Member, MemberService
 from cutaway.fleet.prefixes import Prefixes
 from cutaway.fleet.routing import EngineLoad, FleetRouter
-from cutaway.service.service import EngineTerms, ModelCard
+from cutaway.service.service import EngineStats, EngineTerms, ModelCard
 
 START_SECONDS = 10.0  # until another is started in place of one that could not be
 
@@ -65,6 +66,7 @@ class Crew:
         self._changed = asyncio.Event()
         self._changing = asyncio.Lock()  # one change of the number or the version at a time
         self.last_error: CutawayError | None = None
+        self.gone = EngineStats()  # what those had counted that have left
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -313,6 +315,7 @@ class Crew:
                 if self.may_move(member):
                     self.move_all(member)
                 await self.wait()
+        await member.count()  # for the last time
         self._forget(member)
         await member.service.close()
 
@@ -343,7 +346,8 @@ class Crew:
             member.service.move(request_id)
 
     def _forget(self, member: Member) -> None:
-        self._members.pop(member.name, None)
+        if self._members.pop(member.name, None) is not None:
+            self.gone = add_counts([self.gone, member.counted])
         if self.router is not None:
             self.router.loads.pop(member.name, None)
             self.router.prefixes.leave(member.name)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cutaway.core.errors import ConfigError
+from cutaway.host.stored_size import stored_bytes
 from cutaway.kernels.hardware import chosen_threads
 from cutaway.service.bounds import FleetShare
 
@@ -54,8 +55,7 @@ def check_memory(replicas: int, model: Path, *, free: int | None) -> None:
     free:  bytes; None where the system does not say.
     Raises: ConfigError naming both.
     """
-    files = model.glob("*.safetensors") if model.is_dir() else [model]
-    each = sum(file.stat().st_size for file in files)
+    each = stored_bytes(model)
     if free is None or replicas == 1 or replicas * each <= free:
         return
     raise ConfigError(

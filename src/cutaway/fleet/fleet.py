@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from cutaway.core.errors import EngineClosedError, MovedError, OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
@@ -21,16 +21,18 @@ from cutaway.fleet import report
 from cutaway.fleet.crew import Crew, Make
 from cutaway.fleet.engine_queue import EngineQueue
 from cutaway.fleet.fleet_config import FleetConfig
+from cutaway.fleet.kept_answers import KeptAnswers
 from cutaway.fleet.members import Member, MemberService
-from cutaway.fleet.resume import Stream
+from cutaway.fleet.resume import Route, Stream
 from cutaway.fleet.routing import Binding
-from cutaway.fleet.whereabouts import Whereabouts
+from cutaway.fleet.whereabouts import Keeper, Whereabouts
 from cutaway.host.link_key import LinkAddress
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 from cutaway.service.service import EngineStats, ModelCard, State
 from cutaway.service.traffic import Traffic
 
 WATCH_SECONDS = 0.5  # between two looks at all engines
+LOOKED_BACK = 64  # answers that have ended, of which is told where they were computed
 
 
 class Fleet:
@@ -69,6 +71,9 @@ class Fleet:
         self._traffic: Traffic | None = None  # once an engine has joined
         self._streams: dict[str, tuple[Stream, Member | None]] = {}
         self._whereabouts = Whereabouts()
+        self._kept_answers = KeptAnswers()
+        self._ended: deque[Stream] = deque(maxlen=LOOKED_BACK)
+        self._recording = asyncio.Lock()  # one lost answer at a time
         self._resumed: Counter[str] = Counter()
         self._has_begun = False  # to take requests in
         self._is_draining = False
@@ -178,6 +183,10 @@ class Fleet:
                             yield delta
             finally:
                 del self._streams[request.request_id]
+                self._ended.append(stream)
+                if self.model.is_recorded and stream.numeric_class is not None:
+                    told, numeric_class = stream.list_ended(), stream.numeric_class
+                    self._kept_answers.add(stream.request, told, numeric_class=numeric_class)
 
     async def end(self, request_id: str, choice: int) -> None:
         """End one choice that has said something: its last news follows, as of an abort."""
@@ -188,8 +197,9 @@ class Fleet:
     async def stats(self) -> EngineStats:
         """What all engines hold together, and each alone."""
         await asyncio.gather(*(m.count() for m in self.members if m.state == "ready"))
-        waiting = len(self._queue)
-        return report.stats_of(self.members, self._crew.router, waiting, self._resumed)
+        return report.stats_of(
+            self.members, self._crew.router, len(self._queue), self._resumed, self._crew.gone
+        )
 
     async def adapt(self, name: str, path: str | None) -> None:
         """Load an adapter in every engine, or unload it; who joins later takes up the same.
@@ -217,25 +227,32 @@ class Fleet:
 
     async def view(self, asked: ViewRequest) -> bytes:
         """What a view of an answer gives, by the engine that has its record."""
-        return await self._keeper_of(asked.request_id, asked.choice).view(asked)
+        return await (await self._keeper_of(asked.request_id, asked.choice)).view(asked)
 
     async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
         """The events of an answer, by the engine that has its record."""
-        keeper = self._keeper_of(listened.request_id, listened.choice)
+        keeper = await self._keeper_of(listened.request_id, listened.choice)
         async with aclosing(keeper.listen(listened)) as batches:
             async for batch in batches:
                 yield batch
 
     async def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
         """How far a comparison is, by the engine that has the answer's record."""
-        keeper = self._keeper_of(tried.request_id, tried.choice)
+        keeper = await self._keeper_of(tried.request_id, tried.choice)
         async with aclosing(keeper.compare(tried)) as batches:
             async for batch in batches:
                 yield batch
 
     async def snapshot(self, owner: str) -> bytes:
         """What each engine holds now, as docs/events.md has it. Raises: EngineClosedError."""
-        return await report.snapshot_of(self.members, owner, len(self._queue), self._resumed)
+        own = [
+            stream
+            for stream in (*self._ended, *(each for each, _ in self._streams.values()))
+            if stream.request.owner == owner and stream.routes
+        ]
+        return await report.snapshot_of(
+            self.members, owner, len(self._queue), self._resumed, own[-LOOKED_BACK:]
+        )
 
     def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
         """Why an owner gets no further answer now, before anything of its request is parsed."""
@@ -266,6 +283,8 @@ class Fleet:
             stream.bind(binding.load.numeric_class)
             asked, before = stream.for_engine(), stream.list_begun()
             self._note_bound(stream, member)
+            route = Route(member.name, binding.why, binding.estimated, binding.missing)
+            stream.routes.append(route)
             if not member.may_take(self._crew.hang_seconds):
                 raise MovedError("it has ended since it was chosen")
             async with aclosing(member.service.follow(asked, before)) as deltas:
@@ -297,7 +316,8 @@ class Fleet:
         member.streams.add(request_id)
         self._streams[request_id] = (stream, member)
         going_on = [choice.choice for choice in stream.list_begun()] or list(range(params.n))
-        self._whereabouts.note(request_id, member.name, going_on, num_choices=params.n)
+        keeper = Keeper(member.name, member.service.num_starts)
+        self._whereabouts.note(request_id, keeper, going_on, num_choices=params.n)
 
     def _note_left(self, stream: Stream, member: Member, binding: Binding) -> None:
         router = self._crew.router
@@ -314,14 +334,51 @@ class Fleet:
             router.prefixes.note(member.name, router.prefixes.keys(stream.longest, salt))
         self._crew.look()
 
-    def _keeper_of(self, request_id: str, choice: int) -> MemberService:
+    async def _keeper_of(self, request_id: str, choice: int) -> MemberService:
         """The engine that has an answer's record; any, to say so, where none is known to.
 
+        An answer whose engine is gone is recorded again by another of the same numbers, which
+        computes it as one prompt.
         Raises: EngineClosedError where there is none at all.
         """
-        name = self._whereabouts.find(request_id, choice)
-        keeper = None if name is None else self._crew.members.get(name)
-        keeper = keeper or next((m for m in self.members if m.has_joined), None)
-        if keeper is None:
+        found = self._whereabouts.find(request_id, choice)
+        if found is not None:
+            own_id, keeper = found
+            if not self._has_record(keeper) and own_id not in self._streams:
+                async with self._recording:
+                    await self._record_again(own_id)
+                _, keeper = self._whereabouts.find(own_id, choice) or found
+            if self._has_record(keeper):
+                return self._crew.members[keeper.member].service
+        any_one = next((m for m in self.members if m.has_joined), None)
+        if any_one is None:
             raise EngineClosedError("no engine is ready. Try again in a few seconds.")
-        return keeper.service
+        return any_one.service
+
+    def _has_record(self, keeper: Keeper) -> bool:
+        member = self._crew.members.get(keeper.member)
+        return member is not None and member.service.num_starts == keeper.start
+
+    async def _record_again(self, request_id: str) -> None:
+        """Have an engine record an ended answer whose own engine is gone, where one can."""
+        kept = self._kept_answers.find(request_id)
+        if kept is None:
+            return
+        request, told, numeric_class = kept
+        fitting = [
+            m
+            for m in self.members
+            if m.may_take(self._crew.hang_seconds)
+            and m.load is not None
+            and m.load.numeric_class == numeric_class
+        ]
+        if not fitting:
+            return
+        member = min(fitting, key=lambda each: len(each.streams))
+        with suppress(EngineClosedError, OverloadedError):
+            keeper = Keeper(member.name, member.service.num_starts)
+            async with aclosing(member.service.follow(request, told)) as deltas:
+                async for _ in deltas:
+                    pass
+            choices = [each.choice for each in told]
+            self._whereabouts.note(request_id, keeper, choices, num_choices=request.params.n)

@@ -9,12 +9,13 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from cutaway.core.errors import ConfigError, CutawayError
 from cutaway.core.output import Delta, DrawProof, ToldChoice
 from cutaway.core.request import Request, SamplingParams
+from cutaway.fleet.counts import add_counts
 from cutaway.fleet.routing import EngineLoad
 from cutaway.service.service import EngineStats, EngineTerms, ReplicaStats, Service, State
 
@@ -55,6 +56,7 @@ class Member:
     load: what the router knows of it, once it has joined.   joined: its start that did.
     is_leaving: nothing new for it.   streams: ids of the requests that it has.
     is_linked: it runs elsewhere, and goes on living without this fleet.
+    numbers: what it told last; None while it tells none.
     """
 
     name: str
@@ -67,6 +69,9 @@ class Member:
     numbers: EngineStats | None = None
     refused: str | None = None
     is_empty: asyncio.Event = field(default_factory=asyncio.Event)
+    # What its engine counted: at earlier starts, and at the latest that told any.
+    _earlier: EngineStats = field(default_factory=EngineStats)
+    _latest: tuple[int, EngineStats] | None = None
 
     @property
     def state(self) -> State:
@@ -107,6 +112,17 @@ class Member:
                 self.numbers = await self.service.stats()
         except (TimeoutError, CutawayError):
             self.numbers = None
+            return
+        if self._latest is not None and self._latest[0] != self.service.num_starts:
+            # The process that counts restarts outlives its engines.
+            before = replace(self._latest[1], restarts=0)
+            self._earlier = add_counts([self._earlier, before])
+        self._latest = (self.service.num_starts, self.numbers)
+
+    @property
+    def counted(self) -> EngineStats:
+        """What its engine has counted, over all its starts."""
+        return add_counts([self._earlier, *(() if self._latest is None else self._latest[1:])])
 
     async def golden(self) -> tuple[DrawProof, ...]:
         """What it draws the tokens of a known request from: equal where its numbers are.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Final
 
 import msgspec
 
 from cutaway.core.errors import CutawayError, EngineClosedError
+from cutaway.fleet.counts import COUNTED, add_counts
 from cutaway.fleet.members import STATS_SECONDS, Member
+from cutaway.fleet.resume import Stream
 from cutaway.fleet.routing import FleetRouter
-from cutaway.service.service import EngineStats, FleetStats, GuessCount
+from cutaway.service.service import EngineStats, FleetStats
 
 # Of one engine each, so that their sum means nothing.
 _MEANS: Final = ("step_seconds", "page_size")
@@ -23,12 +25,17 @@ def stats_of(
     router: FleetRouter | None,
     waiting: int,
     resumed: Mapping[str, int],
+    gone: EngineStats,
 ) -> EngineStats:
-    """The sums over all engines that tell their numbers, and each engine's own."""
+    """The sums over all engines that tell their numbers, and each engine's own.
+
+    gone: what those had counted that have left.
+    """
     known = [member.numbers for member in members if member.numbers is not None]
+    counted = add_counts([gone, *(member.counted for member in members)])
     sums: dict[str, float] = {}
     for each in fields(EngineStats):
-        if each.name not in ("fleet", "guesses"):
+        if each.name not in ("fleet", "guesses", *COUNTED):
             values = [getattr(numbers, each.name) for numbers in known]
             total = sum(values)
             sums[each.name] = total / max(1, len(values)) if each.name in _MEANS else total
@@ -41,28 +48,22 @@ def stats_of(
         found_tokens=0 if router is None else router.found_tokens,
     )
     sums["waiting"] = sums.get("waiting", 0) + waiting
-    guesses = _together(each for numbers in known for each in numbers.guesses)
-    return EngineStats(fleet=fleet, guesses=guesses, **sums)  # type: ignore[arg-type]
-
-
-def _together(counts: Iterable[GuessCount]) -> tuple[GuessCount, ...]:
-    """One count for each drafter and place."""
-    sums: dict[tuple[str, int], GuessCount] = {}
-    for each in counts:
-        before = sums.get((each.drafter, each.place), replace(each, tried=0, right=0))
-        sums[each.drafter, each.place] = replace(
-            each, tried=before.tried + each.tried, right=before.right + each.right
-        )
-    return tuple(sums[key] for key in sorted(sums))
+    return replace(counted, fleet=fleet, **sums)  # type: ignore[arg-type]
 
 
 async def snapshot_of(
-    members: Collection[Member], owner: str, waiting: int, resumed: Mapping[str, int]
+    members: Collection[Member],
+    owner: str,
+    waiting: int,
+    resumed: Mapping[str, int],
+    answers: Sequence[Stream],
 ) -> bytes:
     """What the first engine holds, as one alone would tell it, and beside it what each does.
 
+    answers: the owner's, of which is told where they are computed and why.
     Raises: EngineClosedError where none tells.
     """
+    members = tuple(members)  # they may change while they are asked
     told = await asyncio.gather(*(_snapshot(member, owner) for member in members))
     first = next((each for each in told if each is not None), None)
     if first is None:
@@ -77,10 +78,29 @@ async def snapshot_of(
                     _member(member, snapshot)
                     for member, snapshot in zip(members, told, strict=True)
                 ],
+                "answers": [_answer(each) for each in answers],
             }
         )
     )
     return msgspec.json.encode(whole)
+
+
+def _answer(stream: Stream) -> dict[str, object]:
+    return {
+        "trace_id": stream.request.request_id,
+        "is_done": stream.is_done,
+        "num_tokens": stream.num_told,
+        "is_exact": stream.is_exact,
+        "routes": [
+            {
+                "member": each.member,
+                "why": each.why,
+                "estimated": each.estimated,
+                "missing": each.missing,
+            }
+            for each in stream.routes
+        ],
+    }
 
 
 async def _snapshot(member: Member, owner: str) -> bytes | None:

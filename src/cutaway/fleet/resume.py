@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cutaway.core.errors import DeadlineError, EngineClosedError
-from cutaway.core.output import Delta, DrawProof, Timings, ToldChoice, Usage
+from cutaway.core.output import Delta, DrawProof, FinishReason, Timings, ToldChoice, Usage
 from cutaway.core.request import Request
 from cutaway.fleet.fleet_config import Resume
 from cutaway.sampling.seed import resolve_seed
@@ -28,9 +28,23 @@ class _Choice:
     token_ids: list[int] = field(default_factory=list[int])
     draws: list[DrawProof] = field(default_factory=list[DrawProof])
     has_ended: bool = False
+    reason: FinishReason | None = None  # why an engine ended it
     is_unwanted: bool = False  # its reader has had enough
     is_rejoining: bool = False  # an engine has to compute the row of its last token again
     is_exact: bool | None = None  # of its seams, if it has any
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a request was sent, and why: cache, idle, shortest or only.
+
+    estimated: tokens that were thought to be in that engine's cache.   missing: the others.
+    """
+
+    member: str
+    why: str
+    estimated: int
+    missing: int
 
 
 class Stream:
@@ -47,6 +61,7 @@ class Stream:
         self.request = replace(request, params=params)
         self.num_moves = 0  # to other engines
         self.num_ends = 0  # of engines that had it
+        self.routes: list[Route] = []  # one for each engine that had it, in turn
         self.numeric_class: str | None = None  # of the engine that had it last
         self._resume: Resume = resume
         self._clock = clock
@@ -65,6 +80,17 @@ class Stream:
     def has_begun(self) -> bool:
         """Whether anything was told of it."""
         return any(choice.token_ids or choice.has_ended for choice in self._choices)
+
+    @property
+    def is_exact(self) -> bool | None:
+        """Whether all seams were; None where there is none."""
+        seams = [each.is_exact for each in self._choices if each.is_exact is not None]
+        return all(seams) if seams else None
+
+    @property
+    def num_told(self) -> int:
+        """Tokens that were told, of all choices."""
+        return sum(len(each.token_ids) for each in self._choices)
 
     @property
     def num_open(self) -> int:
@@ -95,6 +121,14 @@ class Stream:
             ToldChoice(number, tuple(choice.token_ids), tuple(choice.draws))
             for number, choice in enumerate(self._choices)
             if not choice.has_ended
+        )
+
+    def list_ended(self) -> tuple[ToldChoice, ...]:
+        """All that was told of its choices, once each has ended."""
+        return tuple(
+            ToldChoice(number, tuple(choice.token_ids), tuple(choice.draws), choice.reason)
+            for number, choice in enumerate(self._choices)
+            if choice.reason is not None and len(choice.draws) == len(choice.token_ids)
         )
 
     def for_engine(self) -> Request:
@@ -167,7 +201,7 @@ class Stream:
             choice.token_ids += delta.token_ids
             choice.draws += delta.draws
         if delta.finish_reason is not None:
-            choice.has_ended = True
+            choice.has_ended, choice.reason = True, delta.finish_reason
             delta = self._with_own_times(delta, choice)
             delta.seam = choice.is_exact
         delta.draws = ()  # nobody else holds it, and a copy for every token takes 3 us

@@ -13,7 +13,7 @@ from typing import TypeVar, Unpack
 
 from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
-from cutaway.core.output import Delta
+from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.engine.engine_settings import EngineSettings
@@ -290,10 +290,13 @@ class AsyncLLM:
             with suppress(EngineClosedError):
                 self._submit(lambda: self._leave(name))
 
-    async def follow(self, request: Request) -> AsyncGenerator[Delta]:
+    async def follow(
+        self, request: Request, told: tuple[ToldChoice, ...] = ()
+    ) -> AsyncGenerator[Delta]:
         """News of a request that is made already, as stream does.
 
         While its reader is slow no more of it is made, and others have its place.
+        told: as for Engine.add, where another engine began it.
         """
         ours, inbox = asyncio.get_running_loop(), Inbox()
 
@@ -305,8 +308,8 @@ class AsyncLLM:
         def deliver(news: Delta | BaseException) -> None:
             ours.call_soon_threadsafe(take_in, news)
 
-        self._submit(lambda: self._start(request, deliver))
-        num_open = request.params.n
+        self._submit(lambda: self._start(request, told, deliver))
+        num_open = len(told) or request.params.n
         try:
             while num_open:
                 news = await inbox.get()
@@ -384,8 +387,8 @@ class AsyncLLM:
         self._feeds.leave(name)
         self._view_queue.leave(name)
 
-    def _start(self, request: Request, deliver: _Deliver) -> None:
-        error = engine_loop.take_in(self._llm.engine, request)
+    def _start(self, request: Request, told: tuple[ToldChoice, ...], deliver: _Deliver) -> None:
+        error = engine_loop.take_in(self._llm.engine, request, told)
         if error is not None:
             with _CLOSED_LOOP:
                 deliver(error)
