@@ -1,7 +1,7 @@
 // Pages as bricks, and answers as lanes of time.
 import { describe, expect, it } from "vitest";
 
-import { bricksOf, engineOf, readingOf, seamsOf, secondsLeft, Watch, type Moment, type Running } from "./engine";
+import { bricksOf, engineOf, placedOf, readingOf, seamsOf, secondsLeft, Watch, whyOf, type Moment, type Running } from "./engine";
 
 const running = (answer: number, computed: number): Running => ({
   answer,
@@ -54,6 +54,31 @@ describe("engines of a fleet", () => {
     expect(told({})).toBe("no answer had to go on elsewhere");
     expect(told({ true: 1 })).toBe("1 answer went on in another engine, to the bit");
     expect(told({ true: 3, false: 1 })).toBe("4 answers went on in another engine, 1 not to the bit");
+  });
+});
+
+describe("where an answer was computed", () => {
+  const route = (member: string, why: string) => ({ member, why, estimated: 64, missing: 16 });
+  const answer = (routes: string[], is_exact: boolean | null, is_done = true) => ({
+    trace_id: "a",
+    is_done,
+    num_tokens: 3,
+    is_exact,
+    routes: routes.map((member) => route(member, "idle")),
+  });
+
+  it("is told with the reason, and with what was thought to be there", () => {
+    expect(whyOf(route("0", "cache"))).toBe("it was thought to have its beginning, 64 of 80 tokens");
+    expect(whyOf(route("0", "idle"))).toBe("it had nothing to do");
+    expect(whyOf(route("0", "later"))).toBe("later");
+  });
+
+  it("says what became of it between two engines", () => {
+    expect(placedOf(answer(["0"], null))).toBe("whole in one");
+    expect(placedOf(answer(["0"], null, false))).toBe("being computed");
+    expect(placedOf(answer(["0", "1"], true))).toBe("went on once, to the bit");
+    expect(placedOf(answer(["0", "1", "0"], false))).toBe("went on 2 times, not to the bit");
+    expect(placedOf(answer(["0", "1"], null))).toBe("went on once, before it had said anything");
   });
 });
 

@@ -41,6 +41,15 @@ export interface Moment {
   groups: Group[];
   counts: Record<string, number>;
   fleet?: Fleet; // where several engines answer; the other fields are then those of the first
+  ranks?: Rank[]; // where the model is divided among several processes
+}
+
+/** One process of a divided model: bytes of its weights and of its pages. */
+export interface Rank {
+  rank: number;
+  weight_bytes: number;
+  page_bytes: number;
+  is_gone: boolean;
 }
 
 /** One engine of a fleet. engine: what it holds; null while it tells nothing. */
@@ -63,6 +72,38 @@ export interface Fleet {
   waiting: number;
   resumed: Record<string, number>;
   members: Member[];
+  answers?: Placed[];
+}
+
+/** One of one's own answers: the engines that had it in turn, and why each. is_exact: of its seams; null without any. */
+export interface Placed {
+  trace_id: string;
+  is_done: boolean;
+  num_tokens: number;
+  is_exact: boolean | null;
+  routes: { member: string; why: string; estimated: number; missing: number }[];
+}
+
+const WHY: Readonly<Record<string, string>> = {
+  cache: "it was thought to have its beginning",
+  idle: "it had nothing to do",
+  shortest: "it would begin it soonest",
+  only: "no other could take it",
+};
+
+/** Why an answer was sent to an engine, in words. */
+export function whyOf(route: Placed["routes"][number]): string {
+  const words = WHY[route.why] ?? route.why;
+  return route.why === "cache" ? `${words}, ${route.estimated} of ${route.estimated + route.missing} tokens` : words;
+}
+
+/** What became of an answer between its engines, in words. */
+export function placedOf(answer: Placed): string {
+  const moves = answer.routes.length - 1;
+  if (moves < 1) return answer.is_done ? "whole in one" : "being computed";
+  const often = moves === 1 ? "went on once" : `went on ${moves} times`;
+  if (answer.is_exact === null) return `${often}, before it had said anything`;
+  return `${often}, ${answer.is_exact ? "to the bit" : "not to the bit"}`;
 }
 
 /** What one engine of a fleet holds, by its name; of a server with one engine, and for no name, the moment itself. */

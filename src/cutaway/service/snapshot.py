@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from cutaway.blocks.weighed import stored_bytes
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.engine.engine import Engine
+from cutaway.engine.ranks.leader import Ranks
 from cutaway.engine.sequence import Sequence
 from cutaway.service.answer_events import groups_of
 from cutaway.service.card import stats_of
@@ -41,8 +43,19 @@ def snapshot_of(engine: Engine, owner: str) -> bytes:
                 "recorded_answers": 0 if ledger is None else ledger.num_answers,
                 "recorded_bytes": 0 if ledger is None else ledger.num_bytes,
             },
+            **({} if engine.model.ranks is None else {"ranks": _ranks(engine, engine.model.ranks)}),
         }
     )
+
+
+def _ranks(engine: Engine, ranks: Ranks) -> list[Event]:
+    """What each rank of a divided model holds, this one first."""
+    own = (stored_bytes(engine.model.transformer), engine.runner.pool.num_bytes)
+    others = zip(ranks.weight_bytes, ranks.page_bytes, strict=True)
+    return [
+        {"rank": rank, "weight_bytes": weights, "page_bytes": pages, "is_gone": ranks.is_lost}
+        for rank, (weights, pages) in enumerate([own, *others])
+    ]
 
 
 def _sequence(engine: Engine, sequence: Sequence, owner: str) -> Event:
