@@ -78,7 +78,12 @@ BAD: dict[str, list[Any]] = {
         *({"1": 101}, {"1": -101}, {"1": "1"}, {"1": True}, {"1": None}),
         {str(number): 1 for number in range(1025)},
     ],
-    "response_format": [1, "json", {}, {"type": "xml"}, {"type": "json_schema"}],
+    "response_format": [
+        *(1, "json", {}, {"type": "xml"}, {"type": "json_schema"}),
+        # Whatever the type, what stands beside it is checked.
+        *({"type": kind, "json_schema": []} for kind in ("text", "json_object", "json_schema")),
+        {"type": "text", "json_schema": {"schem": {}}},
+    ],
     "structured_outputs": [
         *(1, [], {}, {"json": {}, "regex": "a"}, {"regex": 1}, {"choice": []}, {"choice": [1]}),
         *({"json": 1}, {"json_object": 1}, {"grammar": ""}, {"unknown": 1}),

@@ -53,7 +53,10 @@ def _response_format(value: object) -> Grammar | None:
         return None
     fields = _object(value, "response_format")
     RESPONSE_FORMAT.check(fields, "response_format")
-    kind = fields.get("type")
+    kind, named = fields.get("type"), dict[str, object]()
+    if kind == "json_schema" or "json_schema" in fields:  # checked beside any type
+        named = {**_object(fields.get("json_schema"), "response_format.json_schema")}
+        NAMED_SCHEMA.check(named, "response_format.json_schema")
     if kind == "text":
         return None
     if kind == "json_object":
@@ -68,8 +71,6 @@ def _response_format(value: object) -> Grammar | None:
             f"response_format.type is {quote(kind)}; it must be one of {', '.join(FORMATS)}.",
             param="response_format.type",
         )
-    named = _object(fields.get("json_schema"), "response_format.json_schema")
-    NAMED_SCHEMA.check(named, "response_format.json_schema")
     schema = named.get("schema")
     if schema is None:
         return Grammar.json_object()  # as OpenAI: a name without a schema asks for JSON alone
