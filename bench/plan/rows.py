@@ -124,7 +124,12 @@ ROWS = (
             *of(TEMPLATES, "i03_many_generated_templates_render_as_in_transformers"),
             each=2500,
         ),
-        script("renderings without end beside a neighbour's stream", 500, BESIDE, "templates"),
+        script(
+            "renderings without end beside a neighbour's stream",
+            500,
+            *(BESIDE, "templates"),
+            each=100,
+        ),
     ),
     row(
         4,
@@ -275,7 +280,12 @@ ROWS = (
             10_000,
             *of(DRAWN, "sound_schemas_without_end_are_compiled_and_take_no_more_memory"),
         ),
-        script("grammars of ill will beside a neighbour's stream", 500, BESIDE, "grammars"),
+        script(
+            "grammars of ill will beside a neighbour's stream",
+            500,
+            *(BESIDE, "grammars"),
+            each=100,
+        ),
     ),
     row(
         16,
