@@ -167,9 +167,10 @@ def object_schema(
     fields: ObjectFields, values: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
     """The schema of an object inside a request. values: schemas of those fields that have one."""
-    schemas = {name: {} for name in fields.read} | dict(values or {})
-    schemas |= {name: dict(_UNUSED) for name in fields.notes}
-    schemas |= {name: refusal_schema(each) for name, each in fields.refused.items()}
+    schemas: dict[str, Any] = {name: {} for name in fields.read}
+    schemas.update(values or {})
+    schemas.update((name, dict(_UNUSED)) for name in fields.notes)
+    schemas.update((name, refusal_schema(each)) for name, each in fields.refused.items())
     return {"type": "object", "title": fields.kind, "properties": schemas, **more}
 
 

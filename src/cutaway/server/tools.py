@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
 from cutaway.server.field_types import array, object_schema
+from cutaway.text.kinds import is_row
 from cutaway.text.object_fields import ObjectFields
 
 ToolMode = Literal["none", "auto", "required", "named"]
@@ -146,7 +147,7 @@ def function_of(
 def may_be_called(fields: Mapping[str, object]) -> bool:
     """Whether the model itself may call a tool: some are for a provider's own code alone."""
     callers = fields.get("allowed_callers")
-    return not isinstance(callers, list) or "direct" in callers or not callers
+    return not is_row(callers) or not callers or "direct" in callers
 
 
 def object_of(value: object, param: str) -> Mapping[str, object]:

@@ -206,9 +206,10 @@ def _text(fields: Mapping[str, object], param: str, *, is_newest: bool) -> str:
         case {"type": "text"}:
             TEXT.check(fields, param)
             return _string(fields.get("text"), f"{param}.text")
-        case {"type": "document", "source": {"type": "text", "data": str() as data} as source}:
+        case {"type": "document", "source": {"type": "text", "data": str() as data}}:
             DOCUMENT.check(fields, param)
-            DOCUMENT_SOURCE.check(object_of(source, f"{param}.source"), f"{param}.source")
+            at = f"{param}.source"
+            DOCUMENT_SOURCE.check(object_of(fields["source"], at), at)
             about = [fields.get("title"), fields.get("context")]
             return "\n".join([*(each for each in about if isinstance(each, str)), data])
         case {"type": "search_result", "content": found}:

@@ -14,7 +14,7 @@ from cutaway.tokens.unicode import BYTE_SYMBOLS, symbols_to_bytes
 
 def byte_ids(ids: Mapping[str, int]) -> tuple[int | None, ...]:
     """The token of each byte: the one that is its symbol. HF knows no other."""
-    return tuple(map(ids.get, BYTE_SYMBOLS))
+    return tuple(ids.get(symbol) for symbol in BYTE_SYMBOLS)
 
 
 def byte_or_raw_ids(ids: Mapping[str, int]) -> tuple[int | None, ...]:
