@@ -31,9 +31,9 @@ from cutaway.engine.draws import draw, score_prompts, take_until_fault
 from cutaway.engine.follow import Follower
 from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.paged_model import page_model
 from cutaway.engine.native import is_recorded
 from cutaway.engine.pace import Pace
-from cutaway.engine.paged_model import page_model
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig

@@ -26,7 +26,7 @@ from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.engine.paged_model import page_model
+from cutaway.engine.loading.paged_model import page_model
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.rejection import propose
 from cutaway.sampling.sampler import Sampled, Sampler
