@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from cutaway.engine.batch import Batch
-from cutaway.engine.draws import score_prompts, select_rows, verified
+from cutaway.engine.draws import score_prompts, select_rows, verify_guesses
 from cutaway.engine.lanes import Lanes
 from cutaway.engine.runner import Runner
 from cutaway.engine.running import Running
@@ -72,7 +72,7 @@ class Ahead:
         drawing = begin_plain(logits, rows)
         computed = perf_counter()
         self._start(batch, drawing, answers)
-        return verified(batch, logits, rows, counts, drawing.read(), answers), computed
+        return verify_guesses(batch, logits, rows, counts, drawing.read(), answers), computed
 
     def _places(self, begun: _Begun, batch: Batch) -> list[int] | None:
         """Where the batch's sequences stand in the step that was begun; None if it is another."""

@@ -31,10 +31,10 @@ def draw(
     """
     logits, rows, counts = select_rows(batch, logits, answers)
     drawn = sampler.sample(logits, rows)
-    return verified(batch, logits, rows, counts, drawn, answers)
+    return verify_guesses(batch, logits, rows, counts, drawn, answers)
 
 
-def verified(
+def verify_guesses(
     batch: Batch,
     logits: Tensor,
     rows: Items[SamplerRow],
