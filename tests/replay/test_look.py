@@ -22,7 +22,14 @@ from cutaway.replay.look import Look
 from cutaway.replay.plan import Run
 from cutaway.replay.recorded_answers import plan_answer, replay_answer
 from cutaway.replay.spare_runners import SpareRunners
-from cutaway.replay.view_cost import Pace, TimePredictor, ViewCost, WorkLine, pace_of, time_steps
+from cutaway.replay.view_cost import (
+    StepPace,
+    TimePredictor,
+    ViewCost,
+    WorkLine,
+    pace_of,
+    time_steps,
+)
 from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.parts.query import Query
@@ -288,11 +295,11 @@ def test_a_step_takes_so_long_by_itself_and_so_long_for_each_token() -> None:
     assert (pace.step, pace.token) == (pytest.approx(0.0175), pytest.approx(0.0025))
     assert pace.seconds([step_of(32, 0.0), step_of(9, 0.0)]) == pytest.approx(0.035 + 41 * 0.0025)
     assert pace.rate == pytest.approx(400)
-    assert pace_of([step_of(10, 0.5)]) == Pace(0.0, 0.05), "of one size all is by the token"
+    assert pace_of([step_of(10, 0.5)]) == StepPace(0.0, 0.05), "of one size all is by the token"
     level = pace_of([step_of(1, 0.1), step_of(2, 0.1)])
     assert (level.step, level.token) == (0.0, pytest.approx(0.05)), "more costs no less"
-    assert pace_of([step_of(4, 0.0)]) == Pace(0.0, 0.0), "of no record"
-    assert Pace(0.0, 0.0).rate == 0.0
+    assert pace_of([step_of(4, 0.0)]) == StepPace(0.0, 0.0), "of no record"
+    assert StepPace(0.0, 0.0).rate == 0.0
 
 
 def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones() -> None:

@@ -24,7 +24,7 @@ from cutaway.replay.recorded_answers import plan_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
-from cutaway.replay.view_cost import Pace, ViewCost, pace_of
+from cutaway.replay.view_cost import StepPace, ViewCost, pace_of
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
@@ -155,7 +155,7 @@ class Look:
         return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
 
     @cached_property
-    def _pace(self) -> Pace:
+    def _pace(self) -> StepPace:
         return pace_of(plan_answer(self._engine, self._answer).runs)
 
     def _found(self, wanted: Wanted) -> ReplayValues | None:

@@ -136,7 +136,7 @@ def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepPace:
     """What a step takes: so long by itself, and so long for each token. Units: seconds."""
 
     step: float
@@ -152,7 +152,7 @@ class Pace:
         return 1 / self.token if self.token else 0.0
 
 
-def pace_of(runs: Sequence[Run]) -> Pace:
+def pace_of(runs: Sequence[Run]) -> StepPace:
     """The pace of the steps that served an answer, from its shortest and its longest ones.
 
     Steps of no record are left out; of one size alone all is counted by the token.
@@ -162,10 +162,10 @@ def pace_of(runs: Sequence[Run]) -> Pace:
         if run.step.ended > run.step.began:
             took.setdefault(run.num_tokens, []).append(run.step.ended - run.step.began)
     if not took:
-        return Pace(0.0, 0.0)
+        return StepPace(0.0, 0.0)
     few, many = min(took), max(took)
     short, long = median(took[few]), median(took[many])
     token = (long - short) / (many - few) if many > few else 0.0
     if token <= 0.0:
-        return Pace(0.0, long / many)
-    return Pace(max(0.0, short - token * few), token)
+        return StepPace(0.0, long / many)
+    return StepPace(max(0.0, short - token * few), token)
