@@ -16,7 +16,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.shards import cuts, widths
 from cutaway.kernels.gather import gather_columns, gather_rows, receive_rows, send_rows
 from cutaway.parallel import far_taps
-from cutaway.parallel.rank_group import RankGroup, ThreadGroup, _Wire, join_processes
+from cutaway.parallel.rank_group import RankGroup, ThreadGroup, _TapWire, join_processes
 
 
 def processes(size: int, folder: Path) -> list[RankGroup]:
@@ -122,7 +122,7 @@ def test_taps_of_other_ranks_are_seen_and_changed_by_the_first(made: Sequence[Ra
         own = torch.tensor([float(group.rank)])
         told = [group.tell("x", own, group.rank), group.tell("y", own, None)]
         if group.rank == 1:
-            far_taps.finish(_Wire(group))
+            far_taps.finish(_TapWire(group))
         else:
             group.send(own, 0)
         return told

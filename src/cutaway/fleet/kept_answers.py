@@ -57,7 +57,7 @@ class _PackedChoice:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptAnswer:
     request: Request  # without its prompt, which is packed
     prompt: array[int]
     choices: tuple[_PackedChoice, ...]
@@ -74,7 +74,7 @@ class KeptAnswers:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._bytes = most_bytes, 0
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptAnswer] = OrderedDict()
 
     @property
     def num_bytes(self) -> int:
@@ -91,7 +91,7 @@ class KeptAnswers:
         prompt = array("I", request.prompt_token_ids)
         # A deadline runs from an arrival, which this one has behind it.
         short = replace(request, prompt_token_ids=request.prompt_token_ids[:1], deadline=None)
-        kept = self._kept[request.request_id] = _Kept(short, prompt, choices, numeric_class)
+        kept = self._kept[request.request_id] = _KeptAnswer(short, prompt, choices, numeric_class)
         self._bytes += kept.num_bytes
         while self._bytes > self._most:
             _, oldest = self._kept.popitem(last=False)

@@ -82,19 +82,19 @@ class RankGroup(_Rank, ABC):
     def send(self, x: Tensor, to: int) -> None:
         """Hand on the rows behind this rank's layers; its taps of the step are over then."""
         if self.is_tapped and self.rank:
-            far_taps.finish(_Wire(self))
+            far_taps.finish(_TapWire(self))
         self.hand(x, to)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Take over the rows before this rank's layers; rank 0 answers others' taps meanwhile."""
         if self.sink is not None and self.rank == 0:
             for each in range(1, self.size):
-                far_taps.answer(_Wire(self), self.sink, each)
+                far_taps.answer(_TapWire(self), self.sink, each)
         return self.take(like, source)
 
     def tell(self, name: str, value: Tensor, layer: int | None) -> Tensor | None:
         """A follower's sink: rank 0's own sees the value."""
-        return far_taps.tell(_Wire(self), name, value, layer)
+        return far_taps.tell(_TapWire(self), name, value, layer)
 
     def try_out(self) -> None:
         """Gather known numbers, that a library which moves them wrongly is found at the start.
@@ -125,7 +125,7 @@ class RankGroup(_Rank, ABC):
                 )
 
 
-class _Wire:
+class _TapWire:
     """Values of taps between two ranks, as far_taps wants them."""
 
     def __init__(self, group: RankGroup) -> None:
