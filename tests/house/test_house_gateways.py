@@ -77,6 +77,13 @@ def test_envoy_asks_what_the_server_answers_and_sets_streams_no_end() -> None:
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
     assert route["route"]["cluster"] == cluster["name"] and route["route"]["timeout"] == "0s"
     assert route["route"]["hash_policy"][0]["header"]["header_name"] == "x-session-id"
+    # Without these 9 of 20 requests got 503 until a dead server was found out.
+    retry = route["route"]["retry_policy"]
+    names = [each["name"] for each in retry["retry_host_predicate"]]
+    assert names == ["envoy.retry_host_predicates.previous_hosts"]
+    assert retry["host_selection_retry_max_attempts"] > 1
+    (limits,) = cluster["circuit_breakers"]["thresholds"]
+    assert limits["max_retries"] >= 1024, "the usual 3 leave the others with 503"
 
 
 def test_litellm_speaks_to_both_servers_and_drops_nothing_in_silence() -> None:
@@ -85,7 +92,9 @@ def test_litellm_speaks_to_both_servers_and_drops_nothing_in_silence() -> None:
     assert [re.findall(r":(\d+)/v1$", base)[0] for base in bases] == PORTS
     assert len({each["model_name"] for each in settings["model_list"]}) == 1
     assert settings["litellm_settings"]["drop_params"] is False
-    assert "sk-" not in (DEPLOY / "gateways/litellm.yaml").read_text(encoding="utf-8")
+    # It does not start without a key of its own; the file names a variable and holds none.
+    assert settings["general_settings"]["master_key"] == "os.environ/LITELLM_MASTER_KEY"
+    assert "=sk-" not in (DEPLOY / "gateways/litellm.yaml").read_text(encoding="utf-8")
 
 
 def test_kubernetes_starts_what_there_is_and_asks_what_the_server_answers() -> None:
