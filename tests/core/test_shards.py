@@ -12,7 +12,7 @@ import torch
 import tiny
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.rank_shares import rank_share, values_of_rank
-from cutaway.core.shards import PANEL, balanced, cuts, head_cuts, widths
+from cutaway.core.shards import PANEL, balance, cuts, head_cuts, widths
 from cutaway.parallel.rank_group import ThreadGroup
 
 
@@ -69,13 +69,13 @@ def test_a_ranks_share_is_what_a_divided_model_has(ranks: int, is_tied: bool, gr
 
 
 def test_layers_are_divided_so_that_the_largest_part_is_least() -> None:
-    assert balanced([1] * 6, 3) == (range(2), range(2, 4), range(4, 6))
-    assert balanced([1] * 6, 3, first=2) == (range(1), range(1, 3), range(3, 6))
+    assert balance([1] * 6, 3) == (range(2), range(2, 4), range(4, 6))
+    assert balance([1] * 6, 3, first=2) == (range(1), range(1, 3), range(3, 6))
     for seed in range(30):
         chance = random.Random(seed)
         sizes = [chance.randrange(1, 20) for _ in range(chance.randrange(3, 9))]
         parts, first = chance.randrange(1, 4), chance.randrange(10)
-        found = balanced(sizes, parts, first=first)
+        found = balance(sizes, parts, first=first)
         assert [i for part in found for i in part] == [*range(len(sizes))] and all(found)
         cut_at = itertools.combinations(range(1, len(sizes)), parts - 1)
         every = [[0, *cuts, len(sizes)] for cuts in cut_at]

@@ -22,7 +22,7 @@ from cutaway.core.shapes import (
     MatrixShape,
     ModelShape,
 )
-from cutaway.core.shards import balanced, cuts, head_cuts
+from cutaway.core.shards import balance, cuts, head_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def layer_parts(shape: ModelShape, ranks: int) -> tuple[range, ...]:
             f"pipeline is {ranks}, and the model has {len(shape.layers)} layers; it must be at "
             "most that."
         )
-    return balanced(
+    return balance(
         [_whole(layer, shape.width) for layer in shape.layers], ranks, first=_rest(shape)
     )
 

@@ -59,7 +59,7 @@ def head_cuts(num_heads: int, num_groups: int, parts: int) -> tuple[HeadCut, ...
     return tuple(found)
 
 
-def balanced(sizes: Sequence[int], parts: int, *, first: int = 0) -> tuple[range, ...]:
+def balance(sizes: Sequence[int], parts: int, *, first: int = 0) -> tuple[range, ...]:
     """Contiguous parts of some layers by their sizes, so that the largest is as small as it can be.
 
     first: what the first part has beside layers. Each part has a layer at least; of equally good
@@ -86,7 +86,7 @@ def balanced(sizes: Sequence[int], parts: int, *, first: int = 0) -> tuple[range
     return tuple(map(range, ends, ends[1:]))
 
 
-def scaled(heads: range, size: int) -> range:
+def rows_of(heads: range, size: int) -> range:
     """The rows of some heads, so many each."""
     return range(heads.start * size, heads.stop * size)
 

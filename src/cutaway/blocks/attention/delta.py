@@ -19,7 +19,7 @@ from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import CacheSpec
 from cutaway.core.shapes import DeltaShape
-from cutaway.core.shards import scaled
+from cutaway.core.shards import rows_of
 from cutaway.core.step import Step
 from cutaway.core.weight_targets import KeptRows
 from cutaway.kernels.delta import DeltaWeights, run_sequences
@@ -73,7 +73,7 @@ class ByHead(nn.Module):
         """Keep some key heads, before weights are set; group has the others."""
         for rows in (self.joined, self.rates):
             of_head = rows.rows[0] // self.sizes.num_key_heads
-            rows.keep([(scaled(heads, of_head),)], group)
+            rows.keep([(rows_of(heads, of_head),)], group)
         self.sizes = self.sizes.narrow(len(heads))
 
     def divide(self, group: Gatherer) -> None:
@@ -106,9 +106,9 @@ class ByKind(nn.Module):
     def keep(self, heads: range, group: Gatherer) -> None:
         """Keep some key heads, before weights are set; group has the others."""
         channels = own_channels(self.sizes, heads)
-        values = scaled(heads, self.sizes.shared * self.sizes.value_size)
+        values = rows_of(heads, self.sizes.shared * self.sizes.value_size)
         self.joined.keep([channels, (values,)], group)
-        self.rates.keep([(scaled(heads, self.sizes.shared),)] * 2, group)
+        self.rates.keep([(rows_of(heads, self.sizes.shared),)] * 2, group)
         self.sizes = self.sizes.narrow(len(heads))
 
     def divide(self, group: Gatherer) -> None:
@@ -128,7 +128,7 @@ class ByKind(nn.Module):
 
 def own_channels(sizes: DeltaShape, heads: range) -> tuple[range, ...]:
     """The channels of some key heads: of their queries, their keys and their values."""
-    keys, values = scaled(heads, sizes.key_size), scaled(heads, sizes.shared * sizes.value_size)
+    keys, values = rows_of(heads, sizes.key_size), rows_of(heads, sizes.shared * sizes.value_size)
     kind = sizes.num_key_heads * sizes.key_size
     starts = ((keys, 0), (keys, kind), (values, 2 * kind))
     return tuple(range(rows.start + start, rows.stop + start) for rows, start in starts)
@@ -174,7 +174,7 @@ class DeltaLayer(nn.Module):
         self.convolution = nn.Parameter(torch.zeros(self.sizes.channels, 1, sizes.kernel))
         self.decay_bias = nn.Parameter(torch.ones(self.sizes.num_value_heads))
         self.decay_log = nn.Parameter(torch.zeros(self.sizes.num_value_heads))
-        heads = KeptRows((scaled(own, sizes.shared),), total=sizes.num_value_heads)
+        heads = KeptRows((rows_of(own, sizes.shared),), total=sizes.num_value_heads)
         return {
             "convolution": KeptRows(own_channels(sizes, own), total=sizes.channels),
             "decay_bias": heads,
@@ -212,5 +212,5 @@ class DeltaLayer(nn.Module):
         by_key = mixed.reshape(len(mixed), self.sizes.num_key_heads, -1)  # [T, own G, S V]
         every = self.parts.gather(by_key).view(len(mixed), -1, mixed.shape[-1])
         seen = step.tap(name, every, layer)
-        own = scaled(self.parts.own, self.sizes.shared)
+        own = rows_of(self.parts.own, self.sizes.shared)
         return seen[:, own.start : own.stop]

@@ -13,7 +13,7 @@ from cutaway.blocks.norm import HeadLayerNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines, Norm
 from cutaway.core.layout import FULL, CacheSpec, Extent, grouped_cache_spec
-from cutaway.core.shards import HeadCut, head_cuts, scaled, widths
+from cutaway.core.shards import HeadCut, head_cuts, rows_of, widths
 from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import (
     Scoring,
@@ -115,7 +115,7 @@ class GroupedAttention(nn.Module):
         own, size = found[group.rank], self.head_size
         query_size = size * (2 if self.has_gate else 1)
         first = self.num_heads * query_size
-        kinds = [scaled(own.heads, query_size), *[scaled(own.groups, size)] * self._num_own]
+        kinds = [rows_of(own.heads, query_size), *[rows_of(own.groups, size)] * self._num_own]
         if len(self.qkv.rows) == 1:  # one matrix: a kind's rows stand behind those of the last
             starts = [0, *(first + i * self.num_groups * size for i in range(self._num_own))]
             moved = [range(k.start + s, k.stop + s) for k, s in zip(kinds, starts, strict=True)]
@@ -194,7 +194,7 @@ class GroupedAttention(nn.Module):
 
     def _own(self, rows: Tensor, group: Gatherer, *, is_query: bool) -> Tensor:
         """This rank's of such rows. Shapes: [T, heads C] -> [T, own heads C]."""
-        own = scaled(self._cuts(is_query=is_query)[group.rank], self.head_size)
+        own = rows_of(self._cuts(is_query=is_query)[group.rank], self.head_size)
         return rows[:, own.start : own.stop]
 
     def _cuts(self, *, is_query: bool) -> list[range]:

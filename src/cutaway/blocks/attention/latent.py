@@ -18,7 +18,7 @@ from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.positions import Frequencies
 from cutaway.blocks.slots import Cosines
 from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
-from cutaway.core.shards import scaled
+from cutaway.core.shards import rows_of
 from cutaway.core.step import LayerCache, Step
 from cutaway.core.weight_targets import KeptRows
 from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
@@ -101,8 +101,8 @@ class LatentAttention(nn.Module):
             return {}
         self.output.divide(group)
         own = self.parts.own
-        self.query.keep([(scaled(own, self.plain_size + self.rotary_size),)], group)
-        up = scaled(own, self.plain_size + self.value_size)
+        self.query.keep([(rows_of(own, self.plain_size + self.rotary_size),)], group)
+        up = rows_of(own, self.plain_size + self.value_size)
         self.up = DenseWeight(len(up), self.rank)
         self.num_heads = len(own)
         return {"up.weight": KeptRows((up,))}
