@@ -1,4 +1,4 @@
-# Kernels are compiled, not called as Python: what Triton says of their types finds faults that are none.
+# Kernels are compiled, not called as Python: read as such, their types have faults that are none.
 from typing import Any
 
 def __getattr__(name: str) -> Any: ...
