@@ -34,8 +34,8 @@ def model_of_ranks(model: str, size: int, **settings: Any) -> Iterator[LoadedMod
     links: list[socket.socket] = []
     threads: list[threading.Thread] = []
     for group in groups[1:]:
-        ours, theirs = socket.socketpair()
         part = load_model(find(model), config, group=group)
+        ours, theirs = socket.socketpair()  # after what may raise
         links.append(ours)
         threads.append(
             threading.Thread(target=_follow, args=(theirs, part, group, config), daemon=True)

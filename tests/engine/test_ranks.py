@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,13 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
+@pytest.fixture
+def num_tokens(request: pytest.FixtureRequest) -> int:
+    """Of an answer. All of many architectures take twenty minutes: CI is told fewer of those."""
+    is_slow = request.node.get_closest_marker("slow") is not None
+    return int(os.environ.get("CUTAWAY_RANK_TOKENS", "8")) if is_slow else 64
+
+
 def requests(max_tokens: int) -> list[Request]:
     """Greedy and drawn ones; the second prompts begin alike, so that they hit the cache."""
     chance = random.Random(4)
@@ -92,10 +100,10 @@ def why_whole(model: Transformer, parts: Sequence[range]) -> str:
     ("size", "dtype", "pipeline"), [(4, "float64", 1), (2, "float32", 1), (2, "float64", 2)]
 )
 def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(
-    folder: Path, size: int, dtype: str, pipeline: int
+    folder: Path, size: int, dtype: str, pipeline: int, num_tokens: int
 ) -> None:
-    """64 greedy and 64 drawn tokens: batched, chunked and after a hit; alone, with guesses."""
-    wanted = requests(max_tokens=64)
+    """As many greedy and drawn tokens: batched, chunked and after a hit; alone, with guesses."""
+    wanted = requests(max_tokens=num_tokens)
     whole = load_model(find(str(folder)), EngineConfig(device="cpu", dtype=dtype))
     parts = layer_parts(open_hf(find(str(folder))).architecture.shape, 2)
     if pipeline > 1 and (reason := why_whole(whole.transformer, parts)):
@@ -111,8 +119,8 @@ def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(
             expected = told(run(engine(whole, **settings), asked, arrivals))
             target = engine(divided, **settings)
             assert told(run(target, asked, arrivals)) == expected
-            assert all(len(token_ids) == 64 for token_ids in expected.values())
-            if drafter is not None and target.drafting is not None:
+            assert all(len(token_ids) == num_tokens for token_ids in expected.values())
+            if num_tokens == 64 and drafter is not None and target.drafting is not None:
                 assert sum(target.drafting.tried.values()) > 0, "some of the text came again"
 
 
@@ -144,7 +152,7 @@ def test_scale_t2_ranks_of_native_kernels_give_the_bits_of_one(
 ) -> None:
     architectures.save(architectures.reference(case, **WIDE), tmp_path)
     size = 2 if case == "qwen3.5-flags" else 3
-    is_staged = case in ("deepseek-v3", "qwen3.5-flags", "phi3")
+    is_staged = case in ("deepseek-v3", "qwen3.5-flags")  # they have layers enough
     assert_rows_of_one(str(tmp_path), size, is_staged=is_staged, quant=quant)
 
 
