@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -31,11 +32,14 @@ from cutaway.core.step import Step
 from cutaway.engine.admission import prerequisites
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.draft_models import early_layers
-from cutaway.engine.drafters import Controller, Drafter, NGramDrafter, Wish
+from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, NGramDrafter, Wish
 from cutaway.engine.drafters.model_drafter import ModelDrafter
+from cutaway.engine.drafters.streams import Streams
+from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.speculator_folder import LoadedSpeculator, TargetShape, read_shape
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from drafters import EachAlone
@@ -113,6 +117,69 @@ def of_model(draft: LoadedModel, num_pages: int) -> ModelDrafter:
     )
 
 
+class InTwoMinds(EachAlone):
+    """Knows the answers; of its two versions one is right for a while, or the other, or none."""
+
+    def __init__(self, answers: Sequence[Sequence[int]], seed: int) -> None:
+        self._told, self._chance = Told(answers, seed), random.Random(seed)
+
+    def propose(self, wishes: Sequence[Wish]) -> list[Draft]:
+        """Each draft and what may come in its place."""
+        return [self._draft(wish) for wish in wishes]
+
+    def _draft(self, wish: Wish) -> Draft:
+        guesses = self._told.guess(wish.token_ids)[: wish.most]
+        other, chance = list(guesses), self._chance
+        if other:
+            other[chance.randrange(len(other))] = chance.randrange(256)
+        ways = [guesses, other]
+        chance.shuffle(ways)
+        return Draft(ways[0], "known", other_token_ids=ways[1])
+
+
+def trained(model: LoadedModel, num_pages: int) -> TrainedDrafter:
+    """A speculator of random weights for a model."""
+    facts, width = model.facts, model.transformer.embedding.width
+    layer = {
+        **{"hidden_size": width, "intermediate_size": width, "num_hidden_layers": 1},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width // 4},
+        **{"vocab_size": facts.vocab_size, "max_position_embeddings": facts.max_length},
+    }
+    target = TargetShape(model.name, width, facts.num_layers, facts.vocab_size)
+    told = {"speculators_model_type": "eagle3", "transformer_layer_config": layer}
+    shape = read_shape(told, target, file="speculator")
+    module, generator = shape.build(target).requires_grad_(False), torch.Generator().manual_seed(1)
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn * parameter.shape[1] ** -0.5)
+    ids = torch.arange(facts.vocab_size)
+    speculator = LoadedSpeculator(module, model.transformer.embedding, shape.layers, ids)
+    return TrainedDrafter(
+        speculator,
+        EngineConfig(page_size=8),
+        num_pages=num_pages,
+        vocab_size=facts.vocab_size,
+        max_length=facts.max_length,
+        end_token_ids=model.end_token_ids,
+    )
+
+
+def drafting_by(drafter: Drafter, controller: Controller | None = None) -> Drafting:
+    """One drafter for all answers; a trained one reads the streams of steps."""
+    if not isinstance(drafter, TrainedDrafter):
+        return Drafting.of(drafter, controller=controller)
+    sources = {"trained": GuessSource(drafter, controller)}
+    return Drafting(sources, default="trained", streams=Streams(drafter.layers))
+
+
+def drafted_engine(model: LoadedModel, drafting: Drafting, **settings: Any) -> Engine:
+    """An engine with small pages that begins with its drafters."""
+    num_pages = settings.pop("num_pages")
+    config = EngineConfig(**{"page_size": 8, **settings})
+    return Engine(model, config, num_pages=num_pages, drafting=drafting)
+
+
 DRAFTERS: dict[str, Callable[[int], tuple[Drafter, Controller | None]]] = {
     "ngram": lambda _: (NGramDrafter(shortest=1), None),
     "ngram with controller": lambda _: (NGramDrafter(shortest=1), Controller()),
@@ -141,9 +208,10 @@ def main() -> None:
     made["likeliest"] = Likely(model), None
     for name, draft in small_models(model).items():
         made[name] = of_model(draft, 600), None
+    made["trained"] = trained(model, 600), None
     for name in asked.drafters or made:
         drafter, controller = made[name]
-        drafting = Drafting.of(drafter, controller=controller)
+        drafting = drafting_by(drafter, controller)
         judge(model, name, drafting, asked.sequences, asked.seed)
 
 
@@ -180,11 +248,12 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
         told_drafter: Drafter = Told(answers, number)
         made = {name: make(number) for name, make in DRAFTERS.items()}
         made["told"] = told_drafter, None
+        made["in two minds"] = InTwoMinds(answers, number), None
+        made["trained"] = trained(model, settings["num_pages"]), None
         for name, draft in drafts.items():
             made[name] = of_model(draft, settings["num_pages"]), None
         for name, (drafter, controller) in made.items():
-            target = engine(model, **settings)
-            target.drafting = Drafting.of(drafter, controller=controller)
+            target = drafted_engine(model, drafting_by(drafter, controller), **settings)
             found = {key: each.essence for key, each in run(target, requests).items()}
             told[f"{name}: guesses"] += target.num_drafted
             told[f"{name}: stood"] += target.num_accepted
@@ -192,7 +261,7 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
                 found[key] != expected[key] for key in expected
             )
             told[f"{name}: pages left"] += target.cache_stats.used
-            if isinstance(drafter, ModelDrafter):
+            if isinstance(drafter, ModelDrafter | TrainedDrafter):
                 told[f"{name}: pages left"] += drafter.cache_stats.used
             close(target)
     print(f"{count} workloads from seed {seed}, {perf_counter() - began:.0f} s")
@@ -220,8 +289,8 @@ def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: i
     """
     params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
     exact = probabilities(model, params)
-    target = engine(model, num_pages=600, ledger_bytes=0, max_sequences=TOGETHER)
-    target.drafting = drafting
+    settings = {"num_pages": 600, "ledger_bytes": 0, "max_sequences": TOGETHER}
+    target = drafted_engine(model, drafting, **settings)
     seen = Counter[tuple[int, ...]]()
     began = perf_counter()
     with unseeded(seed):

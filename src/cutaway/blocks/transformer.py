@@ -201,6 +201,8 @@ class Transformer(nn.Module):
                 layer_input=None if layer_inputs is None else layer_inputs[:, layer],
                 next_norm=norms[index + 1] if index + 1 < len(norms) else None,
             )
+            if step.streams is not None:
+                step.streams(hidden, layer)
             PULSE.beat()
             breathe()
         if stage is None:

@@ -118,6 +118,12 @@ def distill(config: Config, overrides: Overrides = None) -> None:
     _run_stage("distill", "DistillSettings", config, overrides)
 
 
+@app.command()
+def speculator(config: Config, overrides: Overrides = None) -> None:
+    """Train one layer to guess what a model says next; serve it with --draft-speculator."""
+    _run_stage("speculator", "SpeculatorSettings", config, overrides)
+
+
 def _run_stage(
     module: str, settings: str, config: Path, overrides: list[str] | None, *, show: int = 0
 ) -> None:

@@ -12,9 +12,9 @@ from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.token_bias import TokenBias
 
-# Where guesses of next tokens may come from: what was said before, a smaller model, or the model's
-# own early layers.
-DRAFTS = ("off", "ngram", "model", "early")
+# Where guesses of next tokens may come from: what was said before, a smaller model, the model's own
+# early layers, or a layer that was trained for it.
+DRAFTS = ("off", "ngram", "model", "early", "trained")
 _NO_BIAS = TokenBias()
 
 

@@ -23,6 +23,8 @@ from cutaway.core.layout import SCRATCH_PAGE, scale_name
 _ALIGNED = 16
 # (name, value, layer) -> None to read, or a tensor of the same shape to put in its place.
 Sink = Callable[[str, Tensor, int | None], Tensor | None]
+# (stream behind a layer [T, D], layer): to read at once, since its memory is used again.
+StreamReader = Callable[[Tensor, int], None]
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Step:
     groups: tuple[GroupTables, ...] = ()
     caches: tuple[LayerCache, ...] = ()
     sink: Sink | None = field(default=None, compare=False)
+    streams: StreamReader | None = field(default=None, compare=False)  # as served: nothing unfuses
     adapters: Tensor | None = None  # [T] int64: each token's, -1 without one; None: all without
     trains: bool = False  # attention in torch's fused forms, equal to the plain one to rounding
     # Without caches: keys and values by layer, for later layers that have none of their own.
@@ -135,6 +138,7 @@ class Step:
         *,
         device: torch.device,
         sink: Sink | None = None,
+        streams: StreamReader | None = None,
     ) -> Step:
         """The tensors of a step: parts of one, so that a device gets all by one copy."""
         words = array("q")
@@ -174,6 +178,7 @@ class Step:
             groups=tuple(map(GroupTables, tables, parts[6 : 6 + groups])),
             caches=caches,
             sink=sink,
+            streams=streams,
             adapters=parts[-1] if numbers.adapters else None,
         )
 

@@ -14,6 +14,12 @@ from cutaway.quantize.schemes import scheme_of
 
 MOST_RANKS = 64
 DTYPES = ("float32", "auto", "float64", "bfloat16", "float16")
+# What each word of draft needs, the first that is given being what auto means.
+NEEDED_BY_DRAFT: Mapping[str, str] = {
+    "model": "draft_model",
+    "early": "draft_layers",
+    "trained": "draft_speculator",
+}
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
 
 
@@ -50,6 +56,7 @@ class EngineConfig:
     draft: where guesses of next tokens come from where a request does not say.
     draft_model: a smaller model with the same vocabulary, by what a model is named by.
     draft_layers: of the model's own layers, so many make guesses where early is asked for.
+    draft_speculator: the folder of a layer that was trained to guess for the model.
     tensor: ranks, each a process with a part of every matrix; see docs/ranks.md.
     pipeline: ranks, each a process with some of the layers.
     Raises: ConfigError naming the setting, its value and what is allowed.
@@ -69,11 +76,12 @@ class EngineConfig:
     ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()  # adapters beside the model, each NAME=FOLDER
-    # auto is model where there is a draft model, early where there are draft layers, else off: a
-    # guess costs time where it is wrong, so drafting is asked for.
+    # auto is model where there is a draft model, early where there are draft layers, trained where
+    # there is a speculator, else off: a guess costs time where it is wrong.
     draft: str = "auto"
     draft_model: str | None = None
     draft_layers: int | None = None
+    draft_speculator: str | None = None
     tensor: int = 1  # processes among which each matrix is divided
     pipeline: int = 1  # processes among which layers are divided
 
@@ -110,10 +118,9 @@ class EngineConfig:
                 "guesses by early layers."
             )
         if self.draft == "auto":
-            named = "model" if self.draft_model is not None else "early"
-            given = self.draft_model is not None or self.draft_layers is not None
-            object.__setattr__(self, "draft", named if given else "off")
-        for word, needed in (("model", "draft_model"), ("early", "draft_layers")):
+            given = [w for w, name in NEEDED_BY_DRAFT.items() if getattr(self, name) is not None]
+            object.__setattr__(self, "draft", given[0] if given else "off")
+        for word, needed in NEEDED_BY_DRAFT.items():
             if self.draft == word and getattr(self, needed) is None:
                 raise ConfigError(
                     f"draft is {quote(word)}, but {needed} is not set. Set {needed}, or draft to "
@@ -130,7 +137,10 @@ class EngineConfig:
             count = getattr(self, word)
             if not 1 <= count <= MOST_RANKS:
                 raise ConfigError(f"{word} is {count}; it must be from 1 to {MOST_RANKS}.")
-            for name, is_set in (("lora", bool(self.lora)), ("draft", self.draft == "early")):
+            for name, is_set in (
+                ("lora", bool(self.lora)),
+                ("draft", self.draft in ("early", "trained")),
+            ):
                 if count > 1 and is_set:
                     raise ConfigError(
                         f"{word} is {count} and {name} is {quote(getattr(self, name))}; ranks "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from torch import nn
 
@@ -12,8 +13,11 @@ from cutaway.core.limits import quote
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import Controller, Drafter, GuessSource, NGramDrafter
 from cutaway.engine.drafters.model_drafter import ModelDrafter
+from cutaway.engine.drafters.streams import Streams
+from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator
 from cutaway.tokens.tokenizer import Tokenizer
 
 
@@ -37,11 +41,16 @@ def drafting_of(
     if config.draft_layers is not None:
         early = early_layers(model, config.draft_layers)
         drafters["early"] = _drafter(early, model, config, kind="early", num_pages=num_pages)
+    streams = None
+    if config.draft_speculator is not None:
+        trained = trained_drafter(Path(config.draft_speculator), model, config, num_pages=num_pages)
+        drafters["trained"], streams = trained, Streams(trained.layers)
     sources = {name: GuessSource(drafter, Controller()) for name, drafter in drafters.items()}
     return Drafting(
         sources,
         default=config.draft,
         model_name=None if draft_model is None else draft_model.name,
+        streams=streams,
     )
 
 
@@ -56,6 +65,28 @@ def drafting_beside(
     if config.draft_layers is not None and config.draft_layers >= model.facts.num_layers:
         config = replace(config, draft="off", draft_layers=None)
     return drafting_of(config, model, num_pages=num_pages, draft_model=draft)
+
+
+def trained_drafter(
+    folder: Path, model: LoadedModel, config: EngineConfig, *, num_pages: int
+) -> TrainedDrafter:
+    """The drafter of a speculator's folder. Raises: ConfigError where it does not fit."""
+    embedding = model.transformer.embedding
+    target = TargetShape(
+        name=model.name,
+        width=embedding.width,
+        num_layers=model.facts.num_layers,
+        vocab_size=model.facts.vocab_size,
+    )
+    speculator = load_speculator(folder, target, embedding, device=model.device)
+    return TrainedDrafter(
+        speculator,
+        config,
+        num_pages=num_pages,
+        vocab_size=model.facts.vocab_size,
+        max_length=model.facts.max_length,
+        end_token_ids=model.end_token_ids,
+    )
 
 
 def _drafter(

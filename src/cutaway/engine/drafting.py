@@ -1,7 +1,4 @@
-"""Guesses for the answers of an engine: who gets some, from where, and how they came out.
-
-Free of torch.
-"""
+"""Guesses for the answers of an engine: who gets some, from where, and how they came out."""
 
 from __future__ import annotations
 
@@ -9,10 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
 
+from torch import Tensor
+
 from cutaway.core.errors import ConfigError, GrammarError, RequestError
 from cutaway.core.limits import quote
-from cutaway.engine.config import EngineConfig
+from cutaway.engine.config import NEEDED_BY_DRAFT, EngineConfig
 from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, Wish, most_of
+from cutaway.engine.drafters.streams import Streams
+from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled
 from cutaway.engine.sequence import Sequence
@@ -24,13 +25,20 @@ class Drafting:
 
     default:    for answers whose request does not say; off for none.
     model_name: by which a request may call the draft model too.
+    streams:    of the target, which a trained drafter reads; None where there is none.
     tried, right: guesses that were looked at, and that stood, by drafter and place in the draft.
     """
 
     def __init__(
-        self, sources: Mapping[str, GuessSource], *, default: str, model_name: str | None = None
+        self,
+        sources: Mapping[str, GuessSource],
+        *,
+        default: str,
+        model_name: str | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._sources: Mapping[str, GuessSource] = sources
+        self.streams = streams
         self._default, self._model_name = default, model_name
         self._asking: dict[Sequence, str] = {}
         self._right = Counter[str]()  # of a step's guesses
@@ -64,7 +72,10 @@ class Drafting:
         """Raise RequestError for guesses that nobody here makes."""
         if draft is None or draft == self._model_name or draft in self.names:
             return
-        needed = {"model": "; start with --draft-model", "early": "; start with --draft-layers"}
+        needed = {
+            word: f"; start with --{name.replace('_', '-')}"
+            for word, name in NEEDED_BY_DRAFT.items()
+        }
         named = f", or {self._model_name}" if self._model_name else ""
         raise RequestError(
             f"draft is {quote(draft)}; here it may be {', '.join(self.names)}{named}"
@@ -111,6 +122,20 @@ class Drafting:
             wishes = list(map(_wish, asking, grammars))
             drafts = source.propose(wishes, _forced(asking, grammars), num_answers=len(decoding))
             yield from zip(asking, drafts, strict=True)
+
+    def observe(self, scheduled: Items[Scheduled], streams: Tensor | None) -> None:
+        """Hand what a step left to the drafter that reads it, for the answers that ask it.
+
+        Shapes: streams [T, ...] of the step's tokens, in the order of a batch; None: it left none.
+        """
+        drafter = self.drafter("trained")
+        if streams is None or not isinstance(drafter, TrainedDrafter):
+            return
+        first = 0
+        for item in scheduled:
+            if self._asking.get(item.sequence) == "trained":
+                drafter.observe(item.sequence, item.start, streams[first : first + item.count])
+            first += item.count + item.num_other
 
     def learn(self, item: Scheduled, *, right: int) -> None:
         """How one answer's guesses came out: of the way on which more stood, so many."""

@@ -98,7 +98,8 @@ class Engine:
         self.model = model
         self.config = config
         self.sink = sink
-        paged = page_model(model, config, num_pages=num_pages)
+        self._streams = None if drafting is None else drafting.streams
+        paged = page_model(model, config, num_pages=num_pages, streams=self._streams)
         self.cache, self.runner, self.max_length = paged.cache, paged.runner, paged.max_length
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -370,6 +371,8 @@ class Engine:
             if item.sequence.fork is not None and any(item.sequence.fork.copies):
                 self.runner.copy(item.sequence.fork.copies)
         logits = self.runner.run(batch, is_over)
+        if self._streams is not None and self.drafting is not None:
+            self.drafting.observe(scheduled, self._streams.take())
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)

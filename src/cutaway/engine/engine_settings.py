@@ -25,5 +25,6 @@ class EngineSettings(TypedDict, total=False):
     draft: str | None
     draft_model: str | None
     draft_layers: int | None
+    draft_speculator: str | None
     tensor: int | None
     pipeline: int | None

@@ -26,6 +26,7 @@ class NativeSteps:
 
     num_tokens: the most tokens of a step; as many rows may want logits.
     keeps:      whether inner values are there for a sink to read; same bits, more memory.
+    streams:    layers behind which a step's reader of streams is told.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class NativeSteps:
         num_tokens: int,
         max_length: int,
         keeps: bool = False,
+        streams: frozenset[int] = frozenset(),
     ) -> None:
         self.keeps = keeps
         self._tape = Tape(
@@ -45,6 +47,7 @@ class NativeSteps:
             num_rows=num_tokens,
             max_length=max_length,
             keeps=keeps,
+            streams=streams,
         )
         self._logits = self._tape.result
         self._wanted = self._logits[:1]

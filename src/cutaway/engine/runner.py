@@ -11,10 +11,11 @@ from torch import Tensor
 from cutaway.blocks.linear import division_error
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool, copy_pages
-from cutaway.core.step import Numbers, Sink, Step
+from cutaway.core.step import Numbers, Sink, Step, StreamReader
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
@@ -36,17 +37,20 @@ class Runner:
         record: Callable[[], NativeSteps] | None = None,
         adapters: Adapters | None = None,
         lead: Lead | None = None,
+        streams: StreamReader | None = None,
     ) -> None:
         """record: makes the native steps, once more whenever adapters have come or gone.
 
         lead: of the ranks that compute each step too, where the model is divided and this is
         rank 0.
+        streams: told of every step.
         """
         self.model = model
         self.pool = pool
         self.device = device
         self._graphs = graphs
         self._record, self._adapters, self._lead = record, adapters, lead
+        self._streams = streams
         self._version = 0 if adapters is None else adapters.version
         self._native = None if record is None else record()
         self.kernel = "plain"  # what ran the latest step
@@ -154,7 +158,9 @@ class Runner:
         return self.model(self._step(numbers, sink))
 
     def _step(self, numbers: Numbers, sink: Sink | None = None) -> Step:
-        return Step.of(numbers, self.pool.layers, device=self.device, sink=sink)
+        return Step.of(
+            numbers, self.pool.layers, device=self.device, sink=sink, streams=self._streams
+        )
 
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group, in every rank."""
@@ -178,12 +184,14 @@ def runner_of(
     max_tokens: int | None = None,
     keeps: bool = False,
     is_plain: bool = False,
+    streams: Streams | None = None,
 ) -> Runner:
     """Steps of a model over a pool, by the fastest means that its device has.
 
     max_tokens: of a step; None takes the configured bound.
     keeps:      whether a sink may read inner values of native steps.
     is_plain:   runs modules whatever there is, so that a sink may change values.
+    streams:    read in every step; captured steps have none, so none are captured.
     """
     record, group = None, model.transformer.group
     if is_recorded(model) and not is_plain:
@@ -196,11 +204,13 @@ def runner_of(
                     num_tokens=max_tokens or config.max_tokens_per_step,
                     max_length=max_length,
                     keeps=keeps,
+                    streams=frozenset(() if streams is None else streams.layers),
                 )
 
         record = record_steps
     graphs = None
-    if config.graphs and not is_plain and group is None and model.device.type == "cuda":
+    is_watched = is_plain or group is not None or streams is not None
+    if config.graphs and not is_watched and model.device.type == "cuda":
         graphs = DecodeGraphs(
             model.transformer,
             pool.layers,
@@ -229,4 +239,5 @@ def runner_of(
         record=record,
         adapters=model.adapters,
         lead=lead,
+        streams=streams,
     )

@@ -37,11 +37,13 @@ from cutaway.kernels.recording import (
     Recording,
     map_leaves,
     tap,
+    tell_stream,
 )
 
-# What runs in torch and changes no number: taps, and what ranks hand one another.
+# What runs in torch and changes no number: taps, streams that are told, and what ranks hand on.
 _MOVES = frozenset(
-    each.__name__ for each in (tap, gather_columns, gather_rows, send_rows, receive_rows)
+    each.__name__
+    for each in (tap, tell_stream, gather_columns, gather_rows, send_rows, receive_rows)
 )
 
 __all__ = [
@@ -80,6 +82,7 @@ class Tape:
     max_length: positions are below it.
     keeps:      whether taps are there for a sink. Every value that one reads is made then, and has
                 a buffer of its own; otherwise layers share them, which keeps them in a CPU's cache.
+    streams:    layers behind which a step's reader of streams is told.
     """
 
     def __init__(
@@ -91,10 +94,11 @@ class Tape:
         num_rows: int,
         max_length: int,
         keeps: bool = False,
+        streams: frozenset[int] = frozenset(),
     ) -> None:
         self._sizes = {TOKENS: num_tokens, ROWS: num_rows}
         self._keeps = keeps
-        recording = Recording.over(caches, is_tapped=keeps)
+        recording = Recording.over(caches, is_tapped=keeps, streams=streams)
         with torch.no_grad():
             result = forward(recording.step)
         assert isinstance(result, Recorded), "a forward's result hangs on its step"
@@ -217,6 +221,13 @@ class Tape:
                 tap(name, value, layer, run.step)
 
             return _TorchCall(tap.__name__, tell)
+        if function is tell_stream:
+
+            def tell_reader(run: _Run) -> None:
+                value, layer = args(run)
+                tell_stream(value, layer, run.step)
+
+            return _TorchCall(tell_stream.__name__, tell_reader)
 
         def run_it(run: _Run) -> None:
             keep(run, function(*args(run), **kwargs(run)))

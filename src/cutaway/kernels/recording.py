@@ -135,9 +135,21 @@ class Recording:
     _NONE: ClassVar[Mapping[str, Any]] = {}
 
     @staticmethod
-    def over(caches: tuple[LayerCache, ...], *, is_tapped: bool) -> Recording:
-        """A recording of steps over these pages; taps are noted too where they are wanted."""
+    def over(
+        caches: tuple[LayerCache, ...], *, is_tapped: bool, streams: frozenset[int] = frozenset()
+    ) -> Recording:
+        """A recording of steps over these pages; taps are noted too where they are wanted.
+
+        streams: layers behind which the stream is read.
+        """
         made = Recording()
+
+        def note_stream(value: Tensor, layer: int) -> None:
+            if layer in streams:
+                assert isinstance(value, Recorded), "a stream is a value of the step"
+                call = Call(tell_stream, (value, layer), made._NONE, has_effect=True)
+                made.calls.append(call)
+
         groups = 1 + max((cache.group for cache in caches), default=-1)
 
         def tables(group: int) -> GroupTables:
@@ -158,6 +170,7 @@ class Recording:
             groups=tuple(map(tables, range(groups))),
             caches=caches,
             sink=made._note_tap if is_tapped else None,
+            streams=note_stream if streams else None,
         )
         return made
 
@@ -217,6 +230,12 @@ def tap(name: str, value: Tensor, layer: int | None, step: Step) -> None:
     replaced = step.tap(name, value, layer)
     if replaced is not value:
         value.copy_(replaced)
+
+
+def tell_stream(value: Tensor, layer: int, step: Step) -> None:
+    """Hand the stream behind a layer to whoever reads it in the step that runs."""
+    if step.streams is not None:
+        step.streams(value, layer)
 
 
 def operation(

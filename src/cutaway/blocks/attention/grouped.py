@@ -47,6 +47,7 @@ class GroupedAttention(nn.Module):
     cap:         scores are squeezed smoothly between -cap and cap.
     has_sinks:   each head has a learned score that brings no value.
     has_gate:    rows beside each query head's say, by a sigmoid, how much of the result counts.
+    read_width:  of what queries, keys and values are made of, where it is not the stream's.
     is_source:   later layers use this one's keys and values.
     source:      the layer whose keys and values are used; no matrix makes own ones.
 
@@ -75,6 +76,7 @@ class GroupedAttention(nn.Module):
         cap: float | None = None,
         has_sinks: bool = False,
         has_gate: bool = False,
+        read_width: int | None = None,
         is_source: bool = False,
         source: int | None = None,
     ) -> None:
@@ -97,7 +99,8 @@ class GroupedAttention(nn.Module):
         self._num_own = 0 if source is not None else 1 if keys_are_values else 2
         self.sinks_kept: range | None = None
         rows = (query_rows, *[num_groups * head_size] * self._num_own)
-        self.qkv = Linear(width, (sum(rows),) if is_fused else rows, has_bias=has_bias)
+        read_width = width if read_width is None else read_width
+        self.qkv = Linear(read_width, (sum(rows),) if is_fused else rows, has_bias=has_bias)
         self.output = Linear(num_heads * head_size, (width,), has_bias=has_output_bias)
         self.division: Division | None = None  # of heads' results, among ranks
         self.head_cuts: tuple[HeadCut, ...] = ()  # of all ranks, where heads are divided

@@ -177,11 +177,12 @@ KEYS: tuple[Key, ...] = (
     _engine(
         "draft",
         "text",
-        "guess tokens, then verify them: off, ngram (from what was said), model or early; auto is "
-        "what draft-model or draft-layers bring",
+        "guess tokens, then verify them: off, ngram (from what was said), model, early or "
+        "trained; auto is what draft-model, draft-layers or draft-speculator bring",
     ),
     _engine("draft_model", "text", "a smaller model with the same vocabulary, which guesses"),
     _engine("draft_layers", "int", "so many of the model's own layers guess"),
+    _engine("draft_speculator", "text", "the folder of a layer trained to guess for the model"),
     _engine(
         "tensor",
         "int",

@@ -25,11 +25,10 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
+from cutaway.engine.drafters.drawn_guesses import add_guess, settings_of
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.paged_model import page_model
-from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.rejection import propose
-from cutaway.sampling.sampler import Sampled, Sampler
+from cutaway.sampling.sampler import Sampler
 
 _CATCH_UP = 128  # tokens of text, over all answers, that one step's guesses may wait for
 _NEAR = 16  # an answer that lacks no more is computed at once
@@ -222,15 +221,12 @@ class ModelDrafter:
         for some in self._in_steps(rows):
             logits = self._fitted(self._compute(some))
             own = [next(pairs) for _ in some]
-            settings = [_settings(row.wish, draft.token_ids) for row, draft in own]
+            settings = [settings_of(row.wish, draft.token_ids) for row, draft in own]
             sampled = self._sampler.sample(logits, settings)
             for place, (row, draft) in enumerate(own):
                 if sampled[place].token_id is None:
                     continue
-                if row.wish.draws_alone:
-                    _propose(draft, logits[place], settings[place])
-                else:
-                    _guess(draft, sampled[place])
+                add_guess(draft, row.wish, sampled[place], logits[place], settings[place])
                 gave.append(row)
         return gave
 
@@ -283,34 +279,3 @@ class ModelDrafter:
         How long a draft is that is verified by rejection never depends on what is in it.
         """
         return not draft.proposals and draft.token_ids[-1] in self.model.end_token_ids
-
-
-def _guess(draft: Draft, sampled: Sampled) -> None:
-    assert sampled.token_id is not None, "a bad row guesses nothing"
-    draft.token_ids.append(sampled.token_id)
-    draft.chances.append(math.exp(sampled.score.logprob))
-
-
-def _propose(draft: Draft, logits: Tensor, row: SamplerRow) -> None:
-    proposal = propose(logits, row)
-    draft.token_ids.append(proposal.token_id)
-    draft.chances.append(proposal.odds.chance)
-    draft.proposals.append(proposal)
-
-
-def _settings(wish: Wish, guesses: Sequence[int]) -> SamplerRow:
-    """How the token behind some guesses is drawn: as plain decoding draws at that position."""
-    said: Sequence[int] = ()
-    prompt: Sequence[int] = ()
-    if wish.params.has_penalties:
-        prompt = wish.token_ids[: wish.num_prompt]
-        said = [*wish.token_ids[wish.num_prompt :], *guesses]
-    return SamplerRow(
-        params=wish.params,
-        seed=wish.seed,
-        choice=wish.choice,
-        position=len(wish.token_ids) + len(guesses),
-        prompt_token_ids=prompt,
-        output_token_ids=said,
-        allowed=None if wish.allowed is None else wish.allowed(guesses),
-    )

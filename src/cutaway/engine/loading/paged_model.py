@@ -8,6 +8,7 @@ from cutaway.cache.paged import PagedCache
 from cutaway.cache.pool import Pool
 from cutaway.core.layout import group_layers
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.memory import pages_of
 from cutaway.engine.native import is_recorded
@@ -28,11 +29,13 @@ class PagedModel:
     can_roll_back: bool
 
 
-def page_model(model: LoadedModel, config: EngineConfig, *, num_pages: int) -> PagedModel:
+def page_model(
+    model: LoadedModel, config: EngineConfig, *, num_pages: int, streams: Streams | None = None
+) -> PagedModel:
     """A model made ready for steps.
 
     config: the device's own already.   num_pages: of a group that keeps every token, the scratch
-    page included.
+    page included.   streams: read in every step.
     """
     groups = group_layers(model.transformer.cache_specs)
     counts = [pages_of(group.spec, num_pages, config) for group in groups]
@@ -52,7 +55,7 @@ def page_model(model: LoadedModel, config: EngineConfig, *, num_pages: int) -> P
         held=model.transformer.own_layers,
     )
     max_length = min(model.facts.max_length, cache.capacity_tokens)
-    runner = runner_of(model, pool, config=config, max_length=max_length)
+    runner = runner_of(model, pool, config=config, max_length=max_length, streams=streams)
     runner.prepare()
     can_roll_back = all(group.spec.can_roll_back for group in groups)
     return PagedModel(cache, runner, max_length, can_roll_back)

@@ -1,0 +1,90 @@
+"""One layer that guesses a model's next tokens from the model's own streams, as EAGLE-3 has it.
+
+It knows neither pages nor answers: whoever calls it gives what each token comes with.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.attention.grouped import GroupedAttention
+from cutaway.blocks.linear import Linear
+from cutaway.blocks.mlp import GatedMLP
+from cutaway.blocks.norm import RMSNorm
+from cutaway.blocks.positions import angles
+from cutaway.core.layout import CacheSpec
+from cutaway.core.step import Step
+from cutaway.kernels.linear import project
+from cutaway.quantize.dense import DenseWeight
+
+STREAMS = 3  # of the target that are read
+
+
+class Speculator(nn.Module):
+    """A decoder layer over a token and what was known before it.
+
+    The state at position t is made of the target's streams there, or is this layer's own result at
+    t - 1 where the target has not come so far; the token is the one at t + 1; the result tells the
+    one at t + 2.
+
+    attention: its queries, keys and values read the token's vector and the state side by side.
+    target_width: of the target's streams.   num_drafted: rows of the map to the vocabulary.
+    keeps_normed: the residual is the state after its norm, not before.
+
+    Shapes: states, tokens [T, D] -> [T, D].
+    Source: Li et al. 2025, arXiv 2503.01840.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        target_width: int,
+        num_drafted: int,
+        epsilon: float,
+        attention: GroupedAttention,
+        mlp: GatedMLP,
+        keeps_normed: bool = False,
+    ) -> None:
+        super().__init__()
+        self.fuse = Linear(STREAMS * target_width, (width,))
+        self.token_norm, self.state_norm = RMSNorm(width, epsilon), RMSNorm(width, epsilon)
+        self.attention = attention
+        self.mlp_norm, self.last_norm = RMSNorm(width, epsilon), RMSNorm(width, epsilon)
+        self.mlp = mlp
+        self.head = DenseWeight(num_drafted, width)
+        self.keeps_normed = keeps_normed
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        """What it keeps of each token."""
+        return self.attention.cache_spec
+
+    def states_of(self, streams: Tensor) -> Tensor:
+        """States by the target's streams side by side. Shapes: [T, 3 D, the target's] -> [T, D]."""
+        return self.fuse(streams)
+
+    def inputs(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads [T, 2 D], and the residual it adds to [T, D]."""
+        normed = self.state_norm(states)
+        both = torch.cat((self.token_norm(tokens), normed), dim=-1)
+        return both, normed if self.keeps_normed else states
+
+    def forward(self, states: Tensor, tokens: Tensor, step: Step) -> Tensor:
+        """What follows each token, as a state. tokens: their vectors."""
+        both, residual = self.inputs(states, tokens)
+        frequencies = self.attention.frequencies
+        assert frequencies is not None, "its heads turn"
+        wide = torch.promote_types(both.dtype, torch.float32)
+        rotation = angles(frequencies, step.positions, step.declared_lengths, wide)
+        return self.finish(residual, self.attention(both, rotation, step, 0), step)
+
+    def finish(self, residual: Tensor, update: Tensor, step: Step) -> Tensor:
+        """The layer behind its attention. Shapes: [T, D] each -> [T, D]."""
+        hidden = residual + update
+        return hidden + self.mlp(self.mlp_norm(hidden), step, 0)
+
+    def read(self, states: Tensor) -> Tensor:
+        """What states say, in the drafted vocabulary. Shapes: [R, D] -> [R, drafted]."""
+        return project(self.last_norm(states), (self.head,), None)

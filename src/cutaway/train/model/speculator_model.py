@@ -1,0 +1,141 @@
+"""A speculator that is trained for a model, in and out of folders in the layout of speculators."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from cutaway.blocks.guessing_layer import Speculator
+from cutaway.blocks.transformer import Transformer
+from cutaway.engine.loading.speculator_folder import (
+    KIND,
+    OFFSETS,
+    SpeculatorShape,
+    TargetShape,
+    default_layers,
+    read_shape,
+)
+from cutaway.train.model.model_folder import TrainedModel
+from cutaway.weights.files.safetensors import SafetensorsWeights
+from cutaway.weights.files.safetensors_index import SINGLE
+from cutaway.weights.files.safetensors_writer import write_safetensors
+from cutaway.weights.find.folder import CONFIG
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculatorModel(TrainedModel):
+    """A model as it is, and a speculator that learns to guess for it.
+
+    drafted: the ids that it guesses, ascending [drafted] int64.   told: its config.json.
+    """
+
+    speculator: Speculator
+    shape: SpeculatorShape
+    target: TargetShape
+    drafted: Tensor
+    told: Mapping[str, object]
+
+    def write(self, folder: Path) -> None:
+        """Write the speculator alone: whoever loads it shares the model's embedding."""
+        text = json.dumps(self.told, indent=2) + "\n"
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+        parameters = dict(self.speculator.named_parameters())
+        tensors = {
+            name: parameters[target.parameter].detach().contiguous().cpu()
+            for name, target in self.shape.targets(self.target).items()
+        }
+        offsets = self.drafted.cpu() - torch.arange(len(self.drafted))
+        write_safetensors(folder / SINGLE, {**tensors, OFFSETS: offsets})
+
+    def load(self, folder: Path) -> None:
+        """Take up what write() wrote. The parameters stay the same tensors."""
+        source, parameters = SafetensorsWeights(folder), dict(self.speculator.named_parameters())
+        with torch.no_grad():
+            for name, target in self.shape.targets(self.target).items():
+                parameters[target.parameter].copy_(source.tensor(name))
+
+
+def with_speculator(
+    model: TrainedModel, drafted: Tensor, *, name: str, inner: int, seed: int
+) -> SpeculatorModel:
+    """A model and a fresh speculator of its width; the model is trained no more.
+
+    drafted: ids that it can guess, ascending [drafted].   inner: width of its feed-forward.
+    name: of the model, as the folder will tell it.
+    """
+    facts, transformer = model.architecture.facts, model.transformer.requires_grad_(False)
+    target = TargetShape(name, transformer.embedding.width, facts.num_layers, facts.vocab_size)
+    told = _config(model, target, num_drafted=len(drafted), inner=inner)
+    shape = read_shape(told, target, file="speculator")
+    device = next(transformer.parameters()).device
+    speculator = shape.build(target).to(device)
+    _fill(speculator, transformer, drafted.to(device), seed=seed)
+    return SpeculatorModel(
+        **vars(model),
+        speculator=speculator,
+        shape=shape,
+        target=target,
+        drafted=drafted.to(device),
+        told=told,
+    )
+
+
+def _config(
+    model: TrainedModel, target: TargetShape, *, num_drafted: int, inner: int
+) -> dict[str, object]:
+    own = model.config
+    heads = own.get("num_attention_heads")
+    layer = {
+        "model_type": "llama",
+        "hidden_size": target.width,
+        "intermediate_size": inner,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": own.get("num_key_value_heads", heads),
+        "head_dim": own.get("head_dim") or target.width // int(str(heads)),
+        "hidden_act": "silu",
+        "max_position_embeddings": model.architecture.facts.max_length,
+        "rms_norm_eps": own.get("rms_norm_eps", 1e-6),
+        "rope_theta": own.get("rope_theta", 10_000.0),
+        "vocab_size": target.vocab_size,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": KIND,
+        "draft_vocab_size": num_drafted,
+        "norm_before_residual": False,
+        "target_hidden_size": None,
+        # The layout counts a stream by the layer that reads it.
+        "eagle_aux_hidden_state_layer_ids": [n + 1 for n in default_layers(target.num_layers)],
+        "speculators_config": {
+            "algorithm": KIND,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": target.name, "architectures": own.get("architectures")},
+        },
+        "transformer_layer_config": layer,
+    }
+
+
+def _fill(module: Speculator, transformer: Transformer, drafted: Tensor, *, seed: int) -> None:
+    """Random maps; the last norm and the map to the vocabulary begin as the model's own."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim < 2:
+                parameter.fill_(1.0)
+                continue
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn / math.sqrt(parameter.shape[-1]))
+        module.head.weight.copy_(transformer.unembedding.table.rows(drafted))
+        norm = transformer.unembedding.norm
+        if isinstance(norm, nn.Module) and hasattr(norm, "weight"):
+            module.last_norm.weight.copy_(norm.weight)  # pyright: ignore[reportArgumentType]

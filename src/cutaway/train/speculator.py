@@ -1,0 +1,191 @@
+"""A speculator learns to guess what a model says next, from the model's own streams and rows.
+
+The model stays as it is. Data are conversations, best the model's own answers. The loss is the
+cross-entropy to the model's distribution over the drafted vocabulary, of several passes over the
+speculator's own states, later ones less (`draft_loss`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cutaway.core.errors import ConfigError
+from cutaway.engine.build import device_of
+from cutaway.engine.drafters.streams import Streams
+from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
+from cutaway.train.losses.divergences import draft_loss
+from cutaway.train.losses.losses import Figure, Loss
+from cutaway.train.losses.speculator_passes import passes_over
+from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
+from cutaway.train.sft import CHAT_TEMPLATE, read_talks
+from cutaway.train.stage import StageSettings, TrainingStage, check_context
+from cutaway.train.stage_config import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculatorSettings(StageSettings):
+    """What the training of a speculator is told."""
+
+    model: str = option(help="the folder of the model that it guesses for")
+    data: tuple[Path, ...] = option(help=".jsonl files with messages a line", changes_run=False)
+    held_out: tuple[Path, ...] = option((), help=".jsonl files to measure on", changes_run=False)
+    drafted: int = option(8192, help="commonest ids of the answers, which it can guess", least=1)
+    inner: int = option(384, help="width of its feed-forward", least=1)
+    passes: int = option(5, help="over its own states", least=1, most=12)
+    falling: float = option(0.8, help="weight of a pass, by that of the one before", least=0.0)
+    context: int = option(512, help="tokens of a conversation; longer ones are cut", least=3)
+    tokens: int = option(4096, help="tokens of an update", least=3)
+    step_tokens: int = option(4096, help="tokens of one forward", least=3, changes_run=False)
+
+
+def prepare(
+    settings: SpeculatorSettings, say: Callable[[str], None] = print
+) -> TrainingStage[MicroBatch]:
+    """The stage that settings describe, ready to run. say: a sentence for a person.
+
+    Raises: ConfigError, ModelError and its kinds, TemplateError.
+    """
+    device, folder = device_of(settings.device), Path(settings.model)
+    model = open_model(settings.model, device=device)
+    tokenizer = load_folder(folder)
+    source = folder_template(folder) or CHAT_TEMPLATE
+    template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
+    talks = read_talks(settings.data, template, tokenizer, context=settings.context)
+    held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
+    for reason, count in talks.dropped.items():
+        say(f"{count} conversations were left out: {reason}")
+    check_context(settings.context, settings.tokens, model)
+    sequences = [_from_third(each) for each in talks.sequences]
+    sequences = [each for each in sequences if each.count]
+    if not sequences:
+        raise ConfigError("data has no conversation with a scored token behind its second.")
+    drafted = _commonest(sequences, settings.drafted)
+    made = with_speculator(
+        model, drafted, name=folder.name, inner=settings.inner, seed=settings.seed
+    )
+    plan = UpdatePlan(
+        [len(each.token_ids) for each in sequences], seed=settings.seed, budget=settings.tokens
+    )
+
+    def feed(update: int) -> list[MicroBatch]:
+        members = [sequences[index] for index in plan.members(update)]
+        return micro_batches(members, settings.step_tokens)
+
+    def objective(batch: MicroBatch) -> Loss:
+        return loss_of(made, batch, num_passes=settings.passes, falling=settings.falling)
+
+    kept = [each for each in map(_from_third, held_out.sequences) if each.count]
+
+    @torch.no_grad()
+    def measure() -> Mapping[str, float]:
+        losses = [objective(batch) for batch in micro_batches(kept, settings.step_tokens)]
+        total = sum(float(loss.total) for loss in losses)
+        figures = {
+            name: sum((loss.figures[name] for loss in losses), Figure(0.0, 0)).mean
+            for name in losses[0].figures
+        }
+        told = {"held_out_loss": total / sum(loss.count for loss in losses)}
+        return told | {"accepted_length": accepted_length(figures)}
+
+    return TrainingStage(
+        name="speculator",
+        settings=settings,
+        model=made,
+        data=talks.data,
+        feed=feed,
+        objective=objective,
+        measure=measure if kept else None,
+        module=made.speculator,
+    )
+
+
+def loss_of(
+    model: SpeculatorModel, batch: MicroBatch, *, num_passes: int, falling: float = 0.8
+) -> Loss:
+    """The loss of one micro-batch. Figures: how often so many guesses would have stood, greedy.
+
+    Every scored token is at least the third of its sequence: it is guessed at the one two before.
+    """
+    device = next(model.speculator.parameters()).device
+    transformer, module = model.transformer, model.speculator
+    with torch.no_grad():
+        streams, rows = streams_of(model, batch)
+        logits = transformer.unembedding.read(rows)
+    targets = batch.targets(device)
+    assert len(targets) == len(rows), "a row for each scored token"
+    by_pass: list[list[Tensor]] = [[] for _ in range(num_passes)]
+    all_places: list[Tensor] = []
+    start = 0
+    for sequence in batch.sequences:
+        count = len(sequence.token_ids)
+        own = streams[start : start + count - 1]
+        tokens = transformer.embedding.table.rows(sequence.ids[1:].to(device)).float()
+        places = sequence.marks.nonzero()[:, 0].to(device) - 2
+        for given, made in zip(
+            passes_over(module, own, tokens, num_passes=num_passes), by_pass, strict=True
+        ):
+            made.append(given[places])
+        all_places.append(places + start)
+        start += count
+    passes = [module.read(torch.cat(each)) for each in by_pass]
+    loss = draft_loss(logits[:, model.drafted], passes, decay=falling)
+    wanted = logits.argmax(-1)
+    right = [model.drafted[each.detach().argmax(-1)] == wanted for each in passes]
+    return Loss(loss.total, loss.count, _stood(right, torch.cat(all_places)))
+
+
+def _stood(right: Sequence[Tensor], places: Tensor) -> dict[str, Figure]:
+    """How often the likeliest of the first so many passes were all the model's, one behind another.
+
+    Shapes: for each pass whether its row was right [R], and where rows stand [R].
+    """
+    figures: dict[str, Figure] = {}
+    stood = torch.ones_like(right[0])
+    for back, each in enumerate(right):
+        count = len(places) - back
+        if count < 1:
+            figures[f"stood_{back + 1}"] = Figure(0.0, 0)
+            continue
+        stood = stood[:count] & each[back:]
+        follows = places[back:] == places[:count] + back  # else the answer ended before
+        figures[f"stood_{back + 1}"] = Figure((stood & follows).double().sum(), int(follows.sum()))
+    return figures
+
+
+def streams_of(model: SpeculatorModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """The model's streams of all tokens [T, 3 D], and its last one where rows are wanted [R, D]."""
+    reader = Streams(model.shape.layers)
+    device = next(model.transformer.parameters()).device
+    step = batch.step(device)
+    rows = model.transformer.hidden(replace(step, streams=reader))[step.logit_rows]
+    streams = reader.take()
+    assert streams is not None, "all layers were passed"
+    return streams, rows
+
+
+def accepted_length(figures: Mapping[str, float]) -> float:
+    """Tokens of a step with as many guesses as there are passes, by how often they stand."""
+    return 1 + sum(figures.values())
+
+
+def _from_third(sequence: ScoredSequence) -> ScoredSequence:
+    """The same with nothing scored before the third token: two are known before a guess."""
+    marks = tuple(mark and place > 1 for place, mark in enumerate(sequence.is_scored))
+    return ScoredSequence(sequence.token_ids, marks)
+
+
+def _commonest(sequences: Sequence[ScoredSequence], count: int) -> Tensor:
+    """The ids that are scored most often, in ascending order. Shapes: [at most count] int64."""
+    seen = Counter[int]()
+    for each in sequences:
+        seen.update(i for i, mark in zip(each.token_ids, each.is_scored, strict=True) if mark)
+    return torch.tensor(sorted(token_id for token_id, _ in seen.most_common(count)))

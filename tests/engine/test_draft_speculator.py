@@ -1,0 +1,258 @@
+"""Trained speculators: their files, guesses beside a recomputation, and the same answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from cutaway import LLM
+from cutaway.core.errors import ConfigError, ModelFormatError
+from cutaway.core.grammar import Grammar
+from cutaway.core.request import Request, SamplingParams
+from cutaway.core.step import Step
+from cutaway.engine.config import EngineConfig
+from cutaway.engine.draft_models import trained_drafter
+from cutaway.engine.drafters import GuessSource, Wish
+from cutaway.engine.drafters.streams import Streams
+from cutaway.engine.drafters.trained_drafter import TrainedDrafter
+from cutaway.engine.drafting import Drafting
+from cutaway.engine.engine import Engine
+from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.loading.speculator_folder import TargetShape, read_shape
+from cutaway.kernels import capture
+from cutaway.train.losses.speculator_passes import passes_over
+from cutaway.weights.files.safetensors_writer import write_safetensors
+from engines import engine, loaded, run, workload
+
+DRAFTED = torch.tensor([each for each in range(320) if each % 3])
+TARGET = TargetShape("tiny", 48, 2, 320)
+GRAMMAR = Grammar.regex("(ab|cd){3,9}")
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """As speculators writes it."""
+    layer = {
+        "model_type": "llama",
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "vocab_size": 320,
+    }
+    inner = changes.pop("layer", {})
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": len(DRAFTED),
+        "norm_before_residual": False,
+        "target_hidden_size": None,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 2],
+        "transformer_layer_config": {**layer, **inner},
+        **changes,
+    }
+
+
+def write(folder: Path, told: dict[str, Any], *, seed: int = 0, has_table: bool = False) -> Path:
+    """A folder of random weights in the layout."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(told))
+    generator = torch.Generator().manual_seed(seed)
+    shape = read_shape(told, TARGET, file="config.json")
+    tensors = {
+        name: torch.ones(target.shape)
+        if len(target.shape) == 1
+        else torch.randn(target.shape, generator=generator) * target.shape[1] ** -0.5
+        for name, target in shape.targets(TARGET).items()
+    }
+    tensors["lm_head.weight"] *= 3
+    tensors["d2t"] = DRAFTED - torch.arange(len(DRAFTED))
+    if has_table:
+        tensors["embed_tokens.weight"] = torch.randn(320, 48, generator=generator)
+    write_safetensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("speculator") / "it", config())
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return loaded(dtype=torch.float32)
+
+
+def made(model: LoadedModel, folder: Path, *, num_pages: int = 200) -> TrainedDrafter:
+    return trained_drafter(folder, model, EngineConfig(page_size=8), num_pages=num_pages)
+
+
+def speculating(model: LoadedModel, folder: Path, **settings: Any) -> Engine:
+    given = {"page_size": 8, "prefill_chunk": 512, **settings}
+    num_pages = given.pop("num_pages", 200)
+    config = EngineConfig(**given, draft_speculator=str(folder))
+    drafter = made(model, folder, num_pages=num_pages)
+    drafting = Drafting(  # without a controller: all guesses are taken
+        {"trained": GuessSource(drafter)}, default="trained", streams=Streams(drafter.layers)
+    )
+    return Engine(model, config, num_pages=num_pages, drafting=drafting)
+
+
+def streams_of(model: LoadedModel, token_ids: Sequence[int], layers: tuple[int, ...]) -> Any:
+    reader = Streams(layers)
+    step = replace(Step.without_cache([token_ids]), streams=reader)
+    with torch.inference_mode():
+        model.transformer(step)
+    return reader.take()
+
+
+@pytest.mark.parametrize("keeps_normed", [False, True])
+@pytest.mark.parametrize("has_table", [False, True])
+def test_guesses_are_those_of_the_training_passes(
+    model: LoadedModel, tmp_path: Path, keeps_normed: bool, has_table: bool
+) -> None:
+    """T50: what serves is what was trained, guess by guess, after any number that stood."""
+    told = config(norm_before_residual=keeps_normed)
+    drafter = made(model, write(tmp_path / "it", told, has_table=has_table))
+    loaded_, text, most = drafter._speculator, [7 * i % 256 for i in range(21)], 4
+    module, table = loaded_.module, loaded_.embedding.table
+    assert (table is not model.transformer.embedding.table) == has_table
+    known, last = 9, 0
+    while known < len(text):
+        streams = streams_of(model, text[: known - 1], loaded_.layers)
+        start = 0 if known == 9 else known - 1 - last
+        drafter.observe(0, start, streams[start:])
+        (draft,) = drafter.propose([Wish(0, text[:known], most)])
+        guesses: list[int] = []
+        for number in range(most):
+            tokens = torch.tensor([*text[1:known], *guesses])
+            whole = torch.cat((streams, torch.zeros(number, streams.shape[1])))
+            with torch.inference_mode():
+                given = passes_over(module, whole, table.rows(tokens), num_passes=1 + number)
+                row = module.read(given[number][-1:])[0]
+            guesses.append(int(loaded_.drafted[row.argmax()]))
+        assert draft.token_ids == guesses and len(draft.chances) == most
+        assert {each % 3 for each in guesses} <= {1, 2}, "only drafted ids are guessed"
+        last = known % 3 + 1
+        known += last
+    drafter.finish(0)
+    assert drafter.cache_stats.used == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_speculator_changes_no_answer(model: LoadedModel, folder: Path, seed: int) -> None:
+    """Stops, caps, penalties, choices, logprobs, a grammar, and pages that run out."""
+    requests = workload(seed, count=5)
+    requests[0] = replace(requests[0], params=replace(requests[0].params, grammar=GRAMMAR, stop=()))
+    settings = {"num_pages": (14, 20, 200)[seed], "prefill_chunk": (4, 16, 512)[seed]}
+    expected = {key: each.essence for key, each in run(engine(model, **settings), requests).items()}
+    target = speculating(model, folder, **settings)
+    assert {key: each.essence for key, each in run(target, requests).items()} == expected
+    assert target.drafting is not None and target.config.draft == "trained"
+    drafter = target.drafting.drafter("trained")
+    assert isinstance(drafter, TrainedDrafter)
+    assert target.num_drafted > 0
+    assert target.cache_stats.used == 0 and drafter.cache_stats.used == 0 and not drafter._seen
+
+
+def test_what_was_found_in_the_cache_is_guessed_behind(model: LoadedModel, folder: Path) -> None:
+    target = speculating(model, folder)
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    prompt = tuple(range(40))
+    for name in ("cold", "warm"):
+        answer = run(target, [Request(request_id=name, prompt_token_ids=prompt, params=params)])
+        assert answer[name, 0].last.timings.drafted > 0
+    assert target.cache_stats.hit_tokens >= 32
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_native_steps_leave_their_streams(tmp_path: Path) -> None:
+    """The same answers with streams read and without, and guesses made of them."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config(vocab_size=320, **sizes)))
+    told = config(layer={"hidden_size": 64, "head_dim": 16})
+    target = TargetShape("tiny", 64, 2, 320)
+    shape = read_shape(told, target, file="config.json")
+    tensors = {
+        name: torch.ones(each.shape)
+        if len(each.shape) == 1
+        else torch.randn(each.shape) * each.shape[1] ** -0.5
+        for name, each in shape.targets(target).items()
+    }
+    out = tmp_path / "speculator"
+    out.mkdir()
+    (out / "config.json").write_text(json.dumps(told))
+    offsets = DRAFTED - torch.arange(len(DRAFTED))
+    write_safetensors(out / "model.safetensors", {**tensors, "d2t": offsets})
+    given = {"cache_tokens": 2048, "page_size": 8, "dtype": "auto"}
+    plain = LLM(f"random:{tmp_path}/config.json", **given).engine
+    read = LLM(f"random:{tmp_path}/config.json", **given, draft_speculator=str(out)).engine
+    assert read.runner.is_invariant, "readers of streams are no torch"
+    requests = workload(3, count=4)
+    said = [{k: v.essence for k, v in run(e, requests).items()} for e in (plain, read)]
+    assert said[0] == said[1] and read.num_drafted > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"speculators_model_type": "eagle"}, 'is of type "eagle"; it must be eagle3'),
+        ({"layer": {"num_hidden_layers": 2}}, "does not fit tiny: it has 2 layers; allowed is 1"),
+        ({"layer": {"vocab_size": 400}}, "its vocabulary has 400 entries; allowed is 320"),
+        ({"target_hidden_size": 64}, "it reads streams of width 64; allowed is 48"),
+        ({"draft_vocab_size": 321}, "it guesses 321 entries; allowed is at most 320"),
+        ({"norm_before_fc": True}, "it norms streams before it joins them"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}, "before layers 1, 2, 3; allowed is 3 of"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 2]},
+            "before layers 1, 2; allowed is 3 of",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read_shape(config(**changes), TARGET, file="config.json")
+
+
+def test_files_at_fault_are_named(model: LoadedModel, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+        made(model, tmp_path)
+    folder = write(tmp_path / "it", config())
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelFormatError, match="is not JSON"):
+        made(model, folder)
+    (folder / "config.json").write_text(json.dumps(config(draft_vocab_size=100)))
+    with pytest.raises(ModelFormatError, match=r"lm_head\.weight.*has shape \(213, 48\)"):
+        made(model, folder)
+    with pytest.raises(ModelFormatError, match="must be a list of 3"):
+        read_shape(config(eagle_aux_hidden_state_layer_ids="2"), TARGET, file="config.json")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "told"),
+    [(None, "it has no d2t"), (torch.full((213,), 400), "outside the vocabulary or twice")],
+)
+def test_ids_that_cannot_be_are_refused(
+    model: LoadedModel, tmp_path: Path, offsets: torch.Tensor | None, told: str
+) -> None:
+    shape = read_shape(config(), TARGET, file="config.json")
+    tensors = {name: torch.ones(each.shape) for name, each in shape.targets(TARGET).items()}
+    if offsets is not None:
+        tensors["d2t"] = offsets
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(ConfigError, match=told):
+        made(model, tmp_path)

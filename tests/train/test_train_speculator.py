@@ -1,0 +1,141 @@
+"""`train speculator`: passes over its own states, the loss, and a run whose guesses then stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from preference_stages import talks, tuned, write_lines
+
+from cutaway import LLM, SamplingParams
+from cutaway.core.step import Step
+from cutaway.engine.drafting import Drafting, GuessSource
+from cutaway.train import speculator
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
+from cutaway.train.losses.speculator_passes import passes_over
+from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speculator")
+    tuned(path)
+    write_lines(path / "talks.jsonl", talks(24))
+    return path
+
+
+def told(folder: Path, out: str, **changes: Any) -> speculator.SpeculatorSettings:
+    data = (folder / "talks.jsonl",)
+    return speculator.SpeculatorSettings(
+        **{
+            **{"out": folder / out, "model": str(folder / "tuned"), "data": data},
+            **{"held_out": data, "updates": 60, "rate": 5e-3, "device": "cpu", "inner": 32},
+            **{"passes": 3, "context": 96, "tokens": 400, "save_every": 30, "measure_every": 60},
+            **changes,
+        }
+    )
+
+
+def small(folder: Path) -> SpeculatorModel:
+    model = open_model(str(folder / "tuned"))
+    return with_speculator(model, torch.arange(0, 260, 2), name="tuned", inner=32, seed=1)
+
+
+def test_the_first_pass_is_the_layer_as_it_serves(folder: Path) -> None:
+    model = small(folder)
+    streams, tokens = torch.randn(9, 96), torch.randn(9, 32)
+    step = Step.without_cache([list(range(9))])
+    module = model.speculator
+    (given,) = passes_over(module, streams, tokens, num_passes=1)
+    torch.testing.assert_close(given, module(module.states_of(streams), tokens, step))
+
+
+def test_each_pass_sees_what_decoding_would(folder: Path) -> None:
+    """Pass i at a token: the streams up to i - 1 before it, and its own states since."""
+    module = small(folder).speculator
+    streams, tokens = torch.randn(8, 96), torch.randn(8, 32)
+    given = passes_over(module, streams, tokens, num_passes=3)
+    for place in range(3, 8):
+        for number in range(3):
+            # Later streams and tokens play no part.
+            other = streams.clone()
+            other[place - number + 1 :] = 9.0
+            tail = tokens.clone()
+            tail[place + 1 :] = -3.0
+            again = passes_over(module, other, tail, num_passes=3)[number][place]
+            torch.testing.assert_close(again, given[number][place])
+            other[place - number] += 1.0
+            changed = passes_over(module, other, tail, num_passes=3)[number][place]
+            assert not torch.allclose(changed, given[number][place]), "the last one is seen"
+
+
+def test_t49_the_model_stays_and_its_own_rows_are_the_goal(folder: Path) -> None:
+    model = small(folder)
+    sequence = ScoredSequence((5, 6, 7, 8, 9, 10), (False, False, True, True, False, True))
+    loss = speculator.loss_of(model, MicroBatch((sequence, sequence)), num_passes=2)
+    assert loss.count == 6
+    loss.total.backward()
+    assert all(p.grad is None for p in model.transformer.parameters())
+    assert all(p.grad is not None for p in model.speculator.parameters())
+    alone = speculator.loss_of(model, MicroBatch((sequence,)), num_passes=2)
+    torch.testing.assert_close(2 * alone.total, loss.total)
+    # Of three scored tokens the first two follow one another.
+    assert alone.figures["stood_1"].count == 3 and alone.figures["stood_2"].count == 1
+
+
+def test_t50_what_training_measures_is_what_serving_finds(folder: Path) -> None:
+    """A run from files to files; its accepted length is that of the decode loop within 10 %."""
+    stage = speculator.prepare(told(folder, "run"), say=lambda sentence: None)
+    losses: list[float] = []
+    measured: dict[str, float] = {}
+
+    def report(progress: Any) -> None:
+        losses.append(progress.updated.loss)
+        measured.update(progress.measured)
+
+    out = stage.run(report, say=lambda sentence: None)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    config = json.loads((out / "config.json").read_text())
+    assert config["speculators_model_type"] == "eagle3" and config["draft_vocab_size"] > 3
+    # The model's own answers are what it then meets.
+    settings = {"dtype": "float32", "cache_tokens": 2048, "device": "cpu"}
+    llm = LLM(str(folder / "tuned"), **settings, draft_speculator=str(out))
+    assert llm.engine.config.draft == "trained"
+    drafting = llm.engine.drafting
+    assert drafting is not None
+    drafter = drafting.drafter("trained")
+    assert drafter is not None
+    # Without the controller, which weighs what time guesses take on this machine.
+    sources = {"trained": GuessSource(drafter, None)}
+    llm.engine.drafting = Drafting(sources, default="trained", streams=drafting.streams)
+    tokens = [each["messages"] for each in talks(24)]
+    asked = [llm.encode_chat(each[:1]) for each in tokens]
+    plain = LLM(str(folder / "tuned"), **settings)
+    given = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    said = [a.token_ids for a in llm.generate(asked, given)]
+    assert said == [a.token_ids for a in plain.generate(asked, given)]
+    assert llm.engine.num_drafted > 0
+    assert measured["accepted_length"] > 1.0
+
+
+def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
+    whole = speculator.prepare(told(folder, "whole", updates=4, save_every=2), say=lambda s: None)
+    path = whole.run(say=lambda sentence: None)
+    part = told(folder, "part", updates=4, save_every=2)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress: Any) -> None:
+        if progress.updated.update == 2:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        speculator.prepare(part, say=lambda s: None).run(stop, say=lambda sentence: None)
+    again = speculator.prepare(part, say=lambda s: None).run(say=lambda sentence: None)
+    names = ("model.safetensors", "config.json")
+    assert [(again / n).read_bytes() for n in names] == [(path / n).read_bytes() for n in names]
