@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -381,9 +382,18 @@ async def test_scale_f1_members_processes_are_killed_and_no_stream_is_lost(tmp_p
         ]
         quiet = [replace(each, request_id=f"q{each.request_id}") for each in made]
         expected = await asyncio.gather(*(services.token_ids(fleet, each) for each in quiet))
-        going = [asyncio.create_task(services.token_ids(fleet, each)) for each in made]
-        await until(lambda: all(member.streams for member in fleet.members))
-        await asyncio.sleep(0.1)
+        begun = Counter[str]()
+
+        async def follow(request: Request) -> list[int]:
+            found: list[int] = []
+            async for delta in fleet.follow(request):
+                found += delta.token_ids
+                begun[request.request_id] = len(found)
+            return found
+
+        going = [asyncio.create_task(follow(each)) for each in made]
+        # Amid the answers, all of which have begun.
+        await until(lambda: len(begun) == len(made))
         os.kill(started[0][0].pid, signal.SIGKILL)
         assert await asyncio.gather(*going) == expected
         stats = await fleet.stats()
