@@ -8,10 +8,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tiny
 from cutaway.core.output import Delta
@@ -19,6 +20,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.service.process import ProcessService
 from cutaway.service.service import Service
 
+T = TypeVar("T")
 SETTINGS = {"dtype": "float64", "cache_tokens": 2048, "page_size": 8}
 GOLDEN = tuple(range(20, 40))
 
@@ -132,6 +134,15 @@ async def heard(service: Service, asked: Request) -> list[Delta]:
 async def token_ids(service: Service, asked: Request) -> list[int]:
     """The tokens of its one answer."""
     return [token_id for delta in await heard(service, asked) for token_id in delta.token_ids]
+
+
+def run_apart(body: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, in a thread of its own.
+
+    In this one the loop of a browser may run: another test's, which stays open.
+    """
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, body).result()
 
 
 async def until(holds: Callable[[], bool]) -> None:

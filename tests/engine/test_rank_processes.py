@@ -262,7 +262,7 @@ def test_scale_t3_a_service_whose_rank_is_killed_comes_back_and_is_right(folder:
             (again,) = followers(service.pid or 0)
         assert is_gone(again), "a service that is closed leaves no rank"
 
-    asyncio.run(body())
+    services.run_apart(body())
 
 
 # In the way of every rank: a signal that cuts whatever it is joined by.
@@ -342,7 +342,7 @@ def test_scale_t3_ranks_are_killed_stopped_cut_and_delayed(
                 assert not more, f"{more} after {what}, and {held} before"
         assert not list(tmp_path.glob("cutaway-*")), "no file is left"
 
-    asyncio.run(body())
+    services.run_apart(body())
     for word, each in seconds.items():
         print(f"{word}: median {sorted(each)[len(each) // 2]:.2f} s, most {max(each):.2f} s")
 

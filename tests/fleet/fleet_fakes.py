@@ -15,6 +15,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.fleet.fleet import Fleet
 from cutaway.fleet.fleet_config import FleetConfig
 from cutaway.service.service import EngineStats, EngineTerms, GuessCount, ModelCard, State
+from services import run_apart
 
 CARD = ModelCard(
     name="fake",
@@ -45,7 +46,7 @@ def in_loop(
             async with asyncio.timeout(seconds):
                 await test(*arguments, **named)
 
-        asyncio.run(within())
+        run_apart(within())
 
     return run
 

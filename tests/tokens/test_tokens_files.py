@@ -178,6 +178,8 @@ def test_bytes_without_a_token_become_the_unknown_token_where_one_is_named(load)
             {"pre_tokenizer": sequence(split(), byte_level(add_prefix_space=True))},
             "add_prefix_space is true; Cutaway knows false behind other steps",
         ),
+        ({"pre_tokenizer": sequence()}, "ByteLevel once, and last"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": None}}, "pretokenizers"),
         ({"pre_tokenizer": sequence(split())}, "ByteLevel once, and last"),
         ({"pre_tokenizer": sequence(byte_level(), split())}, "ByteLevel once, and last"),
         (

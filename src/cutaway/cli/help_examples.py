@@ -71,6 +71,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "train ppo": ("cutaway train ppo ppo.toml",),
     "train grpo": ("cutaway train grpo grpo.toml",),
     "train distill": ("cutaway train distill distill.toml",),
+    "train speculator": ("cutaway train speculator speculator.toml",),
     "bench cpu": ("cutaway bench cpu", "cutaway bench cpu --models q4_1 --rounds 3 --only decode"),
     "bench latency": ("cutaway bench latency --model smollm2",),
     "bench throughput": ("cutaway bench throughput --model smollm2 --requests 64",),

@@ -170,7 +170,10 @@ def _patterns(node: JsonNode) -> Iterator[OnigurumaPattern]:
 
 def _adds_blank(node: JsonNode) -> bool:
     """Whether ByteLevel, which stands alone then, puts a blank before each stretch without one."""
-    return flat(node, "pretokenizers")[-1]["add_prefix_space"].flag(default=True)
+    steps = flat(node, "pretokenizers")
+    if not steps:
+        raise refuse_part(node, "byte-level BPE: ByteLevel once, and last")
+    return steps[-1]["add_prefix_space"].flag(default=True)
 
 
 def _split_pattern(step: JsonNode) -> OnigurumaPattern:
