@@ -314,7 +314,8 @@ class Trial:
         stats = await service.stats()
         assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0), f"held: {stats}"
         assert stats.restarts == 0
-        waiting = (service._open, service._looks, service._feeds, service._counts)
+        calls = service._calls  # pyright: ignore
+        waiting = (calls.open, calls.feeds, calls._looks, calls._counts, calls._adapted)  # pyright: ignore
         assert not any(waiting), f"somebody waits: {waiting}"
         assert not engine._answers and not engine._suspects, "answers are left"
         assert not self.side.child._feeds.num_open, "listeners are left"  # pyright: ignore
