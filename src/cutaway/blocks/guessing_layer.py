@@ -5,6 +5,8 @@ It knows neither pages nor answers: whoever calls it gives what each token comes
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +18,18 @@ from cutaway.blocks.positions import angles
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
 from cutaway.kernels.linear import project
+from cutaway.kernels.rotary import rotate
 from cutaway.quantize.dense import DenseWeight
 
 STREAMS = 3  # of the target that are read
+
+
+class TurnedHeads(NamedTuple):
+    """Turned queries [T, H, C]; keys and values [T, H, C], each group's given to its heads."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
 
 
 class Speculator(nn.Module):
@@ -70,6 +81,25 @@ class Speculator(nn.Module):
         normed = self.state_norm(states)
         both = torch.cat((self.token_norm(tokens), normed), dim=-1)
         return both, normed if self.keeps_normed else states
+
+    def heads(self, both: Tensor, step: Step) -> TurnedHeads:
+        """What attention compares and mixes, for whoever keeps it otherwise than in pages.
+
+        Shapes: both [T, 2 D], of inputs().
+        """
+        attention = self.attention
+        size, groups = attention.head_size, attention.num_groups
+        sizes = [attention.num_heads * size, groups * size, groups * size]
+        parts = torch.split(attention.qkv(both), sizes, dim=-1)
+        query, key, value = (part.view(len(both), -1, size) for part in parts)
+        assert attention.frequencies is not None, "its heads turn"
+        turn = angles(attention.frequencies, step.positions, step.declared_lengths, both.dtype)
+        shared = attention.num_heads // groups
+        return TurnedHeads(
+            rotate(query, *turn),
+            rotate(key, *turn).repeat_interleave(shared, dim=1),
+            value.repeat_interleave(shared, dim=1),
+        )
 
     def forward(self, states: Tensor, tokens: Tensor, step: Step) -> Tensor:
         """What follows each token, as a state. tokens: their vectors."""

@@ -9,23 +9,11 @@ Source: Li et al. 2025, arXiv 2503.01840, section 3.2 (training-time test).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from cutaway.blocks.guessing_layer import Speculator
-from cutaway.blocks.positions import angles
+from cutaway.blocks.guessing_layer import Speculator, TurnedHeads
 from cutaway.core.step import Step
-from cutaway.kernels.rotary import rotate
-
-
-class _Heads(NamedTuple):
-    """Turned queries [N, H, C]; keys and values [N, H, C], each group's given to its heads."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
 
 
 def passes_over(
@@ -41,36 +29,19 @@ def passes_over(
     count = len(streams)
     step = Step.without_cache([torch.zeros(count, dtype=torch.int64)], device=streams.device)
     first = states = module.states_of(streams)
-    made: list[_Heads] = []
+    made: list[TurnedHeads] = []
     given: list[Tensor] = []
     for number in range(num_passes):
         if number:
             states = torch.cat((first[:number], given[-1][number - 1 : -1]))
         both, residual = module.inputs(states, tokens)
-        made.append(_heads(module, both, step))
+        made.append(module.heads(both, step))
         update = module.attention.output(_attend(made, module.attention.softmax_scale).flatten(1))
         given.append(module.finish(residual, update, step))
     return given
 
 
-def _heads(module: Speculator, both: Tensor, step: Step) -> _Heads:
-    attention = module.attention
-    size, groups = attention.head_size, attention.num_groups
-    sizes = [attention.num_heads * size, groups * size, groups * size]
-    query, key, value = (
-        part.view(len(both), -1, size) for part in torch.split(attention.qkv(both), sizes, dim=-1)
-    )
-    assert attention.frequencies is not None, "its heads turn"
-    turn = angles(attention.frequencies, step.positions, step.declared_lengths, both.dtype)
-    shared = attention.num_heads // groups
-    return _Heads(
-        rotate(query, *turn),
-        rotate(key, *turn).repeat_interleave(shared, dim=1),
-        value.repeat_interleave(shared, dim=1),
-    )
-
-
-def _attend(made: list[_Heads], scale: float) -> Tensor:
+def _attend(made: list[TurnedHeads], scale: float) -> Tensor:
     """The latest pass's queries over the keys that they see. Shapes: -> [N, H, C]."""
     query, first, behind = made[-1].query, made[0], made[1:]
     count, back = len(query), len(made) - 1
