@@ -3,10 +3,10 @@
 
 namespace {
 
-// 2^f for f in [-1/2, 1/2], highest power first: those of sampling/integer_weights.py.
-constexpr float kPolynomial[5] = {0.0013264709385111928f, 0.009671513922512531f,
-                                  0.055507339537143707f, 0.24022242426872253f,
-                                  0.693146979808807373f};
+// 2^f for f in [-1/2, 1/2], highest power first: to the bit those of
+// sampling/integer_weights.py and docs/randomness.md.
+constexpr float kPolynomial[5] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f,
+                                  0x1.ebf9bcp-3f, 0x1.62e42ap-1f};
 constexpr float kLog2E = 1.44269502162933349609375f;
 constexpr float kLeastExponent = -64.0f;
 constexpr float kLargestExponent = 126.0f;  // above it the exponent bits would overflow

@@ -14,7 +14,10 @@ from cutaway.sampling import integer_weights
 from cutaway.sampling.sampler import ORDER
 from cutaway.sampling.uniform import Purpose, uniform
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NATIVE = ROOT / "native" / "kernels"
+KERNELS = ROOT / "src" / "cutaway" / "kernels"
 SPECIFICATION = (DOCS / "randomness.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "sampling.md").read_text(encoding="utf-8")
 
@@ -51,6 +54,17 @@ def test_constants_of_the_specification() -> None:
     words = [int(word, 16) for word in re.findall(r"0x3[0-9A-F]{7}\b", SPECIFICATION)]
     assert words == [bits(integer_weights.LOG2_E), *POLYNOMIAL]
     assert [bits(each) for each in integer_weights.POLYNOMIAL] == list(POLYNOMIAL)
+
+
+def test_constants_of_other_languages() -> None:
+    header = (NATIVE / "exponential.h").read_text(encoding="utf-8")
+    table = header.partition("kPolynomial[5] = {")[2].partition("}")[0]
+    words = re.findall(r"0x1\.[0-9a-f]+p-\d+", table)
+    assert [bits(float.fromhex(word)) for word in words] == list(POLYNOMIAL)
+    kernels = (KERNELS / "sample" / "triton.py").read_text(encoding="utf-8")
+    body = kernels.partition("def _exponential(")[2].partition("@triton.jit")[0]
+    decimals = [float(word) for word in re.findall(r"\b[01]\.\d{6,}", body)]
+    assert [bits(each) for each in decimals] == [bits(integer_weights.LOG2_E), *POLYNOMIAL]
 
 
 def test_the_page_lists_the_stages_in_order() -> None:
