@@ -8,7 +8,9 @@ and what it loses to others.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +20,8 @@ from cutaway.cache.allocator import POOLS_UNTIL_IDLE
 from cutaway.cache.fork import adopt, fork, release
 from cutaway.cache.hit import longest_hit
 from cutaway.cache.paged import PagedCache, PageTables
+from cutaway.cache.prefix import PrefixIndex
+from cutaway.cache.stores import SavePage, StoreStats
 from cutaway.cache.table import unseen_pages
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheSpec, Full, Window, group_layers
 
@@ -40,12 +44,42 @@ class Live:
         return self.tables.num_committed
 
 
+class ForgetfulStore:
+    """Keeps what leaves the cache, and does not find every third page that it said it has."""
+
+    takes_evicted = True
+    stats = StoreStats(kind="test")
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, bytes], Any] = {}
+        self.num_asked = 0
+
+    def has(self, group: int, key: bytes) -> bool:
+        return (group, key) in self.held
+
+    def find(self, group: int, key: bytes) -> Any:
+        self.num_asked += 1
+        return None if self.num_asked % 3 == 0 else self.held[group, key]
+
+    def put(self, group: int, key: bytes, content: Any) -> None:
+        self.held[group, key] = content
+
+    def drop(self, group: int, key: bytes) -> None:
+        self.held.pop((group, key), None)
+
+    def close(self, seconds: float) -> None:
+        pass
+
+
 class CacheMachine(RuleBasedStateMachine):
     @initialize(
         groups=st.lists(st.tuples(EXTENTS, st.integers(4, 12)), min_size=1, max_size=3),
         prefix_cache=st.sampled_from((True, True, True, False)),
+        has_store=st.booleans(),
     )
-    def build(self, groups: list[tuple[Full | Window, int]], prefix_cache: bool) -> None:
+    def build(
+        self, groups: list[tuple[Full | Window, int]], prefix_cache: bool, has_store: bool
+    ) -> None:
         specs = [CacheSpec((CacheField(f"k{i}", (1,)),), e) for i, (e, _) in enumerate(groups)]
         self.cache = PagedCache(
             group_layers(specs),
@@ -57,6 +91,17 @@ class CacheMachine(RuleBasedStateMachine):
         self.extents = [group.spec.extent for group in group_layers(specs)]
         self.owner_of: list[dict[int, str]] = [{} for _ in groups]
         self.live: list[Live] = []
+        self.cache.attach([ForgetfulStore()] if has_store else [])
+
+    def settle(self) -> None:
+        """What is moved before the next forward, in its order."""
+        for move in self.cache.moves.take():
+            memory = self.memory[move.group]
+            slots = range(move.page * SIZE, move.page * SIZE + SIZE)
+            if isinstance(move, SavePage):
+                move.store.put(move.group, move.key, [memory.get(slot, ()) for slot in slots])
+            else:
+                memory.update(zip(slots, move.content, strict=True))
 
     @rule(
         head=st.sampled_from((0, 8, 16, 33, 50)),
@@ -81,6 +126,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert num_hit < len(token_ids) and tables.owner == owner
             self.live.append(Live(root, token_ids, tables))
             self.charge(tables, before)
+            self.settle()
             self.check_visible(self.live[-1])
             # What it was admitted for is there, beside what is owed.
             left = self.cache.available_to(owner, owed=owed)
@@ -105,6 +151,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert reserved == (len(computed) <= room), "room says what reserve does"
         self.check_shares(each.tables.owner, before, held, seen)
         self.charge(each.tables, before)
+        self.settle()
         if not reserved:
             return
         for memory, table in zip(self.memory, each.tables.groups, strict=True):
@@ -149,6 +196,7 @@ class CacheMachine(RuleBasedStateMachine):
         for owner_of, own in zip(self.owner_of, other.pages, strict=True):
             owner_of |= {page: each.tables.owner for page in own}
         texts = [[*known, *way[:count]] for way in ways]
+        self.settle()
         for group, memory in enumerate(self.memory):
             if (pair := other.copies[group]) is not None:
                 for place in range(SIZE):
@@ -181,6 +229,7 @@ class CacheMachine(RuleBasedStateMachine):
         each = self.live.pop(who % len(self.live))
         spoilt = self.cache.invalidate(each.tables, each.token_ids)
         self.cache.release(each.tables)
+        self.settle()
         for memory, pages in zip(self.memory, spoilt, strict=True):
             for page in pages:
                 for slot in range(page * SIZE, page * SIZE + SIZE):
@@ -215,7 +264,8 @@ class CacheMachine(RuleBasedStateMachine):
         """Whoever finds pages that nobody holds has them counted, though it is not admitted."""
         prefix = self.cache.keys(root).between(0, (len(token_ids) - 1) // SIZE, token_ids)
         groups = [(e, a.index) for e, a in zip(self.extents, self.cache.allocators, strict=True)]
-        num_hit = longest_hit(groups, prefix, page_size=SIZE) if self.cache.prefix_cache else 0
+        has = [(extent, _has(index)) for extent, index in groups]
+        num_hit = longest_hit(has, prefix, page_size=SIZE) if self.cache.prefix_cache else 0
         for group, (extent, index) in enumerate(groups):
             unseen = unseen_pages(extent, num_hit * SIZE, SIZE)
             found = {index.find(k) for i, k in enumerate(prefix[:num_hit]) if i not in unseen}
@@ -290,6 +340,10 @@ class CacheMachine(RuleBasedStateMachine):
         stats = self.cache.stats
         assert stats.used == 0
         assert stats.free + stats.cached == sum(a.num_pages - 1 for a in self.cache.allocators)
+
+
+def _has(index: PrefixIndex) -> Callable[[bytes], bool]:
+    return lambda key: index.find(key) is not None
 
 
 CacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)

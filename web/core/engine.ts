@@ -40,8 +40,36 @@ export interface Moment {
   } | null;
   groups: Group[];
   counts: Record<string, number>;
+  stores?: Store[]; // behind the pages
+  pins?: Pin[]; // prefixes that are never evicted
   fleet?: Fleet; // where several engines answer; the other fields are then those of the first
   ranks?: Rank[]; // where the model is divided among several processes
+}
+
+/** Where pages are kept besides the cache. spoilt: found with another checksum, and computed again. */
+export interface Store {
+  kind: string;
+  num_bytes: number;
+  most_bytes: number;
+  pages: number;
+  written: number;
+  found: number;
+  spoilt: number;
+}
+
+/** A pinned prefix. found: requests that began with it. */
+export interface Pin {
+  name: string;
+  num_tokens: number;
+  num_pages: number;
+  num_bytes: number;
+  is_ready: boolean;
+  found: number;
+}
+
+/** What a store is called on the page. */
+export function nameOfStore(store: Store): string {
+  return store.kind === "host" ? "pages in the host's memory" : "pages of prompts on disk";
 }
 
 /** One process of a divided model: bytes of its weights and of its pages. */

@@ -16,7 +16,7 @@ while others took the whole pool several times has no share any more, until it c
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cutaway.cache.prefix import PrefixIndex
 from cutaway.core.layout import SCRATCH_PAGE
@@ -34,6 +34,8 @@ class PageAllocator:
         self.index = PrefixIndex()
         self.num_pages = num_pages
         self.num_evictions = 0
+        # Told of a page that is evicted and its key, while the page still holds what it held.
+        self.on_evict: Callable[[bytes, int], None] | None = None
         self.num_returned = 0  # pages that came back: more can be handed out than before
         self._num_taken = 0  # the clock by which owners are idle
         self._last_seen: dict[str, int] = {}  # of owners for whom a page counts
@@ -41,6 +43,7 @@ class PageAllocator:
         # Taken from the end, so the page released last, still warm in a CPU's cache, goes first.
         self._free = [page for page in reversed(range(num_pages)) if page != SCRATCH_PAGE]
         self._owner_of = [""] * num_pages
+        self._pinned: Counter[int] = Counter()  # pages that count for nobody, and how often
         self._held: Counter[str] = Counter()  # pages of each owner, used and cached
         # By owner, page to when it came back: the one that did so longest ago stands first.
         self._cached: dict[str, OrderedDict[int, int]] = {}
@@ -72,6 +75,16 @@ class PageAllocator:
         return len(self._free) + self._num_cached
 
     @property
+    def num_pinned(self) -> int:
+        """Pages that stay whatever comes; they are used, and count for nobody."""
+        return len(self._pinned)
+
+    @property
+    def num_shared(self) -> int:
+        """Pages that owners have between them."""
+        return self.num_usable - self.num_pinned
+
+    @property
     def num_owners(self) -> int:
         """Owners for whom a page counts."""
         return len(self._held)
@@ -99,7 +112,7 @@ class PageAllocator:
                 else:
                     held[self._owner_of[page]] -= 1
             held += Counter()  # who has none left is no owner
-        share = self.num_usable // (len(held) + (owner not in held))
+        share = self.num_shared // (len(held) + (owner not in held))
         for other, num_cached in cached.items():
             if other != owner:
                 num_above = held[other] + owed.get(other, 0)
@@ -112,7 +125,7 @@ class PageAllocator:
         pages = self._cached.get(owner)
         if pages is None or len(pages) < self._held[owner]:
             return False
-        return self._num_taken - self._last_seen[owner] > POOLS_UNTIL_IDLE * self.num_usable
+        return self._num_taken - self._last_seen[owner] > POOLS_UNTIL_IDLE * self.num_shared
 
     def references(self, page: int) -> int:
         """How many sequences hold the page."""
@@ -139,8 +152,10 @@ class PageAllocator:
             page = next(iter(self._cached[self._evictable(owner)]))
             self._uncache(page)
             self._discharge(page)
-            self.index.remove(page)
+            key = self.index.remove(page)
             self.num_evictions += 1
+            if self.on_evict is not None and key is not None:
+                self.on_evict(key, page)
         else:
             return None
         self._num_taken += 1
@@ -173,6 +188,21 @@ class PageAllocator:
         pages[page] = self.num_returned
         self._num_cached += 1
 
+    def pin(self, page: int) -> None:
+        """Let a held page count for nobody, as long as whoever pins it holds it."""
+        assert self._references[page] > 0, "only a held page is pinned"
+        if not self._pinned[page]:
+            self._discharge(page)
+        self._pinned[page] += 1
+
+    def unpin(self, page: int) -> None:
+        """Take a pin back, and its hold with it."""
+        self._pinned[page] -= 1
+        if not self._pinned[page]:
+            del self._pinned[page]
+            self._charge(page, self._owner_of[page])
+        self.release(page)
+
     def publish(self, key: bytes, page: int) -> bool:
         """Make a page that is full and final findable; False when an equal one already is."""
         assert self._references[page] > 0, "only a held page has content to publish"
@@ -197,7 +227,7 @@ class PageAllocator:
         rich = [
             o
             for o in self._cached
-            if self._held[o] * num_owners > self.num_usable or self.is_idle(o)
+            if self._held[o] * num_owners > self.num_shared or self.is_idle(o)
         ]
         if not rich and taker in self._cached:
             return taker

@@ -5,15 +5,17 @@ Free of torch. It only looks: nothing is held or evicted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from cutaway.cache.prefix import PrefixIndex
 from cutaway.cache.table import unseen_pages
 from cutaway.core.layout import Extent, Window
 
+Has: TypeAlias = Callable[[bytes], bool]  # whether a group can serve the page of a key
+
 
 def longest_hit(
-    groups: Sequence[tuple[Extent, PrefixIndex]], keys: Sequence[bytes], *, page_size: int
+    groups: Sequence[tuple[Extent, Has]], keys: Sequence[bytes], *, page_size: int
 ) -> int:
     """Most leading pages, of those that keys names, that could be reused in every group.
 
@@ -22,20 +24,20 @@ def longest_hit(
     """
     most = len(keys)
     windows: list[_Window] = []
-    for extent, index in groups:
+    for extent, has in groups:
         if not isinstance(extent, Window):
-            most = _leading(index, keys[:most])
-    for extent, index in groups:
+            most = _leading(has, keys[:most])
+    for extent, has in groups:
         if isinstance(extent, Window):
-            windows.append(_Window(extent, index, keys[:most]))
+            windows.append(_Window(extent, has, keys[:most]))
     while most > 0 and not all(w.serves(most, page_size) for w in windows):
         most -= 1
     return most
 
 
-def _leading(index: PrefixIndex, keys: Sequence[bytes]) -> int:
+def _leading(has: Has, keys: Sequence[bytes]) -> int:
     for number, key in enumerate(keys):
-        if index.find(key) is None:
+        if not has(key):
             return number
     return len(keys)
 
@@ -43,12 +45,12 @@ def _leading(index: PrefixIndex, keys: Sequence[bytes]) -> int:
 class _Window:
     """Which pages of a prefix a window group still has."""
 
-    def __init__(self, extent: Window, index: PrefixIndex, keys: Sequence[bytes]) -> None:
+    def __init__(self, extent: Window, has: Has, keys: Sequence[bytes]) -> None:
         self._extent = extent
-        self._leading = _leading(index, keys)
+        self._leading = _leading(has, keys)
         self._run_before = [0]  # entry n: pages present in a row just before page n
         for key in keys:
-            run = self._run_before[-1] + 1 if index.find(key) is not None else 0
+            run = self._run_before[-1] + 1 if has(key) else 0
             self._run_before.append(run)
 
     def serves(self, num_pages: int, page_size: int) -> bool:

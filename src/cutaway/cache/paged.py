@@ -14,6 +14,7 @@ from functools import partial
 from cutaway.cache.allocator import PageAllocator
 from cutaway.cache.hit import longest_hit
 from cutaway.cache.prefix import PageKeys
+from cutaway.cache.stores import PageMoves, PageStore
 from cutaway.cache.table import PageTable, most_pages, pages_for, unseen_pages, window_pages
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
@@ -48,6 +49,8 @@ class CacheStats:
     query_tokens: int
     hit_tokens: int
     evictions: int
+    pinned: int = 0  # of the used ones
+    restored: int = 0  # pages whose content came back from a store
 
 
 class PagedCache:
@@ -70,16 +73,23 @@ class PagedCache:
         self.page_size = page_size
         self.prefix_cache = prefix_cache
         self.allocators = tuple(PageAllocator(number) for number in num_pages)
+        self.moves = PageMoves(())
         self._extents = tuple(group.spec.extent for group in groups)
         self._has_windows = any(isinstance(extent, Window) for extent in self._extents)
         self._query_tokens = 0
         self._hit_tokens = 0
 
+    def attach(self, stores: Sequence[PageStore]) -> None:
+        """Have stores behind the pages. Whoever computes takes the moves first."""
+        self.moves = PageMoves(stores)
+        for group, allocator in enumerate(self.allocators):
+            allocator.on_evict = self.moves.hear_of_evicted(group)
+
     @property
     def capacity_tokens(self) -> int:
         """Longest sequence that fits when it has the cache to itself."""
         return min(
-            self._group_capacity(group, allocator.num_pages - 1)
+            self._group_capacity(group, allocator.num_shared)
             for group, allocator in enumerate(self.allocators)
         )
 
@@ -120,11 +130,49 @@ class PagedCache:
             query_tokens=self._query_tokens,
             hit_tokens=self._hit_tokens,
             evictions=sum(a.num_evictions for a in self.allocators),
+            pinned=sum(a.num_pinned for a in self.allocators),
+            restored=self.moves.restored_pages,
         )
 
-    def keys(self, root: bytes) -> PageKeys:
-        """An empty chain of page keys for a sequence that shares with those of the same root."""
-        return PageKeys(root, self.page_size)
+    def keys(self, root: bytes, pinned: Sequence[bytes] = ()) -> PageKeys:
+        """A chain of page keys for a sequence that shares with those of the same root.
+
+        pinned: of the pages of a prefix that has a root of its own; the chain goes on behind it.
+        """
+        return PageKeys(root, self.page_size, pinned)
+
+    def pages_of_hit(self, num_pages: int) -> tuple[int, ...]:
+        """Pages per group that a hit of so many pages holds."""
+        tokens = num_pages * self.page_size
+        return tuple(
+            num_pages - len(unseen_pages(extent, tokens, self.page_size))
+            for extent in self._extents
+        )
+
+    def unpinned_beside(self, num_tokens: int) -> tuple[int, ...]:
+        """Pages per group that may be pinned beside a sequence of so many tokens."""
+        return tuple(
+            allocator.num_shared - most
+            for allocator, most in zip(self.allocators, self.most_pages(num_tokens), strict=True)
+        )
+
+    def pin(self, keys: Sequence[bytes]) -> PageTables | None:
+        """Hold the pages of a prefix that is in the index until unpin; None where it is not."""
+        tables, stored = self._hold_hit(keys, self.keys(b""), "")
+        if stored:
+            self.release(tables)
+            return None
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            for page in table.held:
+                allocator.pin(page)
+        return tables
+
+    def unpin(self, tables: PageTables) -> None:
+        """Let a pinned prefix go; its pages are cached as others are."""
+        for table, allocator in zip(tables.groups, self.allocators, strict=True):
+            for page in table.held:
+                allocator.unpin(page)
+            table.pages.clear()
 
     def admit(
         self,
@@ -142,18 +190,23 @@ class PagedCache:
         The pages count for owner. takes_all: as for reserve.
         None when the pages to finish token_ids, beside those owed to sequences, are short.
         """
-        num_hit = self._longest_hit(token_ids, keys, max_hit)
-        tables = self._hold_hit(keys.between(0, num_hit, token_ids), keys, owner)
-        is_short = True
-        try:
-            missing = self.missing(tables, len(token_ids))
-            left = self.available if takes_all else self.available_to(owner, owed=owed)
-            is_short = any(m > a for m, a in zip(missing, left, strict=True))
-        finally:
+        while True:
+            num_hit = self._longest_hit(token_ids, keys, max_hit)
+            prefix = keys.between(0, num_hit, token_ids)
+            tables, stored = self._hold_hit(prefix, keys, owner)
+            is_short, is_whole = True, False
+            try:
+                missing = self.missing(tables, len(token_ids))
+                left = self.available if takes_all else self.available_to(owner, owed=owed)
+                is_short = any(m > a for m, a in zip(missing, left, strict=True))
+                is_whole = not is_short and self._restore(tables, prefix, stored)
+            finally:
+                if not is_whole:
+                    again(partial(self.release, tables))
             if is_short:
-                again(partial(self.release, tables))
-        if is_short:
-            return None
+                return None
+            if is_whole:
+                break  # else a store has forgotten what it did not have, and has less
         self._query_tokens += len(token_ids)
         self._hit_tokens += tables.num_committed
         return tables, tables.num_committed
@@ -255,6 +308,8 @@ class PagedCache:
         spoilt: list[tuple[int, ...]] = []
         for table, allocator in zip(tables.groups, self.allocators, strict=True):
             found = [allocator.index.find(key) for key in keys]
+            for key in keys if self.moves.stores else ():
+                self.moves.drop(len(spoilt), key)
             for page in found:
                 if page is not None:
                     allocator.forget(page)
@@ -275,23 +330,53 @@ class PagedCache:
         if not self.prefix_cache or most < self.page_size:
             return 0
         prefix = keys.between(0, most // self.page_size, token_ids)
-        indexes = [(e, a.index) for e, a in zip(self._extents, self.allocators, strict=True)]
-        return longest_hit(indexes, prefix, page_size=self.page_size)
+        has = [
+            partial(self._has, group, allocator) for group, allocator in enumerate(self.allocators)
+        ]
+        groups = list(zip(self._extents, has, strict=True))
+        return longest_hit(groups, prefix, page_size=self.page_size)
 
-    def _hold_hit(self, prefix: Sequence[bytes], keys: PageKeys, owner: str) -> PageTables:
+    def _has(self, group: int, allocator: PageAllocator, key: bytes) -> bool:
+        return allocator.index.find(key) is not None or self.moves.has(group, key)
+
+    def _hold_hit(
+        self, prefix: Sequence[bytes], keys: PageKeys, owner: str
+    ) -> tuple[PageTables, list[tuple[int, int]]]:
+        """Tables of a hit, and group and index of what a store has of it: no page yet."""
         num_tokens = len(prefix) * self.page_size
         tables: list[PageTable] = []
+        stored: list[tuple[int, int]] = []
         for extent, allocator in zip(self._extents, self.allocators, strict=True):
             unseen = unseen_pages(extent, num_tokens, self.page_size)
             pages: list[int] = []
             for index, key in enumerate(prefix):
                 page = SCRATCH_PAGE if index in unseen else allocator.index.find(key)
-                assert page is not None, "a page of the hit is gone"
-                if page != SCRATCH_PAGE:
+                if page is None:
+                    stored.append((len(tables), index))
+                    page = SCRATCH_PAGE
+                elif page != SCRATCH_PAGE:
                     allocator.share(page, owner)
                 pages.append(page)
             tables.append(PageTable(extent, self.page_size, pages))
-        return PageTables(tuple(tables), keys, num_tokens, owner)
+        return PageTables(tuple(tables), keys, num_tokens, owner), stored
+
+    def _restore(
+        self, tables: PageTables, prefix: Sequence[bytes], stored: Sequence[tuple[int, int]]
+    ) -> bool:
+        """Give what stores have of a hit pages; False where one has not what it seemed to have."""
+        for group, index in stored:
+            content = self.moves.find(group, prefix[index])
+            if content is None:
+                self.moves.drop(group, prefix[index])
+                return False
+            page = self.allocators[group].take(tables.owner)
+            assert page is not None, "there were pages for all that is missing"
+            table = tables.groups[group]
+            table.pages[index] = page
+            table.num_unseen -= 1
+            self.moves.restore(group, page, content)
+            self.allocators[group].publish(prefix[index], page)
+        return True
 
     def _coming_back(self, group: int, released: Sequence[PageTables]) -> list[int]:
         """Pages of a group that nobody would hold any more if the tables were released."""

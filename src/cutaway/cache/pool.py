@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import cast
 
 import numpy
 import torch
 from torch import Tensor
 
+from cutaway.cache.stores import PageMove, RestorePage, SavePage
 from cutaway.core.layout import CacheGroup, StoredField
 from cutaway.core.step import LayerCache
 
@@ -58,13 +60,65 @@ class Pool:
         """Memory of all pages; layers that read another's count once."""
         return sum(pages.nbytes for layer in self.kept for pages in layer.fields.values())
 
+    @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Of one page of each group, over all its layers."""
+        sizes = [0] * len(self.num_pages)
+        for layer in self.kept:
+            for field in layer.fields.values():
+                sizes[layer.group] += field[0].nbytes
+        return tuple(sizes)
+
+    def read(self, group: int, pages: Sequence[int]) -> Tensor:
+        """All bytes of some pages of a group, in the host's memory.
+
+        Layers and fields follow one another, each as its shape says, wherever it lies in memory.
+        Shapes: [n, bytes].
+        """
+        parts = [
+            plain_bytes(field)[list(pages)].flatten(1).contiguous().view(torch.uint8)
+            for field in self._fields(group)
+        ]
+        return torch.cat(parts, dim=1).cpu()
+
+    def write(self, group: int, pages: Sequence[int], content: Tensor) -> None:
+        """Put back what read gave. Shapes: content [n, bytes]."""
+        fields, start = self._fields(group), 0
+        content = content.to(fields[0].device)
+        for field in fields:
+            plain = plain_bytes(field)
+            end = start + field[0].nbytes
+            part = content[:, start:end].clone(memory_format=torch.contiguous_format)
+            plain[list(pages)] = part.view(plain.dtype).view(len(pages), *field.shape[1:])
+            start = end
+
+    def _fields(self, group: int) -> list[Tensor]:
+        return [f for layer in self.kept if layer.group == group for f in layer.fields.values()]
+
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group, so that NaN in them cannot reach whoever comes next."""
         for layer in self.kept:
             for field in layer.fields.values():
-                # One byte is zeroed as a byte: float8 has no index_put of its own.
-                plain = field.view(torch.uint8) if field.dtype.itemsize == 1 else field
-                plain[list(pages[layer.group])] = 0
+                plain_bytes(field)[list(pages[layer.group])] = 0
+
+
+def plain_bytes(field: Tensor) -> Tensor:
+    """A field as it can be indexed: one byte as a byte, as float8 has no index_put of its own."""
+    return field.view(torch.uint8) if field.dtype.itemsize == 1 else field
+
+
+def move_pages(pool: Pool, moves: Sequence[PageMove]) -> None:
+    """Save pages to stores and write others' content, in their order; equal ones at once."""
+    for (kind, group), run in groupby(moves, key=lambda move: (type(move), move.group)):
+        several = list(run)
+        if kind is RestorePage:  # the last one counts where a page was given away again
+            contents = {m.page: m.content for m in several if isinstance(m, RestorePage)}
+            pool.write(group, list(contents), torch.from_numpy(numpy.stack([*contents.values()])))
+            continue
+        found = pool.read(group, [move.page for move in several]).numpy()
+        for move, content in zip(several, found, strict=True):
+            if isinstance(move, SavePage):
+                move.store.put(group, move.key, content)
 
 
 def copy_pages(pool: Pool, copies: Sequence[tuple[int, int] | None]) -> None:

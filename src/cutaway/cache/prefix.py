@@ -51,11 +51,13 @@ class PageKeys:
     Survives preemption, so a token is hashed once in the life of its sequence.
     """
 
-    def __init__(self, root: bytes, page_size: int) -> None:
+    def __init__(self, root: bytes, page_size: int, pinned: Sequence[bytes] = ()) -> None:
+        """pinned: keys of the first pages, which are another root's; behind them this one acts."""
         self._root = root
         self._page_size = page_size
         self._layout = struct.Struct(f"<{page_size}I")
-        self._keys: list[bytes] = []
+        self._num_pinned = len(pinned)
+        self._keys: list[bytes] = [*pinned]
 
     def between(self, first: int, last: int, token_ids: Sequence[int]) -> list[bytes]:
         """Keys of the pages first to last - 1; between calls token_ids may only grow."""
@@ -63,7 +65,8 @@ class PageKeys:
         assert last * size <= len(token_ids), "only full pages have a key"
         while len(self._keys) < last:
             start = len(self._keys) * size
-            parent = self._keys[-1] if self._keys else self._root
+            is_first = len(self._keys) == self._num_pinned
+            parent = self._root if is_first else self._keys[-1]
             tokens = self._layout.pack(*token_ids[start : start + size])
             self._keys.append(hashlib.sha256(_PAGE + parent + tokens).digest())
         return self._keys[first:last]
@@ -95,8 +98,9 @@ class PrefixIndex:
         self._key_of[page] = key
         return True
 
-    def remove(self, page: int) -> None:
-        """Make the page unfindable; it may be unknown."""
+    def remove(self, page: int) -> bytes | None:
+        """Make the page unfindable; it may be unknown. Returns the key that found it."""
         key = self._key_of.pop(page, None)
         if key is not None:
             del self._page_of[key]
+        return key

@@ -249,6 +249,7 @@ def serve_model(
     """Serve until a signal says otherwise. greet: told address and name once it is ready."""
     import asyncio
 
+    from cutaway.cache.disk import open_folder, salt_secret_of
     from cutaway.cli.session.served_fleet import linker_of, service_of, signals_of
     from cutaway.cli.settings.settings import resolve
     from cutaway.fleet.engine_places import check_memory, has_gpus
@@ -276,6 +277,8 @@ def serve_model(
         if not has_gpus(str(settings.engine["device"])):
             check_memory(fleet.replicas, found.path, free=free_memory())
         linker = None if key is None else linker_of(settings, key, found, listed)
+        if settings.engine["disk_cache"] is not None:
+            keys.salt(salt_secret_of(open_folder(Path(str(settings.engine["disk_cache"])))))
         service = service_of(settings, server, tell=log.of_engine, fleet=fleet, linker=linker)
         context = Context.of(found, service, server, name=served_name)
         context.store, context.runs = kept, runs

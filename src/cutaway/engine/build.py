@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import torch
 
+from cutaway.cache.disk import open_folder, page_secret_of
 from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.core.limits import quote
@@ -22,6 +24,8 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import folder_template, gguf_template
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
+from cutaway.engine.page_stores import stores_of
+from cutaway.engine.pins import parse_pins, tokens_of_system
 from cutaway.engine.profiling import profile, rehearse
 from cutaway.engine.ranks.start_ranks import check_memory, start
 from cutaway.host.free_memory import free_memory
@@ -61,21 +65,34 @@ def build_engine(
     drafting = None
     if all(spec.can_roll_back for spec in loaded.transformer.cache_specs):
         drafting = drafting_of(config, loaded, num_pages=pages, draft_model=draft)
-    return Engine(loaded, config, num_pages=pages, drafting=drafting, page_secret=page_secret)
+    secret = None if config.disk_cache is None else open_folder(Path(config.disk_cache))
+    if secret is not None:
+        page_secret = page_secret or page_secret_of(secret)
+    engine = Engine(
+        loaded,
+        config,
+        num_pages=pages,
+        drafting=drafting,
+        page_secret=page_secret,
+        pinned=[(name, tokens_of_system(loaded, text)) for name, text in parse_pins(config.pin)],
+    )
+    if config.keeps_pages:
+        found = at_hand if isinstance(at_hand, Found) else at_hand.found
+        engine.attach(stores_of(engine, found, secret))
+    while engine.has_work:  # what is pinned, before the first request comes
+        engine.step()
+    return engine
 
 
 def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     """Rank 0's part of a model, and the others that have theirs."""
-    device = device_of(config.device)
-    if device.type != "cpu":
-        raise ConfigError(
-            f"tensor is {config.tensor}, pipeline {config.pipeline} and device {device}; ranks "
-            "compute on CPUs so far. Set device to cpu, or both to 1."
-        )
+    devices = devices_of(device_of(config.device), config.num_ranks)
     found = model if isinstance(model, Found) else model.found
-    check_memory(found.path, config.num_ranks, free=free_memory())
+    if devices[0].type == "cpu":
+        check_memory(found.path, config.num_ranks, free=free_memory())
+    config = replace(config, device=str(devices[0]))
     name = f"random:{found.path}" if found.kind == "random" else str(found.path)
-    starting = start(name, config)
+    starting = start(name, config, devices=devices)
     try:
         loaded = load_model(model, config, group=starting.group)
     except BaseException:
@@ -137,6 +154,22 @@ def device_of(name: str) -> torch.device:
     return device
 
 
+def devices_of(first: torch.device, size: int) -> list[torch.device]:
+    """A device for each rank: the GPU of the first and those after it, or the CPU for all.
+
+    Raises: ConfigError where there are fewer.
+    """
+    if first.type == "cpu":
+        return [first] * size
+    start, count = first.index or 0, torch.cuda.device_count()
+    if start + size > count:
+        raise ConfigError(
+            f"{size} ranks take a GPU each, from {first} on, and this machine has {count}. Start "
+            "with fewer ranks, or set device to cpu."
+        )
+    return [torch.device("cuda", start + rank) for rank in range(size)]
+
+
 @dataclass(frozen=True)
 class Precision:
     """In what a mode keeps weights, activations, keys and values."""
@@ -190,8 +223,9 @@ def num_pages(
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
         # Each has as much as this one, which has no less than others; layers are in one rank each.
         if model.ranks is not None and not model.ranks.group.by_layers:
+            num_sharing *= 1 if is_gpu else model.ranks.size  # each has a GPU of its own
             facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
-            model, num_sharing = replace(model, facts=facts), num_sharing * model.ranks.size
+            model = replace(model, facts=facts)
         own = _bytes_per_token(model, early=config.draft_layers or 0)
         tokens = memory.cache_tokens(
             free // num_sharing,

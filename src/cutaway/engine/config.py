@@ -51,6 +51,11 @@ class EngineConfig:
         eight bits have a scale per token and head.
     quant: our own scheme for the weights of a checkpoint without quantization, rounded at load.
     cache_tokens: tokens that the cache holds over all sequences; None takes what memory allows.
+    host_cache_bytes: of the host's memory for pages that leave the cache, to be put back when they
+        are asked for again; for GPUs. 0 keeps none.
+    disk_cache: a folder for pages of prompts, which outlive the engine; None keeps none.
+    disk_cache_bytes: of all files there together.
+    pin: system prompts that are computed at the start and never evicted.
     ledger_bytes: what the record of recent answers may take, from which they can be run again.
     override: fields of a config.json to replace, as in "sliding_window=128".
     draft: where guesses of next tokens come from where a request does not say.
@@ -69,6 +74,11 @@ class EngineConfig:
     cache_tokens: int | None = None
     page_size: int = 16  # wastes at most 15 tokens a sequence; also vLLM's default
     prefix_cache: bool = True
+    host_cache_bytes: int = 0
+    # Off unless asked for: on a machine that others use too, files outlive who asked.
+    disk_cache: str | None = None
+    disk_cache_bytes: int = 4 * 2**30
+    pin: tuple[str, ...] = ()  # system prompts that stay in the cache, each NAME=FILE
     max_sequences: int = BY_DEVICE  # running at once; 64, on a GPU 256
     max_tokens_per_step: int = BY_DEVICE  # 2048, on a GPU 16384
     prefill_chunk: int = BY_DEVICE  # of one prompt in a step: bounds how long decodes wait
@@ -99,6 +109,22 @@ class EngineConfig:
                     f"{name} is {getattr(self, name)}; it must be at least 1. Leave it out for the "
                     "default."
                 )
+        for name in ("host_cache_bytes", "disk_cache_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it must be at least 0. Leave it out for the "
+                    "default."
+                )
+        if self.pin and not self.prefix_cache:
+            raise ConfigError(
+                "prefix_cache is false, so no page is found again, and pin is set. Leave one of "
+                "them out."
+            )
+        if self.keeps_pages and not self.prefix_cache:
+            raise ConfigError(
+                "prefix_cache is false, so no page is found again, and host_cache_bytes or "
+                "disk_cache is set. Leave one of them out."
+            )
         if self.ledger_bytes < 0:
             raise ConfigError(
                 f"ledger_bytes is {self.ledger_bytes}; it must be at least 0, which records "
@@ -128,6 +154,11 @@ class EngineConfig:
                 )
 
     @property
+    def keeps_pages(self) -> bool:
+        """Whether pages are kept elsewhere than in the cache."""
+        return self.host_cache_bytes > 0 or self.disk_cache is not None
+
+    @property
     def num_ranks(self) -> int:
         """Processes that have the model together."""
         return self.tensor * self.pipeline
@@ -139,6 +170,8 @@ class EngineConfig:
                 raise ConfigError(f"{word} is {count}; it must be from 1 to {MOST_RANKS}.")
             for name, is_set in (
                 ("lora", bool(self.lora)),
+                ("host_cache_bytes", self.host_cache_bytes > 0),
+                ("disk_cache", self.disk_cache is not None),
                 ("draft", self.draft in ("early", "trained")),
             ):
                 if count > 1 and is_set:

@@ -16,6 +16,7 @@ import torch
 
 from cutaway.cache.fork import adopt
 from cutaway.cache.paged import CacheStats
+from cutaway.cache.stores import PageStore
 from cutaway.core.errors import CutawayError, DeadlineError, NumericsError
 from cutaway.core.output import Delta, ToldChoice
 from cutaway.core.request import Request, SamplingParams
@@ -34,6 +35,7 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.paged_model import page_model
 from cutaway.engine.native import is_recorded
 from cutaway.engine.pace import Pace
+from cutaway.engine.pins import Pins
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
@@ -53,6 +55,7 @@ _NATIVE_PROMPT_TOKENS = 128
 _NATIVE_SHARED_TOKENS = 32
 # How long a step without other work waits for a grammar: no longer than a new request may wait.
 _COMPILE_WAIT = 0.005
+_CLOSE_SECONDS = 5.0  # for pages that are still being written
 _ENDS = "this answer ends here"
 
 P = ParamSpec("P")
@@ -88,18 +91,26 @@ class Engine:
         sink: Sink | None = None,
         scores_drawn: bool = False,
         page_secret: bytes | None = None,
+        pinned: Items[tuple[str, Items[int]]] = (),
     ) -> None:
         """scores_drawn: see Sampler; a request that asks for logprobs gets them so.
 
         page_secret: of which keys of pages are made; None draws one. Engines that share it could
         find one another's pages.
+        pinned: names and tokens of prefixes that are computed first and never evicted.
         """
         config = config.on(model.device.type)
         self.model = model
         self.config = config
         self.sink = sink
         self._streams = None if drafting is None else drafting.streams
-        paged = page_model(model, config, num_pages=num_pages, streams=self._streams)
+        paged = page_model(
+            model,
+            config,
+            num_pages=num_pages,
+            streams=self._streams,
+            pinned_tokens=sum(len(token_ids) for _, token_ids in pinned),
+        )
         self.cache, self.runner, self.max_length = paged.cache, paged.runner, paged.max_length
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -131,6 +142,7 @@ class Engine:
             model, self.scheduler, max_length=self.max_length, page_secret=page_secret
         )
         self.page_keys = self._admission.page_keys
+        self._prompt_stores: list[PageStore] = []  # that want the pages of prompts
         self.tells_draws = False  # whether others may have to go on from what is told here
         self._rejoining: set[Sequence] = set()  # their last token was told by another engine
         self.pace = Pace()
@@ -141,6 +153,15 @@ class Engine:
         self.num_steps = 0
         self.num_drafted = 0
         self.num_accepted = 0
+        self.pins = Pins(
+            self.cache,
+            root=self._admission.pinned_root,
+            page_bytes=self.runner.pool.page_bytes,
+            max_length=self.max_length,
+        )
+        self._admission.pins = self.pins
+        for name, token_ids in pinned:
+            self.pin(name, token_ids)
 
     def renew_weights(self) -> None:
         """Take up weights that were changed in place: nothing of the old ones is found again.
@@ -152,10 +173,26 @@ class Engine:
         """
         assert not self.has_work and not self._answers, "an answer has one version of weights"
         assert not is_recorded(self.model), "packed weights are copies; they are never trained"
+        self.pins.forget()
         self._admission.renew()
         if self.ledger is not None:
             self.ledger.forget()
             self.fingerprints = fingerprints(self.model.transformer)
+
+    def attach(self, stores: Items[PageStore]) -> None:
+        """Have stores behind the pages, before the first request."""
+        self.cache.attach(stores)
+        self.runner.moves = self.cache.moves
+        self._prompt_stores = [store for store in stores if not store.takes_evicted]
+
+    def close(self) -> None:
+        """Let stores keep what they were given; nothing is computed any more."""
+        for store in self.cache.moves.stores:
+            store.close(_CLOSE_SECONDS)
+
+    def pin(self, name: str, token_ids: Items[int]) -> None:
+        """Have a prefix computed and never evicted. Raises: as Pins.begin."""
+        self.add(self.pins.begin(name, token_ids))
 
     def load_adapter(self, name: str, path: str) -> None:
         """Let requests name an adapter from now on. Raises: ConfigError, ModelFormatError."""
@@ -266,6 +303,8 @@ class Engine:
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
         self._draft()
         scheduled = self._schedule()
+        if restored := self.cache.moves.take_restored():
+            self._record(Recorder.forget_writers, restored)
         for batch, drawn_for, computed, start in self._whole(scheduled, began):
             ended = perf_counter()
             for item in batch.scheduled:
@@ -288,7 +327,7 @@ class Engine:
             self.pace.note(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
-        return news
+        return self.pins.take(news)
 
     def _end_the_late(self, now: float) -> None:
         """End the requests whose deadline is over, wherever they stand."""
@@ -423,6 +462,7 @@ class Engine:
             emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
         if sequence.request.params.max_tokens == 0:
             emitted = []
+        is_first = answer.first_token is None
         answer.first_token = answer.first_token or perf_counter()
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
@@ -439,6 +479,8 @@ class Engine:
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
+        if is_first and self._prompt_stores and not sequence.load_id:  # drawn at each load
+            self._keep_prompt(sequence)
         self._admission.release(sequence)
         delta = answer.delta(
             taken.token_ids, taken.text, drawn, reason=taken.reason, stopped_by=taken.stopped_by
@@ -448,6 +490,21 @@ class Engine:
             return
         self.scheduler.finish(sequence)
         self._close(answer, delta)
+
+    def _keep_prompt(self, sequence: Sequence) -> None:
+        """Hand the full pages of a prompt to the stores that want them. A fault ends that alone."""
+        try:
+            for group, found in self.scheduler.prompt_pages(sequence).items():
+                for store in self._prompt_stores:
+                    new = {key: page for key, page in found.items() if not store.has(group, key)}
+                    if not new:
+                        continue
+                    contents = self.runner.pool.read(group, [*new.values()]).numpy()
+                    for key, content in zip(new, contents, strict=True):
+                        store.put(group, key, content)
+        except Exception as fault:
+            note("pages of a prompt could not be kept elsewhere; none are any more.", fault)
+            self._prompt_stores = []
 
     def _rejoin(self, item: Scheduled, answer: Running, told: ToldChoice, drawn: Sampled) -> None:
         """Pass the seam behind what another engine told of an answer."""

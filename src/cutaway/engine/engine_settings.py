@@ -15,6 +15,10 @@ class EngineSettings(TypedDict, total=False):
     cache_tokens: int | None
     page_size: int | None
     prefix_cache: bool | None
+    host_cache_bytes: int | None
+    disk_cache: str | None
+    disk_cache_bytes: int | None
+    pin: tuple[str, ...] | None
     max_sequences: int | None
     max_tokens_per_step: int | None
     prefill_chunk: int | None

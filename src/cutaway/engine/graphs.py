@@ -143,6 +143,8 @@ class DecodeGraphs:
             self._model(inputs.step)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # NCCL has threads of its own, whose calls are no part of the step.
+        mode = "global" if self._model.group is None else "thread_local"
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode):
             logits = self._model(inputs.step)
         return _Captured(graph, logits)

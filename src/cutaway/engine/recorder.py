@@ -72,6 +72,11 @@ class Recorder:
         """By which the ledger knows an answer that has not ended."""
         return self._open[sequence].number
 
+    def forget_writers(self, pages: Items[tuple[int, int]]) -> None:
+        """Pages of these groups hold what came from elsewhere: who wrote it is not known."""
+        for each in pages:
+            self._writers.pop(each, None)
+
     def note_plan(self, number: int, batch: Batch) -> None:
         """Note the parts of a step that is about to run, and who gets and writes which pages."""
         began = perf_counter()

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from cutaway.blocks.linear import division_error
 from cutaway.blocks.transformer import Transformer
-from cutaway.cache.pool import Pool, copy_pages
+from cutaway.cache.pool import Pool, copy_pages, move_pages
+from cutaway.cache.stores import PageMoves
 from cutaway.core.step import Numbers, Sink, Step, StreamReader
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
+from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.graphs import DecodeGraphs
@@ -53,6 +55,7 @@ class Runner:
         self._streams = streams
         self._version = 0 if adapters is None else adapters.version
         self._native = None if record is None else record()
+        self.moves: PageMoves | None = None  # of stores behind the pages
         self.kernel = "plain"  # what ran the latest step
         # Whether others' steps may be run in the midst of one: not where they would be run here.
         self.gives_turns = False
@@ -64,7 +67,9 @@ class Runner:
 
     def prepare(self) -> None:
         """Do now what would else be done in live traffic: compile and capture."""
-        if self._graphs is not None:
+        if self._graphs is None:
+            return
+        with nullcontext() if self._lead is None else self._lead.prepare():
             self._graphs.prepare()
 
     def run(self, batch: Batch, is_over: Callable[[], bool] | None = None) -> Tensor:
@@ -88,6 +93,8 @@ class Runner:
     @property
     def runs_ahead(self) -> bool:
         """Whether decode steps can be begun before their tokens are known on the host."""
+        if self._lead is not None:
+            return False  # the others are told of a step when its tokens are known
         return self._graphs is not None and self._graphs.runs_ahead
 
     def bucket(self, count: int) -> int | None:
@@ -101,6 +108,7 @@ class Runner:
         Shapes: token_ids [B] -> [B, V], valid until the next one.
         """
         assert self._graphs is not None, "steps are begun ahead where they are captured"
+        self.settle()
         return self._graphs.run(numbers, token_ids=token_ids)
 
     def forward(
@@ -117,6 +125,7 @@ class Runner:
         Raises: BrokenOffError where it says so. Some layers' keys and values are written then.
         EngineLostError where another rank is gone.
         """
+        self.settle()
         if self._lead is None:
             return self._forward(numbers, sink, is_over)
         held = None if sink is None else HeldSink(sink)
@@ -162,14 +171,29 @@ class Runner:
             numbers, self.pool.layers, device=self.device, sink=sink, streams=self._streams
         )
 
+    @torch.inference_mode()
+    def settle(self) -> None:
+        """Move pages to and from stores, before anything is written to any.
+
+        Raises: EngineLostError where that raises: somebody's pages hold nothing then.
+        """
+        if self.moves is None or not self.moves:
+            return
+        try:
+            move_pages(self.pool, self.moves.take())
+        except Exception as fault:
+            raise EngineLostError("pages cannot be moved to or from where they are kept") from fault
+
     def clear(self, pages: Sequence[Sequence[int]]) -> None:
         """Zero some pages of each group, in every rank."""
+        self.settle()
         if self._lead is not None:
             self._lead.clear(pages)
         self.pool.clear(pages)
 
     def copy(self, copies: Sequence[tuple[int, int] | None]) -> None:
         """Copy of each group a page to another, in every rank."""
+        self.settle()
         if self._lead is not None:
             self._lead.copy(copies)
         copy_pages(self.pool, copies)
@@ -209,7 +233,8 @@ def runner_of(
 
         record = record_steps
     graphs = None
-    is_watched = is_plain or group is not None or streams is not None
+    by_layers = model.transformer.stage is not None  # hands rows on in the midst of a step
+    is_watched = is_plain or by_layers or streams is not None
     if config.graphs and not is_watched and model.device.type == "cuda":
         graphs = DecodeGraphs(
             model.transformer,
@@ -230,6 +255,7 @@ def runner_of(
             max_tokens=max_tokens,
             keeps=keeps,
             is_plain=is_plain,
+            graphs=graphs is not None,
         )
     return Runner(
         model.transformer,

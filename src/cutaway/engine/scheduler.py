@@ -231,7 +231,7 @@ class Scheduler:
                 "the cache more memory.",
                 param="prompt",
             )
-        keys = self.cache.keys(sequence.cache_root)
+        keys = self.cache.keys(sequence.cache_root, sequence.pinned_keys)
         self._waiting.add(sequence)
         self._keys[sequence] = keys
         self._owners.come(sequence.owner, self._num_steps)
@@ -342,6 +342,17 @@ class Scheduler:
         if sequence.fork is None:
             return spoilt
         return tuple((*a, *b) for a, b in zip(spoilt, sequence.fork.pages, strict=True))
+
+    def prompt_pages(self, sequence: Sequence) -> dict[int, dict[bytes, int]]:
+        """By group the page of each key that can be found of a sequence's prompt."""
+        keys, size = self._keys.get(sequence), self.cache.page_size
+        if keys is None:
+            return {}
+        own = keys.between(0, sequence.num_prompt_tokens // size, sequence.token_ids)
+        return {
+            group: {k: page for k in own if (page := allocator.index.find(k)) is not None}
+            for group, allocator in enumerate(self.cache.allocators)
+        }
 
     def preempt(self, sequence: Sequence) -> None:
         """Take the pages of a running sequence; it will be computed again."""

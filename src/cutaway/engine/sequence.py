@@ -22,6 +22,7 @@ class Sequence:
     seed: int  # resolved: never None
     max_length: int  # prompt and answer together; also the declared length for rotary bases
     cache_root: bytes  # what must be equal before two sequences may share pages
+    pinned_keys: tuple[bytes, ...] = ()  # of pages of a pinned prefix with which it begins
     adapter: int = -1  # its place among those that are loaded; -1 without one
     load_id: bytes = b""  # of that adapter's load
     token_ids: list[int] = field(default_factory=list[int])

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from cutaway.cache.stores import StoreStats
 from cutaway.service.service import EngineStats, GuessCount
 
 # Of EngineStats, what only grows while an engine lives.
 COUNTED: Final = (
     *("hit_tokens", "query_tokens", "steps", "preemptions", "drafted_tokens", "accepted_tokens"),
-    "restarts",
+    *("restarts", "restored_pages"),
 )
 
 
@@ -21,6 +22,22 @@ def add_counts(each: Iterable[EngineStats]) -> EngineStats:
     sums = {name: sum(getattr(one, name) for one in known) for name in COUNTED}
     guesses = _together(g for one in known for g in one.guesses)
     return EngineStats(guesses=guesses, **sums)  # type: ignore[arg-type]
+
+
+def add_stores(each: Iterable[EngineStats]) -> tuple[StoreStats, ...]:
+    """One for each kind of store: the sums, and of a folder that all share what it holds once."""
+    sums: dict[str, StoreStats] = {}
+    for store in (store for one in each for store in one.stores):
+        before = sums.setdefault(store.kind, StoreStats(kind=store.kind))
+        held = {name: getattr(store, name) for name in ("num_bytes", "most_bytes", "pages")}
+        if not store.is_shared:
+            held = {name: getattr(before, name) + value for name, value in held.items()}
+        counted = {
+            name: getattr(before, name) + getattr(store, name)
+            for name in ("written", "found", "spoilt", "skipped")
+        }
+        sums[store.kind] = replace(before, is_shared=store.is_shared, **held, **counted)
+    return tuple(sums.values())
 
 
 def _together(counts: Iterable[GuessCount]) -> tuple[GuessCount, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from cutaway.core.errors import CutawayError, EngineClosedError
-from cutaway.fleet.counts import COUNTED, add_counts
+from cutaway.fleet.counts import COUNTED, add_counts, add_stores
 from cutaway.fleet.members import STATS_SECONDS, Member
 from cutaway.fleet.resume import Stream
 from cutaway.fleet.routing import FleetRouter
@@ -35,7 +35,7 @@ def stats_of(
     counted = add_counts([gone, *(member.counted for member in members)])
     sums: dict[str, float] = {}
     for each in fields(EngineStats):
-        if each.name not in ("fleet", "guesses", *COUNTED):
+        if each.name not in ("fleet", "guesses", "stores", *COUNTED):
             values = [getattr(numbers, each.name) for numbers in known]
             total = sum(values)
             sums[each.name] = total / max(1, len(values)) if each.name in _MEANS else total
@@ -48,7 +48,7 @@ def stats_of(
         found_tokens=0 if router is None else router.found_tokens,
     )
     sums["waiting"] = sums.get("waiting", 0) + waiting
-    return replace(counted, fleet=fleet, **sums)  # type: ignore[arg-type]
+    return replace(counted, fleet=fleet, stores=add_stores(known), **sums)  # type: ignore[arg-type]
 
 
 async def snapshot_of(

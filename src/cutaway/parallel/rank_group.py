@@ -5,6 +5,7 @@ Both move numbers and add none, so what is gathered is the same in each. No mode
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
@@ -25,6 +26,7 @@ from cutaway.parallel import far_taps
 # A loopback address: ranks of one host, whatever its name resolves to.
 LOOPBACK = "127.0.0.1"
 _STEP_SECONDS = timedelta(minutes=30)
+_CPU = torch.device("cpu")
 
 
 class _Rank:
@@ -105,7 +107,7 @@ class RankGroup(_Rank, ABC):
         with self.step():
             for word, got in (("gather", self.gather(own)), ("to_root", self.to_root(own))):
                 expected = torch.arange(4 * self.size, dtype=torch.float32).view(-1, 4)
-                if got is not None and not torch.equal(got, expected):
+                if got is not None and not torch.equal(got.cpu(), expected):
                     raise ConfigError(
                         f"{word} among {self.size} ranks gave {got.tolist()} for "
                         f"{expected.tolist()}. The library that joins them does not work here; "
@@ -144,16 +146,18 @@ class ProcessGroup(RankGroup):
     """A rank that is a process.
 
     backend: a process group of torch.distributed, over the device's library.
+    device:  where it moves numbers; what lies elsewhere goes there first.
     """
 
-    def __init__(self, backend: Any, rank: int, size: int) -> None:
+    def __init__(self, backend: Any, rank: int, size: int, *, device: torch.device = _CPU) -> None:
         super().__init__(rank, size)
-        self._backend = backend
+        self._backend, self._device = backend, device
 
     def gather(self, x: Tensor) -> Tensor:
         """What each rank hands in. Shapes: [...] -> [N, ...]."""
         self.check()
-        every = torch.empty((self.size, *x.shape), dtype=x.dtype, device=x.device)
+        x = x.to(self._device)
+        every = torch.empty((self.size, *x.shape), dtype=x.dtype, device=self._device)
         # As bytes: libraries that move numbers do not know every dtype.
         places, own = every.view(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8)
         self._backend._allgather_base(places, own).wait()
@@ -162,7 +166,7 @@ class ProcessGroup(RankGroup):
     def to_root(self, x: Tensor) -> Tensor | None:
         """The same for rank 0 alone. Shapes: [...] -> [N, ...]."""
         self.check()
-        if x.device.type != "cpu":  # one call that can be captured, and no slower
+        if self._device.type != "cpu":  # one call that can be captured, and no slower
             every = self.gather(x)
             return every if self.rank == 0 else None
         every = torch.empty((self.size, *x.shape), dtype=x.dtype) if self.rank == 0 else None
@@ -174,24 +178,30 @@ class ProcessGroup(RankGroup):
 
     def hand(self, x: Tensor, to: int) -> None:
         """Move a value to one other rank."""
-        self._backend.send([x.reshape(-1).view(torch.uint8)], to, 0).wait()
+        there = x.to(self._device)
+        self._backend.send([there.reshape(-1).view(torch.uint8)], to, 0).wait()
 
     def take(self, like: Tensor, source: int) -> Tensor:
         """What another rank hands over."""
-        place = torch.empty_like(like)
+        place = torch.empty_like(like, device=self._device)
         self._backend.recv([place.view(-1).view(torch.uint8)], source, 0).wait()
-        return place
+        return place.to(like.device)
 
 
-def join_processes(folder: Path, rank: int, size: int, *, seconds: float) -> ProcessGroup:
+def join_processes(
+    folder: Path, rank: int, size: int, *, seconds: float, device: torch.device = _CPU
+) -> ProcessGroup:
     """A rank among processes of this host that meet in a folder of their own. Blocks until all do.
 
     seconds: that a rank waits here for another. In a gather it waits longer: who leads is watched.
+    device: this rank's own: gloo moves numbers between CPUs, NCCL between GPUs.
     Raises: RuntimeError where one does not come.
     """
     patience = timedelta(seconds=seconds)
     store = FileStore(str(folder / "ranks"), size)
     store.set_timeout(patience)
+    if device.type == "cuda":
+        return ProcessGroup(_nccl(store, rank, size, device), rank, size, device=device)
     gloo: Any = ProcessGroupGloo
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=LOOPBACK)]
@@ -199,6 +209,18 @@ def join_processes(folder: Path, rank: int, size: int, *, seconds: float) -> Pro
     backend = gloo(store, rank, size, options)
     backend._set_default_timeout(_STEP_SECONDS)
     return ProcessGroup(backend, rank, size)
+
+
+def _nccl(store: FileStore, rank: int, size: int, device: torch.device) -> Any:
+    """NCCL's group over this rank's GPU. It meets in the store with the first gather."""
+    from torch import distributed
+
+    torch.cuda.set_device(device)
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # ranks of one host
+    nccl: Any = distributed.ProcessGroupNCCL
+    options = nccl.Options()
+    options._timeout = _STEP_SECONDS
+    return nccl(store, rank, size, options)
 
 
 class _Table:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
-from cutaway.cache.prefix import KeyField, root_key
+from cutaway.cache.prefix import root_key
 from cutaway.compare.lever_cards import levers_of
 from cutaway.core.looks import ViewCard
 from cutaway.engine.engine import Engine
-from cutaway.engine.loading.fingerprints import fingerprints
+from cutaway.engine.numeric_class import form_of, numeric_class_of, weights_of
 from cutaway.service.service import AdapterCard, EngineStats, EngineTerms, GuessCount, ModelCard
 from cutaway.views import VIEWS
 
@@ -39,43 +37,20 @@ def card_of(engine: Engine) -> ModelCard:
 def terms_of(engine: Engine) -> EngineTerms:
     """What an engine can take, and which others give its numbers."""
     config = engine.config
-    weights, form = _weights_of(engine), _form_of(engine)
+    model, runner = engine.model, engine.runner
+    weights, form = weights_of(model, engine.fingerprints), form_of(model, config)
     return EngineTerms(
         max_sequences=config.max_sequences,
         cache_tokens=cache_tokens_of(engine),
         page_size=config.page_size,
         prompt_tokens=engine.scheduler.config.max_prompt_tokens or config.max_tokens_per_step,
         page_keys=engine.page_keys,
-        numeric_class=numeric_class_of(engine, weights, form),
-        is_invariant=engine.runner.is_invariant,
-        vocabulary=engine.model.tokenizer.fingerprint,
+        numeric_class=numeric_class_of(model, runner, weights, form).hex()[:16],
+        is_invariant=runner.is_invariant,
+        vocabulary=model.tokenizer.fingerprint,
         weights=root_key(*weights).hex()[:16],
         form=root_key(*form).hex()[:16],
     )
-
-
-def numeric_class_of(engine: Engine, weights: list[KeyField], form: list[KeyField]) -> str:
-    """Equal for engines of which each gives the other's rows to the bit, as far as can be known.
-
-    Weights as they are stored, in what they are computed and kept; and where the order of sums is
-    a library's, its version and the device. What native kernels give depends on no instruction set.
-    """
-    fields = [*weights, *form]
-    if not engine.runner.is_invariant:
-        device = engine.model.device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-        fields += [torch.__version__, name, str(torch.get_num_threads())]
-    return root_key(*fields).hex()[:16]
-
-
-def _weights_of(engine: Engine) -> list[KeyField]:
-    weights = engine.fingerprints or fingerprints(engine.model.transformer)
-    return [f"{name}={value}" for name, value in sorted(weights.items())]
-
-
-def _form_of(engine: Engine) -> list[KeyField]:
-    model, config = engine.model, engine.config
-    return [str(model.dtype), str(model.cache_dtype), config.quant, config.override]
 
 
 def adapters_of(engine: Engine) -> tuple[AdapterCard, ...]:
@@ -122,6 +97,9 @@ def stats_of(engine: Engine) -> EngineStats:
         guesses=_guesses(engine),
         page_size=engine.config.page_size,
         max_sequences=engine.config.max_sequences,
+        pinned_pages=cache.pinned,
+        restored_pages=cache.restored,
+        stores=tuple(store.stats for store in engine.cache.moves.stores),
     )
 
 

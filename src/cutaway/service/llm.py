@@ -119,6 +119,8 @@ class LLM:
 
     def close(self) -> None:
         """End what runs and free the model's memory. What is closed may be closed again."""
+        if self._engine is not None:
+            self._engine.close()
         self._engine = self._looks = None
         give_back_freed()
 

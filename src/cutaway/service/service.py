@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from cutaway.cache.stores import StoreStats
 from cutaway.core.errors import OverloadedError
 from cutaway.core.looks import (
     ComparisonRequest,
@@ -113,6 +114,9 @@ class EngineStats:
     step_seconds: float = 0.0  # of a step without prompts
     page_size: int = 0  # tokens of a page
     max_sequences: int = 0  # answers that run at once
+    pinned_pages: int = 0  # of the used ones, which stay whatever comes
+    restored_pages: int = 0  # whose content came back from a store
+    stores: tuple[StoreStats, ...] = ()  # behind the pages
     fleet: FleetStats | None = None  # where several engines answer
 
 

@@ -37,12 +37,15 @@ def snapshot_of(engine: Engine, owner: str) -> bytes:
             "counts": {
                 "hit_tokens": stats.hit_tokens,
                 "query_tokens": stats.query_tokens,
+                "restored_pages": stats.restored_pages,
                 "preemptions": stats.preemptions,
                 "drafted_tokens": stats.drafted_tokens,
                 "accepted_tokens": stats.accepted_tokens,
                 "recorded_answers": 0 if ledger is None else ledger.num_answers,
                 "recorded_bytes": 0 if ledger is None else ledger.num_bytes,
             },
+            "stores": stats.stores,
+            "pins": engine.pins.cards,
             **({} if engine.model.ranks is None else {"ranks": _ranks(engine, engine.model.ranks)}),
         }
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -99,9 +100,17 @@ def service_of(
         hang_seconds=process.silent_seconds,
         drain_seconds=server.drain_seconds,
         tell=tell,
-        secret=None if linker is None else linker.secret,
+        secret=_secret_of(engine) if linker is None else linker.secret,
         addresses=linker.listed.read if linker is not None and linker.listed else None,
     )
+
+
+def _secret_of(engine: dict[str, Any]) -> bytes | None:
+    """Of keys of pages, where engines keep pages in a folder: they are found after a restart."""
+    from cutaway.cache.disk import open_folder, page_secret_of
+
+    folder = engine.get("disk_cache")
+    return None if folder is None else page_secret_of(open_folder(Path(folder)))
 
 
 def signals_of(service: Service, tell: Callable[[str], None]) -> Mapping[int, Signalled]:

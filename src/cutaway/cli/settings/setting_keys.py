@@ -156,6 +156,23 @@ KEYS: tuple[Key, ...] = (
     _engine("cache_tokens", "int", "tokens that the cache holds, as in 32K; what memory allows"),
     _engine("page_size", "int", "tokens per page of the cache, a power of two from 8 to 256"),
     _engine("prefix_cache", "bool", "find equal beginnings of prompts in the cache"),
+    _engine(
+        "pin",
+        "texts",
+        "a system prompt that is never evicted, as NAME=FILE; may be given several times",
+    ),
+    _engine(
+        "host_cache_bytes",
+        "int",
+        "of the host's memory behind a GPU's cache, as in 8G; 0 keeps none there",
+        limit=_COUNT_OR_NONE,
+    ),
+    _engine(
+        "disk_cache",
+        "text",
+        "a folder where pages of prompts outlive the engine, for you alone; default: none",
+    ),
+    _engine("disk_cache_bytes", "int", "of all files in that folder", limit=_COUNT_OR_NONE),
     _engine("max_sequences", "int", "answers that run at once; default: 64, on a GPU 256"),
     _engine(
         "max_tokens_per_step",

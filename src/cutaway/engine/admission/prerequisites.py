@@ -15,6 +15,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.grammar_queue import Pending
 from cutaway.engine.admission.request_checks import max_length_of
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.engine.pins import Pins
 from cutaway.engine.scheduler import Scheduler
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler
@@ -41,6 +42,7 @@ class AdmissionQueue:
         self._scheduler = scheduler
         self._max_length = max_length
         self._root_secret = os.urandom(16) if page_secret is None else page_secret
+        self.pins: Pins | None = None  # with which prompts may begin
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._compiling: Pending[Sequence, CompiledGrammar] = Pending()
@@ -58,6 +60,11 @@ class AdmissionQueue:
         """Equal for engines whose keys of pages are; tells nothing of the secret."""
         return root_key("page keys", self._root_secret)
 
+    def pinned_root(self, declared_length: int, load_id: bytes = b"") -> bytes:
+        """Of the keys of pinned prefixes, which are nobody's own."""
+        position_key = self._model.transformer.position_key(declared_length)
+        return root_key("pinned", self._root_secret, position_key, load_id)
+
     def open(self, request: Request, told: Items[ToldChoice] = ()) -> list[Sequence]:
         """A sequence for each choice of a request; none of them waits yet.
 
@@ -69,6 +76,12 @@ class AdmissionQueue:
         adapter = self._model.adapters.find(request.lora)
         load_id = b"" if adapter is None else adapter.load_id
         root = root_key(self._root_secret, request.cache_salt, position_key, load_id)
+        pinned_root, pinned = self.pinned_root(max_length, load_id), tuple[bytes, ...]()
+        if self.pins is not None and self.pins.is_pin(request):
+            root = pinned_root
+        elif self.pins is not None:
+            pinned = self.pins.keys_of(request.prompt_token_ids, pinned_root)
+            root = root_key(root, pinned[-1]) if pinned else root
         choices = told or [ToldChoice(choice) for choice in range(request.params.n)]
         return [
             Sequence(
@@ -77,6 +90,7 @@ class AdmissionQueue:
                 seed=seed,
                 max_length=max_length,
                 cache_root=root,
+                pinned_keys=pinned,
                 adapter=-1 if adapter is None else adapter.place,
                 load_id=load_id,
                 token_ids=[*request.prompt_token_ids, *each.token_ids[:-1]],

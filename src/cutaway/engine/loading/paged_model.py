@@ -30,12 +30,17 @@ class PagedModel:
 
 
 def page_model(
-    model: LoadedModel, config: EngineConfig, *, num_pages: int, streams: Streams | None = None
+    model: LoadedModel,
+    config: EngineConfig,
+    *,
+    num_pages: int,
+    streams: Streams | None = None,
+    pinned_tokens: int = 0,
 ) -> PagedModel:
     """A model made ready for steps.
 
     config: the device's own already.   num_pages: of a group that keeps every token, the scratch
-    page included.   streams: read in every step.
+    page included.   streams: read in every step.   pinned_tokens: that are to stay in the pages.
     """
     groups = group_layers(model.transformer.cache_specs)
     counts = [pages_of(group.spec, num_pages, config) for group in groups]
@@ -54,7 +59,8 @@ def page_model(
         is_native=is_recorded(model),
         held=model.transformer.own_layers,
     )
-    max_length = min(model.facts.max_length, cache.capacity_tokens)
+    capacity = max(config.page_size, cache.capacity_tokens - pinned_tokens)
+    max_length = min(model.facts.max_length, capacity)
     runner = runner_of(model, pool, config=config, max_length=max_length, streams=streams)
     runner.prepare()
     can_roll_back = all(group.spec.can_roll_back for group in groups)

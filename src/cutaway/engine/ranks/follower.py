@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ from cutaway.engine.ranks.rank_messages import (
     CopyPages,
     JoinRanks,
     OpenPages,
+    PreparePages,
     RunStep,
     receive_order,
     send,
@@ -58,6 +60,9 @@ def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: En
                 with _room_for(f"{sum(order.num_pages)} pages of {order.page_size} tokens"):
                     runners[number] = _runner(model, config, order)
                 send(link, AtStage("opened", runners[number].pool.num_bytes))
+            case PreparePages(number):
+                with group.step():
+                    runners[number].prepare()
             case ClearPages(number, pages):
                 runners[number].clear(pages)
             case CopyPages(number, copies):
@@ -92,7 +97,7 @@ def _runner(model: LoadedModel, config: EngineConfig, wanted: OpenPages) -> Runn
     return runner_of(
         model,
         pool,
-        config=config.on(model.device.type),
+        config=replace(config.on(model.device.type), graphs=wanted.graphs),
         max_length=wanted.max_length,
         max_tokens=wanted.max_tokens,
         keeps=wanted.keeps,
@@ -118,7 +123,11 @@ def main() -> None:
         send(link, AtStage("started"))
         config = EngineConfig.of(wanted.settings)
         group = join_processes(
-            Path(wanted.folder), wanted.rank, wanted.size, seconds=wanted.seconds
+            Path(wanted.folder),
+            wanted.rank,
+            wanted.size,
+            seconds=wanted.seconds,
+            device=torch.device(config.device),
         )
         send(link, AtStage("met"))
         group.try_out()

@@ -30,6 +30,7 @@ from cutaway.engine.ranks.rank_messages import (
     CopyPages,
     OpenPages,
     Order,
+    PreparePages,
     Reply,
     RunStep,
     as_lists,
@@ -93,6 +94,7 @@ class Ranks:
         max_tokens: int | None,
         keeps: bool,
         is_plain: bool,
+        graphs: bool,
     ) -> Lead:
         """Have each follower make the same pages as this rank, and what runs over them.
 
@@ -100,7 +102,16 @@ class Ranks:
         """
         number = next(self._numbers)
         self.say(
-            OpenPages(number, list(num_pages), page_size, max_length, max_tokens, keeps, is_plain)
+            OpenPages(
+                number=number,
+                num_pages=list(num_pages),
+                page_size=page_size,
+                max_length=max_length,
+                max_tokens=max_tokens,
+                keeps=keeps,
+                is_plain=is_plain,
+                graphs=graphs,
+            )
         )
         self._wait_opened(num_pages)
         lead = Lead(self, number)
@@ -223,6 +234,13 @@ class Lead:
     def copy(self, copies: Sequence[tuple[int, int] | None]) -> None:
         """Copy of each group a page to another in the followers."""
         self._ranks.say(CopyPages(self._number, list(copies)))
+
+    @contextmanager
+    def prepare(self) -> Generator[None]:
+        """Let the followers capture their steps; within it this rank captures the same."""
+        self._ranks.say(PreparePages(self._number))
+        with self._ranks.group.step():
+            yield
 
     @contextmanager
     def step(self, numbers: Numbers, *, sink: Sink | None) -> Generator[None]:

@@ -33,7 +33,10 @@ class JoinRanks(msgspec.Struct, tag=True, array_like=True):
 
 
 class OpenPages(msgspec.Struct, tag=True, array_like=True):
-    """Make pages, and what runs steps over them. num_pages: of each cache group."""
+    """Make pages, and what runs steps over them.
+
+    num_pages: of each cache group.   graphs: whether rank 0 captures steps of this pool.
+    """
 
     number: int
     num_pages: list[int]
@@ -42,6 +45,13 @@ class OpenPages(msgspec.Struct, tag=True, array_like=True):
     max_tokens: int | None
     keeps: bool
     is_plain: bool
+    graphs: bool = False
+
+
+class PreparePages(msgspec.Struct, tag=True, array_like=True):
+    """Capture the steps that this device captures, together with the others."""
+
+    number: int
 
 
 class RunStep(msgspec.Struct, tag=True, array_like=True):
@@ -88,7 +98,9 @@ class CannotFollow(msgspec.Struct, tag=True, array_like=True):
     why: str
 
 
-Order: TypeAlias = JoinRanks | OpenPages | RunStep | ClearPages | CopyPages | ClosePages
+Order: TypeAlias = (
+    JoinRanks | OpenPages | PreparePages | RunStep | ClearPages | CopyPages | ClosePages
+)
 Reply: TypeAlias = AtStage | CannotFollow
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -105,13 +106,21 @@ def check_memory(model: Path, size: int, *, free: int | None) -> None:
     )
 
 
-def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -> FollowersLoading:
+def start(
+    model: str,
+    config: EngineConfig,
+    *,
+    devices: Sequence[torch.device] = (),
+    seconds: float = STAGE_SECONDS,
+) -> FollowersLoading:
     """Processes for ranks from 1, which have met this one, rank 0, and load their parts.
 
-    model: by what it can be found again.   seconds: for each stage of the start.
+    model: by what it can be found again.   devices: of each rank; none given are CPUs.
+    seconds: for each stage of the start.
     Raises: ConfigError naming who is missing and at which stage.
     """
     size, started = config.num_ranks, Followers()
+    devices = devices or [torch.device("cpu")] * size
     _check_cores("tensor" if config.tensor > 1 else "pipeline", size)
     try:
         threads = threads_of_rank(size)
@@ -119,14 +128,15 @@ def start(model: str, config: EngineConfig, *, seconds: float = STAGE_SECONDS) -
         for _ in range(1, size):
             started.add(threads)
         for rank, link in enumerate(started.links, start=1):
-            settings = config.as_settings()
+            settings = {**config.as_settings(), "device": str(devices[rank])}
             with suppress(OSError):  # it is gone, which the next line tells
                 send(link, JoinRanks(model, settings, rank, size, str(started.folder), seconds))
         started.wait("started", seconds)
-        group = _meet(started, size, seconds)
+        group = _meet(started, size, seconds, devices[0])
         group.try_out()
         group.by_layers = config.pipeline > 1
-        started.clear_folder()
+        if devices[0].type == "cpu":
+            started.clear_folder()  # NCCL may look there again, for two ranks that had not met
     except BaseException:
         started.end()
         raise
@@ -149,9 +159,9 @@ class FollowersLoading(NamedTuple):
         return Ranks(self.group, self.started.links, end=self.started.end, weight_bytes=weights)
 
 
-def _meet(started: Followers, size: int, seconds: float) -> RankGroup:
+def _meet(started: Followers, size: int, seconds: float, device: torch.device) -> RankGroup:
     try:
-        group = join_processes(started.folder, 0, size, seconds=seconds)
+        group = join_processes(started.folder, 0, size, seconds=seconds, device=device)
     except RuntimeError as fault:
         started.wait("met", 1.0)  # names who is missing
         raise ConfigError(

@@ -22,13 +22,17 @@ class Keys:
     """The keys that are accepted; without any, everybody is."""
 
     def __init__(self, keys: Iterable[tuple[str, str]] = ()) -> None:
-        # Drawn anew in each process, so that salts tell nothing about keys.
-        secret = os.urandom(32)
-        self._owners = tuple(
-            (_digest(key), Owner(name, hmac.digest(secret, name.encode(), "sha256")))
-            for name, key in keys
-        )
+        self._named = tuple((_digest(key), name) for name, key in keys)
         self.browsers = Browsers()
+        # Drawn anew in each process, so that salts tell nothing about keys.
+        self.salt(os.urandom(32))
+
+    def salt(self, secret: bytes) -> None:
+        """Make owners' salts of a secret, so that their pages are found where it is the same."""
+        self._owners = tuple(
+            (digest, Owner(name, hmac.digest(secret, name.encode(), "sha256")))
+            for digest, name in self._named
+        )
 
     def __bool__(self) -> bool:
         return bool(self._owners)

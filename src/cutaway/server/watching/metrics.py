@@ -18,6 +18,7 @@ from cutaway.core.request import SamplingParams
 from cutaway.service.service import State
 
 if TYPE_CHECKING:
+    from cutaway.cache.stores import StoreStats
     from cutaway.service.service import EngineStats, FleetStats
 
 _SECONDS = (
@@ -155,6 +156,7 @@ class _EngineNumbers(Collector):
             yield counter
         yield self._by_place("accepted", "guesses that held", [g.right for g in self.stats.guesses])
         yield self._by_place("tried", "guesses looked at", [g.tried for g in self.stats.guesses])
+        yield from _of_stores(self._model, self.stats.stores)
         if self.stats.fleet is not None:
             yield from _of_fleet(self._model, self.stats.fleet)
 
@@ -169,6 +171,28 @@ class _EngineNumbers(Collector):
         for each, amount in zip(self.stats.guesses, amounts, strict=True):
             counter.add_metric([self._model, each.drafter, str(each.place)], amount)
         return counter
+
+
+def _of_stores(model: str, stores: Iterable[StoreStats]) -> Iterator[Metric]:
+    """What is behind the pages of the cache, by its kind."""
+    labels = ["model_name", "store"]
+    for name, text in (("num_bytes", "bytes of pages"), ("pages", "pages")):
+        gauge = GaugeMetricFamily(
+            f"cutaway:page_store_{name.removeprefix('num_')}", f"{text} in a store", labels=labels
+        )
+        for store in stores:
+            gauge.add_metric([model, store.kind], getattr(store, name))
+        yield gauge
+    for name, text in (
+        ("written", "pages that came into a store"),
+        ("found", "pages that a store gave back"),
+        ("spoilt", "pages of a wrong checksum, which were computed again"),
+        ("skipped", "pages not written, since a store was behind"),
+    ):
+        counter = CounterMetricFamily(f"cutaway:page_store_{name}", text, labels=labels)
+        for store in stores:
+            counter.add_metric([model, store.kind], getattr(store, name))
+        yield counter
 
 
 def _of_fleet(model: str, fleet: FleetStats) -> Iterator[Metric]:
@@ -226,6 +250,7 @@ def _gauges(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
     yield "kv_cache_usage_perc", "share of the pages in use, 0 to 1", _used_ratio(stats)
     yield "kv_pages_used", "pages in use", stats.pages_used
     yield "kv_pages_cached", "pages that hold a known prefix and may be taken", stats.pages_cached
+    yield "kv_pages_pinned", "pages of prefixes that are never evicted", stats.pinned_pages
     yield "kv_pages_total", "all pages", stats.pages_total
 
 
@@ -234,6 +259,7 @@ def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
     yield "prefix_cache_hits", "tokens found there", stats.hit_tokens
     yield "engine_restarts", "starts of the engine's process after its death", stats.restarts
     yield "engine_steps", "forward passes", stats.steps
+    yield "kv_pages_restored", "pages whose content came back from a store", stats.restored_pages
     yield "num_preemptions", "answers put back for want of pages", stats.preemptions
     drafts = sum(each.tried for each in stats.guesses if each.place == 0)
     yield "spec_decode_num_drafts", "steps of answers with guesses", drafts
