@@ -190,7 +190,13 @@ ROWS = (
             "scenarios of 1,000 steps and more",
             100_000,
             *("simulate_scheduler.py", "--steps", "1000", "--workers", "1"),
-            each=2500,
+            each=250,  # a second and more each
+        ),
+        script(
+            "scenarios that end by themselves",
+            100_000,
+            *("simulate_scheduler.py", "--workers", "1"),
+            each=5000,
         ),
     ),
     row(
