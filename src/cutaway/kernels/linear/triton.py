@@ -4,7 +4,8 @@ cuBLAS reads small matrices at half to three quarters of a card's bandwidth when
 """
 
 # pyright: basic
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 # A kernel is no Python: its parameters have the types of the language that Triton compiles.
 
 from __future__ import annotations
