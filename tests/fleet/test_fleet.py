@@ -306,6 +306,49 @@ async def test_a_reader_who_leaves_leaves_nothing_behind() -> None:
 
 
 @in_loop
+async def test_closing_ends_all_that_runs_and_all_that_comes_later() -> None:
+    async with Engines(replicas=2) as engines:
+        for each in engines.all.values():
+            each.pace = 0.001
+        answers = [heard(engines.fleet, asked(f"r{i}", max_tokens=4000)) for i in range(24)]
+        running = [asyncio.create_task(each) for each in answers]
+        while len(engines.fleet._streams) < 24 or not engines[0].running:
+            await asyncio.sleep(0.001)
+        leaving = asyncio.create_task(engines.fleet.scale(1))
+        await asyncio.sleep(0.01)
+        await engines.fleet.close()
+        # Some had an engine and some waited for one: nobody waits any more.
+        for told in await asyncio.gather(*running, leaving, return_exceptions=True):
+            assert isinstance(told, EngineClosedError) or told is None
+        assert not engines.fleet._streams
+        num_made = len(engines.all)
+        for later in (
+            heard(engines.fleet, asked("later")),
+            engines.fleet.scale(2),
+            engines.fleet.roll(),
+            engines.fleet.wait_until_gone(),
+            engines.fleet.start(),
+        ):
+            with pytest.raises(EngineClosedError):
+                await later
+        assert len(engines.all) == num_made, "an engine was started after the end"
+
+
+@in_loop
+async def test_a_fleet_that_is_closed_while_it_starts_says_so() -> None:
+    def keep_out(engine: FakeEngine) -> None:
+        engine.start = asyncio.get_running_loop().create_future  # type: ignore[method-assign]
+
+    engines = Engines(replicas=1)
+    engines.prepare = keep_out
+    starting = asyncio.create_task(engines.fleet.start())
+    await asyncio.sleep(0.01)
+    await engines.fleet.close()
+    with pytest.raises(EngineClosedError):
+        await starting
+
+
+@in_loop
 async def test_late_binding_keeps_the_rest_at_the_fleet_and_a_newcomer_helps_at_once() -> None:
     async with Engines(replicas=1, traffic=TrafficConfig(max_waiting=100)) as engines:
         engines[0].pace = 0.005

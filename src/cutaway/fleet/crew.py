@@ -64,6 +64,7 @@ class Crew:
         self._lora: dict[str, str] | None = None  # names and folders, once they were changed
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._is_closed = False
         self._changing = asyncio.Lock()  # one change of the number or the version at a time
         self.last_error: CutawayError | None = None
         self.gone = EngineStats()  # what those had counted that have left
@@ -111,9 +112,15 @@ class Crew:
             await self._retire(member)
 
     async def wait(self) -> None:
-        """Until anything has changed after this call."""
+        """Until anything has changed after this call. Raises: EngineClosedError once closed."""
         self._changed.clear()
-        await self._changed.wait()
+        if not self._is_closed:
+            await self._changed.wait()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineClosedError("the engines were closed.")
 
     def look(self) -> None:
         """Engines have changed: wake who waits for that."""
@@ -121,7 +128,8 @@ class Crew:
         self._call_look()
 
     async def close(self) -> None:
-        """End all engines."""
+        """End all engines, for good: who waits for one hears so, and none is started any more."""
+        self._is_closed = True
         self._changed.set()
         for task in self._tasks:
             task.cancel()
@@ -201,7 +209,8 @@ class Crew:
         return [m for m in self._members.values() if not (m.is_leaving or m.is_linked)]
 
     def _add(self, address: str | None = None) -> Member:
-        """Start an engine here, or link one that runs elsewhere."""
+        """Start an engine here, or link one that runs elsewhere. Raises: EngineClosedError."""
+        self._check_open()
         name = str(self._num_made) if address is None else address
         self._num_made += address is None
         sharing = max(self.wanted_replicas, 1)

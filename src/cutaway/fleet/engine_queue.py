@@ -22,6 +22,7 @@ class EngineQueue:
         self._turns: Turns[EngineWanted] = Turns()
         self._waiting: dict[EngineWanted, asyncio.Future[Binding]] = {}
         self._is_looking = False
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -31,6 +32,8 @@ class EngineQueue:
 
         Raises: DeadlineError; EngineClosedError where no engine may have it.
         """
+        if self._is_closed:
+            raise _closed()
         router = self._crew.router
         assert router is not None, "the router is made with the first engine"
         token_ids = stream.longest
@@ -82,11 +85,11 @@ class EngineQueue:
                 self._crew.move_all(member)
 
     def close(self) -> None:
-        """Nobody gets an engine any more."""
-        closed = EngineClosedError("the engines were closed while this answer waited.")
+        """Nobody gets an engine any more, whether they wait now or come back from one later."""
+        self._is_closed = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(closed)
+                future.set_exception(_closed())
 
     def _classes_for(self, stream: Stream) -> frozenset[str] | None:
         """Numbers with which a request may go on. Raises: EngineClosedError where none are left."""
@@ -117,3 +120,7 @@ class EngineQueue:
                 self._turns.release(binding.wanted)
                 continue
             future.set_result(binding)
+
+
+def _closed() -> EngineClosedError:
+    return EngineClosedError("the engines were closed before this answer ended.")

@@ -120,7 +120,8 @@ class Fleet:
     async def start(self) -> None:
         """Start all engines; returns when the least number is ready.
 
-        Raises: what keeps the model from being loaded, where no engine could.
+        Raises: what keeps the model from being loaded, where no engine could; EngineClosedError
+        where the fleet is closed meanwhile.
         """
         self._crew.start()
         self._crew.run(self._watch())
@@ -130,7 +131,7 @@ class Fleet:
             await self._crew.wait()
 
     async def wait_until_gone(self) -> str:
-        """Why the fleet is given up: all engines are; else it never returns."""
+        """Why the fleet is given up: all engines are. Raises: EngineClosedError once closed."""
         while self._crew.card is None or not self._crew.is_given_up or self._is_draining:
             await self._crew.wait()
         return f"all engines are given up; the last one: {self._crew.last_error}"
@@ -266,7 +267,7 @@ class Fleet:
             await self._traffic.drain(seconds)
 
     async def close(self) -> None:
-        """End all engines; what still runs is told."""
+        """End all engines, for good: what runs, waits or comes later hears EngineClosedError."""
         self._is_draining = True
         self._queue.close()
         await self._crew.close()
