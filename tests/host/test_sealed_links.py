@@ -298,7 +298,7 @@ def test_a_port_in_use_is_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "10.0.0.1:70", "tcp://", "tcp://host", "tcp://host:x", "tcp://host:70000", "tcp://a/b:1"],
+    ["", "10.0.0.1:70", "tcp://", "tcp://host", "tcp://host:x", "tcp://host:²", "tcp://a/b:1"],
 )
 def test_an_address_that_is_none_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match="it must be tcp://HOST:PORT"):

@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from cutaway.bench.server import cpu_seconds
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.host.ports import split_url
 
 REQUEST_SECONDS = 600
 _PERCENTILES = (50, 90, 99)
@@ -96,9 +95,8 @@ def run(
     pids: processes whose share of a core is told.
     Raises: ConfigError when no server answers there.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError(f"url is {quote(url)}; it must be as http://127.0.0.1:8000.")
+    parts = split_url(url, "url", schemes=("http",), example="http://127.0.0.1:8000")
+    assert parts.hostname is not None, "what was split has a host"
     return asyncio.run(_run(_ServerClient(parts.hostname, parts.port or 80, key), load, pids))
 
 

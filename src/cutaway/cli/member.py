@@ -74,7 +74,7 @@ def member(
     from cutaway.host.sealed_link import listen_for_links
     from cutaway.weights.find.find import find
 
-    address = LinkAddress.parse(listen)
+    address = LinkAddress.parse(listen, takes_any=True)
     key = read_link_key(link_key_file, where=f"to listen on {address}")
     settings = resolve(dict(given) if name is None else {**given, "model": name}, config=config)
     with listen_for_links(address) as listener:

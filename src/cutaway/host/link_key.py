@@ -17,6 +17,7 @@ from typing import Final
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
+from cutaway.host.ports import check_port, is_port
 
 VARIABLE: Final = "CUTAWAY_LINK_KEY"
 MIN_CHARS: Final = 32  # 128 bits in hexadecimal: what is heard of a handshake gives no key away
@@ -32,17 +33,21 @@ class LinkAddress:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> LinkAddress:
-        """An address written as tcp://HOST:PORT, or tcp://[V6]:PORT. Raises: ConfigError."""
+    def parse(cls, text: str, *, takes_any: bool = False) -> LinkAddress:
+        """An address written as tcp://HOST:PORT, or tcp://[V6]:PORT.
+
+        takes_any: its port may be 0, as where a host listens. Raises: ConfigError.
+        """
         host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
         host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         is_sound = text.startswith(_SCHEME) and colon and host and "/" not in host
-        if not (is_sound and port.isascii() and port.isdecimal() and int(port) <= 65535):
+        if not (is_sound and is_port(port)):
             raise ConfigError(
                 f"the address of a link is {quote(text)}; it must be tcp://HOST:PORT, as in "
                 "tcp://10.0.0.2:7070."
             )
-        return cls(host, int(port))
+        where = f"the port of {quote(text)}, the address of a link,"
+        return cls(host, check_port(int(port), where, takes_any=takes_any))
 
     def __str__(self) -> str:
         """The same in writing."""

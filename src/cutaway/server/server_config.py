@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
+from cutaway.host.ports import check_port
 
 Views = Literal["off", "local", "full"]
 
@@ -49,10 +50,7 @@ class ServerConfig:
     views: Views = "local"  # answers are private: who reaches the server is not who asked
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(
-                f"port is {self.port}; it must be from 0 to 65535. 0 takes a free one."
-            )
+        check_port(self.port, "port", takes_any=True)
         for name in (
             *("max_body_bytes", "max_open_requests", "header_seconds", "body_idle_seconds"),
             *("body_seconds", "send_seconds", "keep_alive_seconds", "request_seconds"),
@@ -89,13 +87,18 @@ def host_in_url(host: str) -> str:
 
 # A scheme, a host and perhaps a port, as browsers write the origin of a page: also of extensions
 # and of programs that show pages (app://obsidian.md, chrome-extension://abc, tauri://localhost).
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:[0-9]{1,5})?")
+_ORIGIN = re.compile(
+    r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:(?P<port>[0-9]{1,19}))?"
+)
 
 
 def _check_origin(origin: str) -> None:
-    if not _ORIGIN.fullmatch(origin):
+    found = _ORIGIN.fullmatch(origin)
+    if found is None:
         raise ConfigError(
             f"allowed_origins holds {quote(origin)}; an origin is scheme, host and port alone, "
             "in small "
             "letters, as in https://chat.example.org or app://obsidian.md. A star is not allowed."
         )
+    if found["port"] is not None:
+        check_port(int(found["port"]), f"the port of {quote(origin)} in allowed_origins")

@@ -15,9 +15,10 @@ from typing import Any, Final, get_args, get_type_hints
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
+from cutaway.host.ports import MAX_PORT, check_port
 
 Setting = str | int | float | bool | list[str]
-_ADDRESS: Final = re.compile(r"local|[\w.:\[\]-]+:[0-9]{1,5}")
+_ADDRESS: Final = re.compile(r"local|[\w.:\[\]-]+:(?P<port>[0-9]{1,19})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         for name, least, most in (
-            *(("engines", 1, 10_000), ("fronts", 1, 1000), ("port", 1, 65535)),
+            *(("engines", 1, 10_000), ("fronts", 1, 1000), ("port", 1, MAX_PORT)),
             *(("cpus", 0, 10_000), ("gpus", 0, 1000), ("drain_seconds", 0, 86_400)),
             *(("stall_seconds", 1, 86_400), ("place_seconds", 1, 86_400)),
         ):
@@ -62,10 +63,13 @@ class ClusterConfig:
                 )
         if self.memory is not None and self.memory < 1:
             raise ConfigError(f"memory is {self.memory}; it must be a number of bytes above 0.")
-        if not _ADDRESS.fullmatch(self.address):
+        found = _ADDRESS.fullmatch(self.address)
+        if found is None:
             raise ConfigError(
                 f"address is {quote(self.address)}; it must be local, or HOST:PORT of Ray's head."
             )
+        if found["port"] is not None:
+            check_port(int(found["port"]), f"the port of address {quote(self.address)}")
         if not self.model:
             raise ConfigError("model is empty; it must be what --model takes.")
         if not self.is_local and not self.link_key_file:

@@ -17,6 +17,7 @@ from typing import Any
 
 from cutaway.core.limits import quote
 from cutaway.core.whole_numbers import whole_number
+from cutaway.host.ports import is_port
 from cutaway.server.entry.arrivals import Arrivals, do_nothing
 from cutaway.server.entry.auth import Keys
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
@@ -434,7 +435,7 @@ def _trace_parent(headers: Headers) -> str | None:
 def _without_port(host: str) -> str:
     """The name in a Host header, in lower case."""
     name, colon, port = host.rpartition(":")
-    has_port = bool(colon) and port.isdigit() and (":" not in name or name.endswith("]"))
+    has_port = bool(colon) and is_port(port) and (":" not in name or name.endswith("]"))
     return (name if has_port else host).lower()
 
 

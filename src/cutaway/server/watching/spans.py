@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from urllib.parse import urlsplit
 
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -21,10 +20,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from cutaway import __version__
-from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
+from cutaway.host.ports import split_url
 from cutaway.server.entry.door import HttpCall
 
 _PATH = "/v1/traces"  # where a receiver of OTLP takes spans, unless it says otherwise
@@ -128,11 +126,9 @@ def _resource() -> Resource:
 
 
 def _url(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(
-            f"otlp_endpoint is {quote(endpoint)}; it must be a URL, as http://127.0.0.1:4318."
-        )
+    parts = split_url(
+        endpoint, "otlp_endpoint", schemes=("http", "https"), example="http://127.0.0.1:4318"
+    )
     return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}{_PATH}"
 
 
