@@ -69,6 +69,7 @@ GROUPS = {
     "validators": Group(
         {
             "cutaway.core.limits": (
+                "core/test_core_limits.py",
                 "server/test_server_limits.py",
                 "engine/test_engine_hostile.py",
             ),

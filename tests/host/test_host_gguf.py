@@ -16,7 +16,7 @@ import pytest
 import gguf_bytes as b
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.core.gguf_types import BLOCK_TYPES
-from cutaway.host import gguf_file
+from cutaway.host import gguf_file, gguf_header
 from oracles import smollm2_gguf
 from trials import ran, trials
 from trials import seed as trial_seed
@@ -331,6 +331,65 @@ def test_g02_the_tensor_that_does_not_fit_is_named_and_not_the_one_that_just_doe
         read(tmp_path, b.gguf(tensors=directory, data=bytes(16)))
     assert caught.value.field == "does not"
     read(tmp_path, b.gguf(tensors=directory, data=bytes(48)))
+
+
+# Type of a value -> how it is packed, and one that no other type of its size gives back.
+PACKED = {
+    **{0: ("B", 200), 1: ("b", -100), 2: ("H", 60_000), 3: ("h", -30_000), 4: ("I", 4 * 10**9)},
+    **{5: ("i", -(2 * 10**9)), 6: ("f", 0.5), 10: ("Q", 2**64 - 1), 11: ("q", -(2**63))},
+    12: ("d", 0.1),
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_numbers_of_every_type_are_read_alone_and_in_arrays(kind: int, tmp_path: Path) -> None:
+    layout, value = PACKED[kind]
+    one, three = struct.pack(f"<{layout}", value), struct.pack(f"<3{layout}", value, 0, 1)
+    keys = [b.key("one", kind, one), b.key("three", b.ARRAY, b.array(kind, 3, three))]
+    found = read(tmp_path, b.gguf(keys)).metadata
+    assert found["one"] == value and list(found["three"]) == [value, 0, 1]  # type: ignore[arg-type]
+
+
+def test_caps_are_the_promised_ones_and_what_reaches_them_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = gguf_header
+    assert (own.MAX_TENSORS, own.MAX_KEYS, own.MAX_ALIGNMENT) == (65_536, 65_536, 65_536)
+    assert (own.MAX_STRING_BYTES, own.MAX_ARRAY_ITEMS) == (16_777_216, 16_777_216)
+    name = "n" * 256
+    file = read(
+        tmp_path, b.gguf([b.key(name, b.UINT8, b"\1")], [b.tensor(name, [1, 1, 1, 4])], DATA)
+    )
+    assert file.tensors[name].shape == (4, 1, 1, 1) and file.integer(name) == 1
+    for long in (
+        b.gguf([b.key("n" * 257, b.UINT8, b"\1")]),
+        b.gguf([], [b.tensor("n" * 257, [4])]),
+    ):
+        with pytest.raises(ModelFormatError, match="a string of 257 bytes; at most 256 are"):
+            read(tmp_path, long)
+    monkeypatch.setattr(own, "MAX_ARRAY_ITEMS", 6)
+    four, two = (b.array(b.BOOL, count, bytes(count)) for count in (4, 2))
+    keys = [b.key("a", b.ARRAY, four), b.key("b", b.ARRAY, two)]
+    assert read(tmp_path, b.gguf(keys)).metadata["b"] == (False, False)
+    with pytest.raises(ModelFormatError, match="all arrays together may have 6"):
+        read(tmp_path, b.gguf([*keys, b.key("c", b.ARRAY, b.array(b.BOOL, 1, b"\0"))]))
+    for cap, count, words in (
+        ("MAX_KEYS", 2, "key count: is 2; at most 1 are allowed"),
+        ("MAX_TENSORS", 2, "tensor count: is 2; at most 1 are allowed"),
+    ):
+        monkeypatch.setattr(own, cap, count)
+        tensors = [b.tensor("s", [4]), b.tensor("t", [4], offset=32)]
+        whole = b.gguf(keys, tensors, bytes(48))
+        read(tmp_path, whole)
+        monkeypatch.setattr(own, cap, count - 1)
+        with pytest.raises(ModelFormatError, match=words):
+            read(tmp_path, whole)
+        monkeypatch.setattr(own, cap, count)
+
+
+def test_data_begin_at_a_multiple_of_32_where_nothing_else_is_said(tmp_path: Path) -> None:
+    file = read(tmp_path, b.gguf([], [ONE], bytes(range(16))))
+    assert file.tensors["t"].offset % 32 == 0 and bytes(file.data("t")) == bytes(range(16))
 
 
 def mutants(whole: bytes, count: int, seed: int) -> Iterator[bytes]:

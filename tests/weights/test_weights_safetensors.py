@@ -14,7 +14,7 @@ import torch
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.weights.files.safetensors import SafetensorsWeights
-from cutaway.weights.files.safetensors_header import MAX_HEADER_BYTES
+from cutaway.weights.files.safetensors_header import MAX_HEADER_BYTES, read_header
 from cutaway.weights.files.safetensors_index import INDEX, SINGLE
 from trials import ran, trials
 from trials import seed as trial_seed
@@ -50,6 +50,45 @@ def test_tensors_have_the_stored_shape_dtype_and_bytes(tmp_path: Path) -> None:
     assert weights.shape("v") == (2, 2)
     assert weights.tensor("v").dtype == torch.float32
     assert bytes(weights.tensor("v").view(torch.uint8).numpy()) == bytes(range(16, 32))
+
+
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **{"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4},
+}
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_every_type_takes_its_bits_and_no_byte_more_or_less(dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / SINGLE
+    for size in (0, BITS[dtype] - 1, BITS[dtype], BITS[dtype] + 1):
+        path.write_bytes(raw_file({"k": entry([8], 0, size, dtype)}, bytes(size)))
+        if size == BITS[dtype]:  # bytes of eight values
+            assert read_header(path)["k"].num_bytes == size
+            continue
+        with pytest.raises(ModelFormatError, match=f"takes {BITS[dtype]} bytes, but its"):
+            read_header(path)
+
+
+def test_caps_are_the_promised_ones_and_what_reaches_them_is_read(tmp_path: Path) -> None:
+    assert MAX_HEADER_BYTES == 100_000_000
+    path, name = tmp_path / SINGLE, "n" * 256
+    path.write_bytes(
+        raw_file({name: entry([1] * 8, 0, 4), "z": entry([0, 2**63 - 1], 4, 4)}, bytes(4))
+    )
+    assert [each.shape for each in read_header(path).values()] == [(1,) * 8, (0, 2**63 - 1)]
+    for header in ({"n" * 257: entry([1], 0, 4)}, {"k": entry([0, 2**63], 0, 0)}):
+        path.write_bytes(raw_file(header, bytes(4)))
+        with pytest.raises(
+            ModelFormatError, match=r"of 1 to 256 characters|must have dtype, shape"
+        ):
+            read_header(path)
+    path.write_bytes(raw_file({}))
+    assert read_header(path) == {}
 
 
 def test_random_files_equal_the_safetensors_library(tmp_path: Path) -> None:
