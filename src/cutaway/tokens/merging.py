@@ -13,6 +13,10 @@ Pair = tuple[int, int]
 
 NO_MERGE = 1 << 62  # above every rank
 
+# Bytes of a piece that is no word; nobody writes one, but a whole body may be one.
+LONG_PIECE = 2_000
+_AT_ONCE = 65_536  # numbers written in one call, in which no other thread has a turn
+
 _GONE = -1  # merged into its left neighbour
 
 
@@ -66,7 +70,12 @@ class RankMerges:
 
 
 def merge(token_ids: Sequence[int], table: MergeTable) -> list[int]:
-    """Merge neighbours until none may: lowest rank first, leftmost first among equals.
+    """Merge neighbours until none may: lowest rank first, leftmost first among equals."""
+    return (merge_long if len(token_ids) > LONG_PIECE else merge_short)(token_ids, table)
+
+
+def merge_short(token_ids: Sequence[int], table: MergeTable) -> list[int]:
+    """The merges of a word.
 
     A heap of candidates over a linked list: n log n, so that one long word costs no minutes. A
     candidate is (rank, place of its left part); it is stale when the pair there has changed.
@@ -103,3 +112,106 @@ def merge(token_ids: Sequence[int], table: MergeTable) -> list[int]:
             if ranks[before] != NO_MERGE:
                 heappush(heap, (ranks[before], before))
     return [part for part in parts if part != _GONE]
+
+
+def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
+    """The same for pieces of any length, by a list of places for each rank.
+
+    A heap of a million candidates is made in one call that lets no other thread compute for half
+    a second, and takes three times as long. Here only ranks stand in a heap; places of one rank
+    come nearly in order, and are put in order when its turn comes.
+    """
+    parts = list(token_ids)
+    rank_of, merged_ids = table.rank, table.merged_ids
+    count = len(parts)
+    right_of, left_of = _numbers(1, count + 1), _numbers(-1, count - 1)
+    ranks: list[int] = []
+    places: dict[int, list[int]] = {}
+    for at, pair in enumerate(pairwise(parts)):
+        if not at & 4095:
+            breathe()
+        ranks.append(rank := rank_of(pair, NO_MERGE))
+        if rank != NO_MERGE:
+            places.setdefault(rank, []).append(at)
+    ranks.append(NO_MERGE)
+    waiting = [*places]
+    heapify(waiting)
+
+    def note(at: int) -> None:
+        """The pair at a place is another one now."""
+        right = right_of[at]
+        rank = rank_of((parts[at], parts[right]), NO_MERGE) if right < count else NO_MERGE
+        ranks[at] = rank
+        if rank == NO_MERGE:
+            return
+        if rank not in places:
+            places[rank] = []
+            heappush(waiting, rank)
+        places[rank].append(at)
+
+    num_merged = 0
+    while waiting:
+        rank = heappop(waiting)
+        # What comes to this rank meanwhile is put in order with the rest of it.
+        ordered = _Ordered(places.pop(rank))
+        while (at := ordered.take()) is not None:
+            if ranks[at] != rank:
+                continue
+            num_merged += 1
+            if not num_merged & 255:
+                breathe()
+            gone = right_of[at]
+            after = right_of[gone]
+            parts[at], parts[gone] = merged_ids[rank], _GONE
+            ranks[gone] = NO_MERGE
+            right_of[at] = after
+            if after < count:
+                left_of[after] = at
+            note(at)
+            if (before := left_of[at]) >= 0:
+                note(before)
+            if rank in places:  # of the same rank
+                waiting.remove(rank)
+                heapify(waiting)
+                for each in places.pop(rank):
+                    ordered.add(each)
+            if waiting and waiting[0] < rank:
+                places[rank] = ordered.left()
+                heappush(waiting, rank)
+                break
+    return [part for part in parts if part != _GONE]
+
+
+class _Ordered:
+    """Places from left to right, while more come."""
+
+    def __init__(self, places: list[int]) -> None:
+        places.sort()
+        self._places, self._next = places, 0
+        self._come: list[int] = []
+
+    def take(self) -> int | None:
+        """The leftmost."""
+        is_listed = self._next < len(self._places)
+        if self._come and not (is_listed and self._places[self._next] <= self._come[0]):
+            return heappop(self._come)
+        if not is_listed:
+            return None
+        self._next += 1
+        return self._places[self._next - 1]
+
+    def add(self, place: int) -> None:
+        """One more."""
+        heappush(self._come, place)
+
+    def left(self) -> list[int]:
+        """All that were not taken."""
+        return self._places[self._next :] + self._come
+
+
+def _numbers(start: int, end: int) -> list[int]:
+    """start to end, without its end."""
+    found: list[int] = []
+    for first in range(start, end, _AT_ONCE):
+        found += range(first, min(end, first + _AT_ONCE))
+    return found
