@@ -29,8 +29,8 @@ def cache(tmp_path: Path) -> Path:
 
 
 def told(line: str) -> tuple[str, list[int]]:
-    """A line with its shares apart; ranks beyond ten may move by rounding."""
-    words = " ".join(re.sub(r"#\d\d+", "#", re.sub(r"\d+%", "%", line)).split())
+    """A line with its shares apart; ranks beyond three may move by rounding."""
+    words = " ".join(re.sub(r"#([4-9]|\d\d+)", "#", re.sub(r"\d+%", "%", line)).split())
     return words, [int(share) for share in re.findall(r"(\d+)%", line)]
 
 
