@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tiny_vocabulary import texts_of, tiny
 
 from cutaway.tokens import merging
-from cutaway.tokens.merging import NO_MERGE, PairMerges, RankMerges, merge
+from cutaway.tokens.merging import (
+    LONG_PIECE,
+    NO_MERGE,
+    PairMerges,
+    RankMerges,
+    merge,
+    merge_long,
+    merge_short,
+)
 
 
 def naive(token_ids: Sequence[int], table: merging.MergeTable) -> list[int]:
@@ -69,6 +77,30 @@ def test_a01_words_of_1_to_300_letters_equal_the_naive_reference(seed):
 def test_short_words_equal_the_naive_reference(word, seed):
     table = random_table(random.Random(seed), 30)
     assert merge(word, table) == naive(word, table)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 2**32))
+def test_a01_both_ways_equal_the_naive_reference(word, seed):
+    table = random_table(random.Random(seed), 30)
+    assert merge_short(word, table) == merge_long(word, table) == naive(word, table)
+
+
+def test_a01_both_ways_agree_where_a_merge_makes_its_own_pair_again_and_where_ranks_are_shared():
+    again = PairMerges({(0, 0): 0, (0, 1): 1}, [0, 1])  # a b of a hostile file
+    tokens = {n: text for n, text in enumerate((b"a", b"b", b"aa", b"ab", b"aab", b"ba", b"aba"))}
+    for table in (again, RankMerges(tokens)):
+        for seed in range(200):
+            rng = random.Random(seed)
+            word = [rng.randrange(2) for _ in range(rng.randrange(40))]
+            assert merge_short(word, table) == merge_long(word, table) == naive(word, table)
+
+
+def test_a01_a_piece_of_any_length_stops_for_others(monkeypatch):
+    breaths = []
+    monkeypatch.setattr(merging, "breathe", lambda: breaths.append(1))
+    table = random_table(random.Random(1), 40)
+    merge([0, 1] * LONG_PIECE * 10, table)
+    assert len(breaths) > 10
 
 
 def test_a01_look_ups_grow_with_the_length_of_the_word():

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
-from time import perf_counter
+from contextlib import contextmanager
+from time import perf_counter, sleep
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 PIECE_SECONDS = 0.005  # a turn lasts so long at least: two turns cost about 0.05 ms
+# As renderings rest (text/meter.py): a third of the time at the most, after a second of work.
+REST_AFTER_SECONDS, LEAST_REST_SECONDS, MOST_REST_SECONDS = 0.002, 0.0001, 0.001
+REST_SHARE = 0.001  # of what was computed so far
 
 
 def breathe() -> None:
@@ -55,6 +59,40 @@ def in_turns(work: Callable[[], T]) -> Generator[None, None, T]:
     finally:
         turns.leave()
     return turns.result()
+
+
+@contextmanager
+def resting() -> Generator[None]:
+    """Have breathe() rest a moment within this block, so that other threads get the interpreter.
+
+    A thread that wants it waits else half a millisecond, each time and for each that computes.
+    """
+    before = getattr(_here, "turns", None)
+    _here.turns = _Rests()
+    try:
+        yield
+    finally:
+        _here.turns = before
+
+
+class _Rests:
+    """Sleeps now and then: the longer, the more was computed."""
+
+    def __init__(self) -> None:
+        self._began = self._rested = perf_counter()
+        self.seconds_away = 0.0
+
+    def breathe(self) -> None:
+        """Called by the work."""
+        if perf_counter() - self._rested >= REST_AFTER_SECONDS:
+            self.rest()
+
+    def rest(self) -> None:
+        """Called by the work."""
+        left = perf_counter()
+        sleep(min(MOST_REST_SECONDS, LEAST_REST_SECONDS + REST_SHARE * (left - self._began)))
+        self._rested = perf_counter()
+        self.seconds_away += self._rested - left
 
 
 class _LeftError(BaseException):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from cutaway.core.errors import OverloadedError
+from cutaway.host.turns import resting
 from cutaway.server.entry.owner import who_asks
 from cutaway.service.shared_bound import SharedBound
 
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 NUM_THREADS = 2  # they share one interpreter: more would only take turns
 MAX_WAITING = 256
+# Bytes of a body that may take seconds. One thread less reads such ones, so that who asks a
+# question waits for none of them; half a minute it was where one client sent eight of 1.5 MB.
+LARGE_BYTES = 64 * 1024
 
 
 class Worker:
@@ -26,6 +29,7 @@ class Worker:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="cutaway-request")
         self._turns = _OwnerTurns(NUM_THREADS)
+        self._large = _OwnerTurns(NUM_THREADS - 1)
         self._open = SharedBound(NUM_THREADS + MAX_WAITING)
 
     async def take_in(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,15 +45,35 @@ class Worker:
             )
         self._open.take(owner)
         try:
-            return await self.run(work, *args, **kwargs)
+            num_bytes = sum(len(each) for each in args if isinstance(each, bytes))
+            return await self._run(lambda: work(*args, **kwargs), is_large=num_bytes > LARGE_BYTES)
         finally:
             self._open.give(owner)
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns, for a request whose answer is there: it is never refused."""
-        loop = asyncio.get_running_loop()
-        async with self._turns.one(who_asks()):
-            return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+        return await self._run(lambda: work(*args, **kwargs))
+
+    async def _run(self, work: Callable[[], T], *, is_large: bool = False) -> T:
+        owner, taken = who_asks(), list[_OwnerTurns]()
+        try:
+            for turns in (self._large, self._turns) if is_large else (self._turns,):
+                await turns.enter(owner)
+                taken.append(turns)
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._threads, lambda: _rested(work, is_large))
+        except BaseException:
+            _leave(taken)
+            raise
+
+        def end(ended: asyncio.Future[T]) -> None:
+            _leave(taken)
+            if not ended.cancelled():
+                ended.exception()  # nobody may be left to hear it
+
+        # A thread goes on whose client has gone, and its places are taken until it has ended.
+        future.add_done_callback(end)
+        return await asyncio.shield(future)
 
     def close(self) -> None:
         """End the threads; what they compute is not waited for."""
@@ -63,17 +87,12 @@ class _OwnerTurns:
         self._num_free = num_places
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    @asynccontextmanager
-    async def one(self, owner: str) -> AsyncGenerator[None]:
-        """A place for as long as the block lasts."""
+    async def enter(self, owner: str) -> None:
+        """Wait for a place; it is to be left."""
         if self._num_free:
             self._num_free -= 1
         else:
             await self._called(owner)
-        try:
-            yield
-        finally:
-            self._pass_on()
 
     async def _called(self, owner: str) -> None:
         mine = asyncio.get_running_loop().create_future()
@@ -82,10 +101,10 @@ class _OwnerTurns:
             await mine
         except asyncio.CancelledError:
             if not mine.cancelled():
-                self._pass_on()  # it had been called
+                self.leave()  # it had been called
             raise
 
-    def _pass_on(self) -> None:
+    def leave(self) -> None:
         """Call whose turn it is. Who no longer waits is passed over."""
         while self._waiting:
             owner, queue = next(iter(self._waiting.items()))
@@ -97,3 +116,16 @@ class _OwnerTurns:
                 called.set_result(None)
                 return
         self._num_free += 1
+
+
+def _leave(taken: list[_OwnerTurns]) -> None:
+    while taken:
+        taken.pop().leave()
+
+
+def _rested(work: Callable[[], T], is_large: bool) -> T:
+    """What it gives; while a large one is read, others have the interpreter now and then."""
+    if not is_large:
+        return work()
+    with resting():
+        return work()

@@ -136,6 +136,7 @@ def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
     ranks.append(NO_MERGE)
     waiting = [*places]
     heapify(waiting)
+    now, ordered = NO_MERGE, _Ordered([])
 
     def note(at: int) -> None:
         """The pair at a place is another one now."""
@@ -144,6 +145,9 @@ def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
         ranks[at] = rank
         if rank == NO_MERGE:
             return
+        if rank == now:
+            ordered.add(at)
+            return
         if rank not in places:
             places[rank] = []
             heappush(waiting, rank)
@@ -151,18 +155,17 @@ def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
 
     num_merged = 0
     while waiting:
-        rank = heappop(waiting)
-        # What comes to this rank meanwhile is put in order with the rest of it.
-        ordered = _Ordered(places.pop(rank))
+        now = heappop(waiting)
+        ordered = _Ordered(places.pop(now))
         while (at := ordered.take()) is not None:
-            if ranks[at] != rank:
+            if ranks[at] != now:
                 continue
             num_merged += 1
             if not num_merged & 255:
                 breathe()
             gone = right_of[at]
             after = right_of[gone]
-            parts[at], parts[gone] = merged_ids[rank], _GONE
+            parts[at], parts[gone] = merged_ids[now], _GONE
             ranks[gone] = NO_MERGE
             right_of[at] = after
             if after < count:
@@ -170,14 +173,9 @@ def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
             note(at)
             if (before := left_of[at]) >= 0:
                 note(before)
-            if rank in places:  # of the same rank
-                waiting.remove(rank)
-                heapify(waiting)
-                for each in places.pop(rank):
-                    ordered.add(each)
-            if waiting and waiting[0] < rank:
-                places[rank] = ordered.left()
-                heappush(waiting, rank)
+            if waiting and waiting[0] < now:
+                places[now] = ordered.left()
+                heappush(waiting, now)
                 break
     return [part for part in parts if part != _GONE]
 
