@@ -20,7 +20,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.models.parts.reading import read_config
 from cutaway.server.entry.auth import Keys
 from cutaway.server.route_context import Context
-from cutaway.weights.adapter import put_on, write_adapter
+from cutaway.weights.adapter import MAX_CONFIG_BYTES, put_on, write_adapter
 from services import make_model, running, token_ids, until
 
 KEY = "0123456789abcdefghij"
@@ -144,3 +144,37 @@ def test_a_process_that_is_started_again_has_the_same_adapters(
             assert await token_ids(service, replace(asked, request_id="two")) == first
 
     asyncio.run(body())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_refused_and_ends_no_answer(
+    asked: Callable[..., Any], adapter: Path, tmp_path: Path
+) -> None:
+    """A pipe in the folder once held the engine's thread for ever: one request ended everybody."""
+    folders = {name: tmp_path / name for name in ("pipe", "device", "nothing", "large", "cut")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        config = folder / "adapter_config.json"
+        if name == "pipe":
+            os.mkfifo(config)
+        elif name == "device":
+            config.symlink_to("/dev/zero")
+        elif name == "large":
+            config.write_bytes(b" " * (MAX_CONFIG_BYTES + 1))
+        elif name == "cut":
+            config.write_bytes((adapter / "adapter_config.json").read_bytes())
+            os.mkfifo(folder / "adapter_model.safetensors")
+    words = {"pipe": "no regular file", "device": "no regular file", "large": "more than 1048576"}
+
+    async def ask(http: httpx2.AsyncClient, context: Context) -> None:
+        before = (await http.post("/v1/completions", json=completion("tiny"))).json()["choices"]
+        for name, folder in folders.items():
+            body = {"lora_name": "x", "lora_path": str(folder)}
+            refused = await http.post("/v1/load_lora_adapter", json=body)
+            assert refused.status_code == 400, refused.text
+            fault = refused.json()["error"]
+            assert fault["param"] == "lora_path" and words.get(name, "") in fault["message"], fault
+        after = (await http.post("/v1/completions", json=completion("tiny"))).json()["choices"]
+        assert after == before and (await context.service.stats()).restarts == 0
+
+    asked(ask)

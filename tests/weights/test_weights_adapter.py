@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,10 @@ def test_a_folder_that_was_written_by_hand(
         ({"use_dora": True}, "use_dora: is true; only plain LoRA is read"),
         ({"bias": "all"}, 'bias: is "all"; only plain LoRA is read'),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save: is"),
-        ({"lora_alpha": "8"}, "lora_alpha: must be a number"),
+        ({"lora_alpha": "8"}, 'lora_alpha: is "8"; it must be a number of at most 1000000'),
+        ({"lora_alpha": True}, "lora_alpha: is true; it must be a number"),
+        ({"lora_alpha": math.nan}, "lora_alpha: is nan; it must be a number"),
+        ({"lora_alpha": 10**400}, "lora_alpha: is 1000000000.*; it must be a number"),
     ],
 )
 def test_what_is_not_plain_lora_is_refused(

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from cutaway.core.errors import ConfigError, ModelFormatError, RequestError
+from cutaway.core.errors import ConfigError, ModelError, RequestError
 from cutaway.core.limits import quote
 from cutaway.server.body import read
 from cutaway.server.entry.door import call_of
@@ -77,14 +77,14 @@ def _load(data: bytes, context: Context) -> LoadBody:
 async def _adapted(context: Context, name: str, path: str | None) -> Response:
     try:
         await context.service.adapt(name, path)
-    except ModelFormatError as error:
+    except ModelError as error:  # no such file, a lying one, or one that is not read
         raise RequestError(_without_path(error, path or ""), param="lora_path") from None
     except ConfigError as error:
         raise RequestError(str(error), param="lora_name") from None
     return json_answer(models_of(context))
 
 
-def _without_path(error: ModelFormatError, path: str) -> str:
+def _without_path(error: ModelError, path: str) -> str:
     """The error in few words, however long the path that was sent."""
     return str(error).replace(path, quote(path)) if len(path) > 80 else str(error)
 

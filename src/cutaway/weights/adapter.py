@@ -18,12 +18,15 @@ from cutaway.blocks.linear import Linear, LowRankPair
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.limits import quote
 from cutaway.core.weight_targets import PairedRows, Target
+from cutaway.host.regular_file import read_regular
 from cutaway.quantize.adapted import Adapted, adapt
 from cutaway.quantize.dense import DenseWeight
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from cutaway.weights.load import in_own_order, in_stored_order
 
+MAX_CONFIG_BYTES = 1024 * 1024
+MAX_ALPHA = 1_000_000
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _FRONT = "base_model.model."  # what peft puts before a module's own name
 _SEGMENT, _KEPT = ".segments.", ".weight"
@@ -285,9 +288,10 @@ def _base_of(config: Mapping[str, Any]) -> str:
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     try:
-        config: object = json.loads(path.read_bytes())
+        config: object = json.loads(read_regular(path, most=MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFormatError(f"cannot be read: {error}.", file=str(path), field="file") from None
+        reason = error.strerror if isinstance(error, OSError) else quote(str(error))
+        raise ModelFormatError(f"cannot be read: {reason}.", file=str(path), field="file") from None
     if not isinstance(config, dict):
         raise ModelFormatError("must be a JSON object.", file=str(path), field="file")
     values = cast("dict[str, Any]", config)
@@ -299,8 +303,14 @@ def _read_config(path: Path) -> Mapping[str, Any]:
                 file=str(path),
                 field=field,
             )
-    if not isinstance(values.get("lora_alpha"), int | float):
-        raise ModelFormatError("must be a number.", file=str(path), field="lora_alpha")
+    alpha = values.get("lora_alpha")
+    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+    if not (is_number and abs(alpha) <= MAX_ALPHA):
+        raise ModelFormatError(
+            f"is {quote(alpha)}; it must be a number of at most {MAX_ALPHA}.",
+            file=str(path),
+            field="lora_alpha",
+        )
     return values
 
 
