@@ -25,24 +25,33 @@ from cutaway.train.rollouts.rollouts import Rollouts, RolloutSettings
 from cutaway.train.rollouts.rounds import load_trained
 
 
-def ours(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:
+def ours(
+    folder: Path, prompts: list[tuple[int, ...]], max_tokens: int, device: str
+) -> Callable[[int], int]:
     """What samples a round by our engine, and gives its number of tokens."""
     settings = RolloutSettings(temperature=0.7, max_tokens=max_tokens, at_once=len(prompts))
-    model = load_trained(open_model(str(folder)), folder)
+    model = load_trained(open_model(str(folder), device=device), folder)
     rollouts = Rollouts(model, settings, longest=max(map(len, prompts)))
     return lambda round_: sum(
         len(each.answer) for each in rollouts.sample(prompts, seed=0, round_=round_)
     )
 
 
-def theirs(folder: Path, prompts: list[tuple[int, ...]], max_tokens: int) -> Callable[[int], int]:
+def theirs(
+    folder: Path, prompts: list[tuple[int, ...]], max_tokens: int, device: str
+) -> Callable[[int], int]:
     """The same by transformers' generate."""
     import transformers
 
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = model.to(device).eval()
     width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]).to(
+        device
+    )
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]).to(
+        device
+    )
     end = int(model.config.eos_token_id)
 
     def sample(round_: int) -> int:
@@ -73,6 +82,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     tokenizer = load_folder(arguments.model)
     template = compiled_template(
@@ -81,8 +91,8 @@ def main() -> None:
     tasks = read_tasks([arguments.tasks], template, tokenizer).tasks[: arguments.prompts]
     prompts = [task.token_ids for task in tasks]
     sides = {
-        "ours": ours(arguments.model, prompts, arguments.max_tokens),
-        "transformers": theirs(arguments.model, prompts, arguments.max_tokens),
+        "ours": ours(arguments.model, prompts, arguments.max_tokens, arguments.device),
+        "transformers": theirs(arguments.model, prompts, arguments.max_tokens, arguments.device),
     }
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for round_ in range(arguments.rounds + 1):

@@ -12,18 +12,18 @@ import torch
 
 from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.engine.build import device_of
-from cutaway.engine.loading.template_of import compiled_template, folder_template
+from cutaway.engine.loading.template_of import compiled_template
 from cutaway.text.chat_messages import from_dicts, to_dicts
 from cutaway.text.template import ChatTemplate
-from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.train.data.examples import Conversation, encode_prompt, read_conversations
 from cutaway.train.data.masks import score
 from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
+from cutaway.train.losses.anchored import PartBatch, join, loss_of
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import Loss, cross_entropy
-from cutaway.train.model.adapted_model import AdapterSettings, with_adapter
-from cutaway.train.model.model_folder import TrainedModel, open_model
+from cutaway.train.model.adapted_model import AdapterSettings, Reference, with_adapter
+from cutaway.train.model.model_folder import TrainedModel, open_model, text_side
 from cutaway.train.samples import Samples
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
@@ -56,6 +56,13 @@ class SftSettings(AdapterSettings, StageSettings):
     template: Path | None = option(None, help="a chat template, in place of the model's")
     context: int = option(512, help="tokens of a conversation; longer ones are cut", least=2)
     tokens: int = option(4096, help="tokens of an update", least=2)
+    anchors: tuple[Path, ...] = option(
+        (), help=".jsonl files of answers on which it is to stay as it was", changes_run=False
+    )
+    anchor_weight: float = option(1.0, help="of the KL to the model as it was", least=0.0)
+    anchor_tokens: int | None = option(
+        None, help="tokens of anchors in an update; else as many as of data", least=2
+    )
     samples: tuple[str, ...] = option(
         (), help="messages that the model answers at each measurement", changes_run=False
     )
@@ -71,17 +78,19 @@ class Talks:
     data: str
 
 
-def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> TrainingStage[MicroBatch]:
+def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> TrainingStage[PartBatch]:
     """The stage that settings describe, ready to run. say: a sentence for a person.
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
     """
-    folder = Path(settings.model)
-    model = open_model(settings.model, device=device_of(settings.device))
-    tokenizer = load_folder(folder)
-    source = _template_source(settings, folder)
+    model = open_model(
+        settings.model, device=device_of(settings.device), is_base=settings.lora_rank > 0
+    )
+    tokenizer, own = text_side(settings.model)
+    source = _template_source(settings, own)
     template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
-    model = _with_template(model, source, tokenizer)
+    if model.gguf is None:
+        model = _with_template(model, source, tokenizer)
     model = with_adapter(model, settings, base=settings.model, seed=settings.seed)
     talks = read_talks(settings.data, template, tokenizer, context=settings.context)
     for reason, count in talks.dropped.items():
@@ -92,13 +101,22 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
         raise ConfigError("data has no conversation with a scored token; look at it with --show.")
     lengths = [len(each.token_ids) for each in talks.sequences]
     plan = UpdatePlan(lengths, seed=settings.seed, budget=settings.tokens)
+    anchors = read_talks(settings.anchors, template, tokenizer, context=settings.context)
+    kept = _plan_anchors(settings, anchors)
+    reference = Reference.of(model) if kept is not None else None
 
-    def feed(update: int) -> list[MicroBatch]:
+    def feed(update: int) -> list[PartBatch]:
         members = [talks.sequences[index] for index in plan.members(update)]
-        return micro_batches(members, settings.step_tokens)
+        learned, held = micro_batches(members, settings.step_tokens), list[MicroBatch]()
+        if kept is not None:
+            members = [anchors.sequences[index] for index in kept.members(update)]
+            held = micro_batches(members, settings.step_tokens)
+        return join(learned, held, weight=settings.anchor_weight)
 
-    def objective(batch: MicroBatch) -> Loss:
-        return cross_entropy(likelihood(model.transformer, batch))
+    def objective(batch: PartBatch) -> Loss:
+        if reference is None:
+            return cross_entropy(likelihood(model.transformer, batch))
+        return loss_of(model.transformer, batch, reference.transformer, reference.use)
 
     asked = [
         encode_prompt(from_dicts([{"role": "user", "content": text}]), template, tokenizer)
@@ -109,7 +127,9 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
     @torch.no_grad()
     def measure() -> Mapping[str, float]:
         batches = micro_batches(held_out.sequences, settings.step_tokens)
-        losses = [objective(batch) for batch in batches if batch.count]
+        losses = [
+            cross_entropy(likelihood(model.transformer, batch)) for batch in batches if batch.count
+        ]
         total = sum(float(loss.total) for loss in losses)
         return {"held_out_loss": total / sum(loss.count for loss in losses)}
 
@@ -117,7 +137,7 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
         name="sft",
         settings=settings,
         model=model,
-        data=talks.data,
+        data=talks.data if kept is None else f"{talks.data}+{anchors.data}",
         feed=feed,
         objective=objective,
         measure=measure if held_out.sequences else None,
@@ -158,7 +178,7 @@ def truncate(sequence: ScoredSequence, context: int) -> ScoredSequence:
     return ScoredSequence(sequence.token_ids[:context], sequence.is_scored[:context])
 
 
-def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[ScoredSequence]:
+def rows(stage: TrainingStage[PartBatch], num_sequences: int) -> Iterator[ScoredSequence]:
     """The first conversations that the stage learns from, for whoever wants to see them."""
     sequences = (each for batch in stage.feed(0) for each in batch.sequences)
     return (each for _, each in zip(range(num_sequences), sequences, strict=False))
@@ -168,13 +188,28 @@ def _written(conversation: Conversation) -> bytes:
     return json.dumps([to_dicts(conversation.messages), conversation.tools]).encode()
 
 
-def _template_source(settings: SftSettings, folder: Path) -> str:
+def _plan_anchors(settings: SftSettings, anchors: Talks) -> UpdatePlan | None:
+    """Which anchors each update has; None without any."""
+    if not settings.anchors:
+        return None
+    if not anchors.sequences:
+        raise ConfigError("anchors has no conversation with a scored token.")
+    budget = settings.anchor_tokens or settings.tokens
+    lengths = [len(each.token_ids) for each in anchors.sequences]
+    if budget < max(lengths):
+        raise ConfigError(
+            f"anchor_tokens is {budget}; it must be at least context, {max(lengths)}."
+        )
+    return UpdatePlan(lengths, seed=settings.seed, budget=budget)
+
+
+def _template_source(settings: SftSettings, own: str | None) -> str:
     if settings.template is not None:
         try:
             return settings.template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"template {settings.template} cannot be read: {error}.") from None
-    return folder_template(folder) or CHAT_TEMPLATE
+    return own or CHAT_TEMPLATE
 
 
 def _with_template(model: TrainedModel, source: str, tokenizer: Tokenizer) -> TrainedModel:

@@ -18,13 +18,12 @@ from torch import Tensor
 from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
 from cutaway.engine.drafters.streams import Streams
-from cutaway.engine.loading.template_of import compiled_template, folder_template
-from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.engine.loading.template_of import compiled_template
 from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
 from cutaway.train.losses.divergences import draft_loss
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.speculator_passes import passes_over
-from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.model_folder import open_model, text_side
 from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
 from cutaway.train.sft import CHAT_TEMPLATE, read_talks
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
@@ -54,10 +53,10 @@ def prepare(
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
     """
-    device, folder = device_of(settings.device), Path(settings.model)
-    model = open_model(settings.model, device=device)
-    tokenizer = load_folder(folder)
-    source = folder_template(folder) or CHAT_TEMPLATE
+    device = device_of(settings.device)
+    model = open_model(settings.model, device=device, is_base=True)
+    tokenizer, own = text_side(settings.model)
+    source = own or CHAT_TEMPLATE
     template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
     talks = read_talks(settings.data, template, tokenizer, context=settings.context)
     held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
@@ -70,7 +69,7 @@ def prepare(
         raise ConfigError("data has no conversation with a scored token behind its second.")
     drafted = _commonest(sequences, settings.drafted)
     made = with_speculator(
-        model, drafted, name=folder.name, inner=settings.inner, seed=settings.seed
+        model, drafted, name=Path(settings.model).name, inner=settings.inner, seed=settings.seed
     )
     plan = UpdatePlan(
         [len(each.token_ids) for each in sequences], seed=settings.seed, budget=settings.tokens

@@ -161,9 +161,16 @@ def merge(transformer: nn.Module) -> None:
 
 
 def write_adapter(
-    folder: Path, transformer: nn.Module, targets: Mapping[str, Target], *, base_model: str = ""
+    folder: Path,
+    transformer: nn.Module,
+    targets: Mapping[str, Target],
+    *,
+    base_model: str = "",
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write the adapters of a model as peft does, which it and other engines read.
+
+    dtype: of the numbers in the file.
 
     Raises: OSError.
     """
@@ -176,10 +183,10 @@ def write_adapter(
     for place in taken:
         pair = by_path[place.path]
         front = f"{_FRONT}{place.module}"
-        tensors[f"{front}.lora_A.weight"] = pair.adapter_down.detach().contiguous().cpu()
+        tensors[f"{front}.lora_A.weight"] = pair.adapter_down.detach().contiguous().cpu().to(dtype)
         up = pair.adapter_up.detach()
         up = up if place.pairs is None else in_stored_order(up, place.pairs)
-        tensors[f"{front}.lora_B.weight"] = up.contiguous().cpu()
+        tensors[f"{front}.lora_B.weight"] = up.contiguous().cpu().to(dtype)
         words.add(_word(place.module))
         pairs.append(pair)
     rank, scale = pairs[0].rank, pairs[0].scale
@@ -225,9 +232,10 @@ def read_adapter(folder: Path, transformer: nn.Module, targets: Mapping[str, Tar
     """
     found = list(_read(folder, transformer, targets))
     transformer.requires_grad_(False)
+    device = next(transformer.parameters()).device
     for place, down, up, scale in found:
         base = transformer.get_submodule(place.path)
-        wide = (each.to(torch.float32) for each in (down, up))
+        wide = (each.to(device, torch.float32) for each in (down, up))
         _replace(transformer, place.path, Adapted(base, *wide, scale=scale))
 
 

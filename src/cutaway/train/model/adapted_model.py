@@ -27,6 +27,7 @@ from cutaway.weights.adapter import (
 )
 
 ADAPTER = "adapter"
+KEPT = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +37,20 @@ class AdapterSettings:
     lora_rank: int = option(0, help="rank of an adapter; 0 trains all weights", least=0)
     lora_alpha: float | None = option(None, help="its part counts alpha / rank; else 2", least=0.0)
     lora_modules: str = option("", help="matrices that get one, with commas; else all linear ones")
+    lora_kept: str = option(
+        "float32", help="the type of its numbers where it comes out", choices=tuple(KEPT)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptedModel(TrainedModel):
-    """A model with an adapter on it. base_model: the folder that it belongs to."""
+    """A model with an adapter on it.
+
+    base_model: the name of what it belongs to.   kept: of the adapter's numbers at the end.
+    """
 
     base_model: str
+    kept: torch.dtype = torch.float32
 
     def write(self, folder: Path) -> None:
         """The adapter alone. Raises: OSError."""
@@ -61,7 +69,13 @@ class AdaptedModel(TrainedModel):
                 pair.adapter_up.copy_(stored[path].adapter_up)
 
     def finish(self, folder: Path) -> None:
-        """The whole model, the adapter merged into it, and the adapter in a folder of its own."""
+        """The whole model, the adapter merged into it, and the adapter in a folder of its own.
+
+        Beside a GGUF file it is the adapter alone: packed weights cannot take it up.
+        """
+        if self.gguf is not None:
+            self._write_kept(folder)
+            return
         merged = copy.deepcopy(self.transformer)
         merge(merged)
         whole = TrainedModel(
@@ -72,7 +86,16 @@ class AdaptedModel(TrainedModel):
         )
         whole.write(folder)
         (folder / ADAPTER).mkdir()
-        self.write(folder / ADAPTER)
+        self._write_kept(folder / ADAPTER)
+
+    def _write_kept(self, folder: Path) -> None:
+        write_adapter(
+            folder,
+            self.transformer,
+            self.architecture.targets("hf"),
+            base_model=self.base_model,
+            dtype=self.kept,
+        )
 
 
 def with_adapter(
@@ -93,7 +116,7 @@ def with_adapter(
         modules=names,
         seed=seed,
     )
-    return AdaptedModel(**vars(model), base_model=base)
+    return AdaptedModel(**vars(model), base_model=base, kept=KEPT[settings.lora_kept])
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,23 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from cutaway.blocks.positions import Plain
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
-from cutaway.engine.loading.unloaded_model import open_hf
+from cutaway.engine.loading.template_of import template_source_of
+from cutaway.engine.loading.tokenizer_of import tokenizer_of
+from cutaway.engine.loading.unloaded_model import open_gguf, open_hf
+from cutaway.host import gguf_file
 from cutaway.models.parts.architecture import Architecture
+from cutaway.models.parts.grouped_decoder import GroupedDecoder
 from cutaway.models.parts.reading import read_config
 from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.files.safetensors_index import SINGLE
 from cutaway.weights.files.safetensors_writer import write_safetensors
-from cutaway.weights.find.find import find
+from cutaway.weights.find.find import Found, find
 from cutaway.weights.find.folder import CONFIG
 from cutaway.weights.load import in_stored_order, load_weights
 from cutaway.weights.source import WeightSource
@@ -43,12 +48,14 @@ class TrainedModel:
     """A model that is trained, and what its folder needs beside the weights.
 
     config: of config.json.   small_files: by name, what lies beside it.
+    gguf: the file that the weights are from, where it was no folder: it stays the base.
     """
 
     transformer: Transformer
     architecture: Architecture
     config: Mapping[str, object]
     small_files: Mapping[str, bytes]
+    gguf: Path | None = None
 
     def write(self, folder: Path) -> None:
         """Write all files of the model into a folder that is there. Raises: OSError."""
@@ -79,16 +86,24 @@ def take_up(transformer: Transformer, architecture: Architecture, source: Weight
                 parameters[target.parameter][target.part].copy_(value + target.shift)
 
 
-def open_model(path: str, *, device: torch.device | str = "cpu") -> TrainedModel:
+def open_model(
+    path: str, *, device: torch.device | str = "cpu", is_base: bool = False
+) -> TrainedModel:
     """The model of a folder, its weights in float32.
+
+    is_base: whether it stays as it is and something beside it is trained. Then it may be a GGUF
+        file or a known name too, and its weights are the very numbers that the file holds.
 
     Raises: ModelError and its kinds; ConfigError for what cannot be trained.
     """
     found = find(path)
+    if found.kind == "gguf" and is_base:
+        return _open_gguf(found.path, device=device)
     if found.kind != "folder":
         raise ConfigError(
             f"model is {quote(path)}, which is a {found.kind} model; it must be a folder with "
-            f"{CONFIG} and {SINGLE}, whose weights are floats."
+            f"{CONFIG} and {SINGLE}, whose weights are floats. Beside a GGUF model an adapter "
+            "can be trained: sft with lora_rank, or a speculator."
         )
     opened = open_hf(found)
     config = cast("dict[str, object]", json.loads((found.path / CONFIG).read_bytes()))
@@ -111,6 +126,46 @@ def open_model(path: str, *, device: torch.device | str = "cpu") -> TrainedModel
         config=config,
         small_files=small_files(found.path),
     )
+
+
+def _open_gguf(path: Path, *, device: torch.device | str) -> TrainedModel:
+    file = gguf_file.read(path)
+    opened = open_gguf(file)
+    architecture = opened.architecture
+    with torch.device("meta"):
+        transformer = architecture.build()
+    load_weights(
+        transformer,
+        opened.source,
+        architecture.targets(opened.layout),
+        dtype=torch.float32,
+        device=device,
+        optional=architecture.optional(opened.layout),
+    )
+    return TrainedModel(
+        transformer=transformer,
+        architecture=architecture,
+        config=_hub_config(architecture),
+        small_files={},
+        gguf=path,
+    )
+
+
+def _hub_config(architecture: Architecture) -> dict[str, object]:
+    """What config.json would say of a model's shape, as far as what is trained beside it asks."""
+    facts = architecture.facts
+    config: dict[str, object] = {"vocab_size": facts.vocab_size, "hidden_size": facts.width}
+    if isinstance(architecture, GroupedDecoder):
+        sizes, frequencies = architecture.sizes, architecture.frequencies[0]
+        config |= {
+            "num_attention_heads": sizes.num_heads,
+            "num_key_value_heads": sizes.num_groups,
+            "head_dim": sizes.head_size,
+            "rms_norm_eps": sizes.epsilon,
+        }
+        if isinstance(frequencies, Plain):
+            config["rope_theta"] = frequencies.base
+    return config
 
 
 def new_model(
@@ -205,8 +260,16 @@ def small_files(folder: Path) -> dict[str, bytes]:
     return {n: (folder / n).read_bytes() for n in SMALL_FILES if (folder / n).is_file()}
 
 
+def text_side(path: str) -> tuple[Tokenizer, str | None]:
+    """A model's tokenizer and the source of its template. Raises: ModelError and its kinds."""
+    found = find(path)
+    return tokenizer_of(found), template_source_of(found)
+
+
 def tokenizer_of_model(model: TrainedModel) -> Tokenizer:
-    """The tokenizer whose files lie beside a model."""
+    """The tokenizer whose files lie beside a model, or in its file."""
+    if model.gguf is not None:
+        return tokenizer_of(Found(kind="gguf", path=model.gguf, name=model.gguf.stem))
     with TemporaryDirectory() as name:
         for file, data in model.small_files.items():
             Path(name, file).write_bytes(data)
