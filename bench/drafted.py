@@ -40,6 +40,10 @@ from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator, TargetShape, read_shape
+from cutaway.engine.native import is_recorded
+from cutaway.kernels import native
+from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.packed import Packed
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from drafters import EachAlone
@@ -51,19 +55,19 @@ GRAMMARS = (
     Grammar.json_schema({"type": "array", "items": {"enum": ["aa", "ab"]}, "maxItems": 6}),
 )
 PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
-KEPT, NUM_JUDGED, TOGETHER = 4, 3, 128
+SIZE, KEPT, NUM_JUDGED, TOGETHER = 6, 4, 3, 128
 
 
 class Wild(EachAlone):
     """Guesses what stood there before, or anything."""
 
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
+    def __init__(self, seed: int, size: int = 256) -> None:
+        self._chance, self._size = random.Random(seed), size
 
     def guess(self, token_ids: Sequence[int]) -> list[int]:
         chance = self._chance
         said = [chance.choice(token_ids) for _ in range(chance.randint(0, 6))]
-        return [chance.choice((each, chance.randrange(256))) for each in said]
+        return [chance.choice((each, chance.randrange(self._size))) for each in said]
 
 
 class Likely(EachAlone):
@@ -97,11 +101,36 @@ class Told(EachAlone):
         return guesses
 
 
+def native_model() -> LoadedModel:
+    """The tests' random model in float32 and native kernels, which steps of many answers need."""
+    return packed(loaded(dtype=torch.float32))
+
+
+def small_vocabulary(*, uses_torch: bool = False) -> LoadedModel:
+    """One with six tokens, so that n-grams nearly always guess and others are often right."""
+    if uses_torch:
+        return loaded(vocab_size=SIZE)
+    return packed(loaded(vocab_size=SIZE, dtype=torch.float32))
+
+
+def packed(model: LoadedModel) -> LoadedModel:
+    """The same model, its matrices where native kernels read them: its steps are recorded."""
+    for module in list(model.transformer.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, DenseWeight):
+                matrix = native.PackedWeight.from_matrix(child.weight, native.Kind.F32)
+                setattr(module, name, Packed(matrix))
+    return model
+
+
 def small_models(model: LoadedModel) -> dict[str, LoadedModel]:
     """Models that guess: one that is nearly right, one that is mostly wrong, and a first layer."""
+    near, far = (nearly(model, noise=noise) for noise in (0.05, 2.0))
+    if is_recorded(model):
+        near, far = packed(near), packed(far)
     return {
-        "model, nearly right": nearly(model, noise=0.05),
-        "model, mostly wrong": nearly(model, noise=2.0),
+        "model, nearly right": near,
+        "model, mostly wrong": far,
         "early layer": early_layers(model, 1),
     }
 
@@ -195,17 +224,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--drafters", nargs="+", help="of the distributions; all if left out")
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--torch", action="store_true", help="in float64 by torch, not by kernels")
     asked = parser.parse_args()
     if asked.times:
         tell_times(asked.seed)
         return
-    model = loaded()
+    model = loaded() if asked.torch else native_model()
     if asked.workloads:
         compare(model, asked.workloads, asked.seed)
     if not asked.sequences:
         return
+    model = small_vocabulary(uses_torch=asked.torch)
     made = {name: make(asked.seed) for name, make in DRAFTERS.items()}
-    made["likeliest"] = Likely(model), None
+    made |= {"wild": (Wild(asked.seed, SIZE), None), "likeliest": (Likely(model), None)}
     for name, draft in small_models(model).items():
         made[name] = of_model(draft, 600), None
     made["trained"] = trained(model, 600), None
@@ -287,7 +318,7 @@ def judge(model: LoadedModel, name: str, drafting: Drafting, count: int, seed: i
 
     Returns p: how often a sample of the exact distribution lies so far off.
     """
-    params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 2, ignore_eos=True)
+    params = SamplingParams(temperature=1.5, top_k=KEPT, max_tokens=NUM_JUDGED + 1, ignore_eos=True)
     exact = probabilities(model, params)
     settings = {"num_pages": 600, "ledger_bytes": 0, "max_sequences": TOGETHER}
     target = drafted_engine(model, drafting, **settings)
@@ -335,7 +366,7 @@ def probabilities(model: LoadedModel, params: SamplingParams) -> dict[tuple[int,
             for token in row.nonzero()[:, 0].tolist():
                 longer[*said, token] = share * float(row[token])
         found = longer
-    assert math.isclose(sum(found.values()), 1)
+    assert math.isclose(sum(found.values()), 1, rel_tol=1e-6)
     return found
 
 

@@ -30,7 +30,7 @@ from cutaway.engine.drafters.streams import Streams
 from cutaway.sampling.accept import accept
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
-from cutaway.sampling.rejection import propose, verify
+from cutaway.sampling.rejection import Guessed, propose, verify
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.service.llm import LLM
 from engines import loaded
@@ -94,13 +94,17 @@ def compared(row: Tensor, rows: list[SamplerRow], guess: int) -> list[list[int]]
 
 def rejected(row: Tensor, rows: list[SamplerRow], own: Tensor) -> list[list[int]]:
     """What guesses leave that a drafter drew from its own row [V]."""
-    given: list[list[int]] = []
     drawn = sample(row, [each for row in rows for each in (row, after(row))])
-    both = row.expand(2, -1)
-    for place, each in enumerate(rows):
-        proposal = propose(own, each)
-        plain = drawn[2 * place : 2 * place + 2]
-        told = verify(both, [each, after(each)], plain, [proposal])
+    proposals = propose(own.expand(len(rows), -1), rows)
+    guessed = [
+        Guessed(2 * place, drawn[2 * place : 2 * place + 2], [proposal])
+        for place, proposal in enumerate(proposals)
+    ]
+    both = [each for row in rows for each in (row, after(row))]
+    given: list[list[int]] = []
+    for proposal, told in zip(
+        proposals, verify(row.expand(len(both), -1), both, guessed), strict=True
+    ):
         ids = [int(one.token_id or 0) for one in told]
         given.append(accept(ids, [proposal.token_id][: len(ids) - 1]))
     return given

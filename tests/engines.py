@@ -46,7 +46,7 @@ def loaded(
 
 def nearly(model: LoadedModel, *, noise: float) -> LoadedModel:
     """The same model with noise on its weights: a drafter that is right now and then."""
-    other = loaded(seed=0)
+    other = loaded(seed=0, dtype=model.dtype, vocab_size=model.facts.vocab_size)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in other.transformer.parameters():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +14,7 @@ import pytest
 
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.sampling.rejection import Proposal
+from cutaway.sampling.rejection import Guessed, Proposal
 from cutaway.sampling.sampler import Sampled
 from engines import loaded
 
@@ -51,11 +52,9 @@ class _AlwaysFirst:
         return [*drafts, sampled[-1]]
 
 
-def _keep_all(
-    logits: object, rows: object, drawn: list[Sampled], proposals: list[Proposal]
-) -> list[Sampled]:
+def _keep_all(logits: object, rows: object, guessed: Sequence[Guessed]) -> list[list[Sampled]]:
     """The same of guesses that were drawn: whatever p and q say."""
-    return [*map(_stand, drawn, proposals), drawn[-1]]
+    return [[*map(_stand, each.drawn, each.proposals), each.drawn[-1]] for each in guessed]
 
 
 def _stand(drawn: Sampled, proposal: Proposal) -> Sampled:

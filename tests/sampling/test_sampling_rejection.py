@@ -15,6 +15,7 @@ from cutaway.sampling.accept import accept
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import shares
 from cutaway.sampling.rejection import (
+    Guessed,
     Odds,
     Proposal,
     draw_odds,
@@ -42,7 +43,19 @@ def come(p: torch.Tensor, q: torch.Tensor, seed: int, **params: object) -> list[
     rows = [row_of(seed, 5, **params), row_of(seed, 6, **params)]
     logits = torch.stack([p, p])
     drawn = Sampler(len(p)).sample(logits, rows)
-    return verify(logits, rows, drawn, [propose(q, rows[0])])
+    return judged(logits, rows, drawn, guess_of(q, rows[0]))
+
+
+def guess_of(q: torch.Tensor, row: SamplerRow) -> Proposal:
+    """The guess that one row of a drafter gives."""
+    return propose(q[None], [row])[0]
+
+
+def judged(
+    logits: torch.Tensor, rows: list[SamplerRow], drawn: list[Sampled], proposal: Proposal
+) -> list[Sampled]:
+    """What comes of the rows behind one answer's only guess."""
+    return verify(logits, rows, [Guessed(0, drawn, [proposal])])[0]
 
 
 def chi_square(seen: Counter[int], chances: torch.Tensor, count: int) -> float:
@@ -77,7 +90,7 @@ def test_verdicts_are_those_of_hand_and_accept_reads_them() -> None:
     fallen = 0
     for seed in range(300):
         given, row = come(P, Q, seed), row_of(seed)
-        guess = propose(Q, row)
+        guess = guess_of(Q, row)
         u = uniform(seed, choice=0, position=5, purpose=Purpose.ACCEPT)
         stands = guess.token_id != 3 or u < 2**32 / 8
         emitted = accept([each.token_id for each in given], [guess.token_id][: len(given) - 1])
@@ -92,28 +105,50 @@ def test_verdicts_are_those_of_hand_and_accept_reads_them() -> None:
     assert fallen > 60
 
 
+def left(weights: list[float], guessed: list[float]) -> torch.Tensor:
+    """What one row has above another."""
+    return residual(torch.tensor([weights]), torch.tensor([guessed]))[0]
+
+
 def test_the_residual_is_what_one_has_above_the_other() -> None:
-    whole = residual(torch.tensor([5.0, 3.0, 2.0]), torch.tensor([10.0, 60.0, 30.0]))
+    whole = left([5.0, 3.0, 2.0], [10.0, 60.0, 30.0])
     assert (whole / whole.sum()).tolist() == [1.0, 0.0, 0.0]
     # Below the numbers' precision nothing is left: then all that was not guessed.
-    same = torch.tensor([4.0, 4.0, 8.0])
-    assert residual(same, torch.tensor([1.0, 0.0, 2.0])).tolist()[1] > 0
-    assert residual(same, same).tolist() == [0.0, 0.0, 0.0]
-    assert residual(torch.tensor([2.0**30, 1.0]), torch.tensor([2.0**30, 0.0])).tolist()[1] > 0
+    same = [4.0, 4.0, 8.0]
+    assert left(same, [1.0, 0.0, 2.0]).tolist()[1] > 0
+    assert left(same, same).tolist() == [0.0, 0.0, 0.0]
+    assert left([2.0**30, 1.0], [2.0**30, 0.0]).tolist()[1] > 0
+
+
+def test_many_answers_are_judged_as_each_alone() -> None:
+    chance, size = random.Random(2), 6
+    for number in range(60):
+        settings = [{}, {"top_k": 3}, {"temperature": 0.6}, {"logit_bias": {1: 2.0}}]
+        logits = torch.randn(12, size, generator=torch.Generator().manual_seed(number))
+        rows = [row_of(number, place, **chance.choice(settings)) for place in range(12)]
+        drawn = Sampler(size).sample(logits, rows)
+        guessed: list[Guessed] = []
+        for first, past in ((0, 1), (1, 4), (4, 8), (9, 12)):  # one row belongs to nobody
+            own = logits[first : past - 1] + 0.3 * chance.random()
+            own = own.flip(0) if chance.random() < 0.5 else own
+            proposals = propose(own, rows[first : past - 1]) if past - 1 > first else []
+            guessed.append(Guessed(first, drawn[first:past], proposals))
+        alone = [verify(logits, rows, [each])[0] for each in guessed]
+        assert verify(logits, rows, guessed) == alone
 
 
 def test_scores_are_the_raw_rows_and_a_bad_row_stays_bad() -> None:
     row = replace(row_of(3), num_logprobs=2)
     logits = torch.stack([P, P])
     drawn = Sampler(4).sample(logits, [row, row])
-    given = verify(logits, [row, row], drawn, [propose(Q, row)])[0]
+    given = judged(logits, [row, row], drawn, guess_of(Q, row))[0]
     order = P.argsort(descending=True).tolist()
     assert given.score.rank == 1 + order.index(given.token_id)
     assert given.score.logprob == pytest.approx(float(P[given.token_id]), abs=1e-6)
     assert given.score.top == drawn[0].score.top and given.checksum == drawn[0].checksum
     bad = torch.stack([torch.full((4,), torch.nan), P])
     spoilt = Sampler(4).sample(bad, [row, row])
-    assert verify(bad, [row, row], spoilt, [propose(Q, row)])[0].is_bad
+    assert judged(bad, [row, row], spoilt, guess_of(Q, row))[0].is_bad
 
 
 def test_a_guess_that_cannot_come_falls_and_one_that_must_come_stands() -> None:
@@ -126,7 +161,7 @@ def test_a_replay_gives_the_verdict_again_and_sees_another() -> None:
     chance = random.Random(1)
     for _ in range(200):
         seed = chance.getrandbits(63)
-        row, guess = row_of(seed), propose(Q, row_of(seed))
+        row, guess = row_of(seed), guess_of(Q, row_of(seed))
         (plain,) = Sampler(4).sample(P[None], [row])
         given = come(P, Q, seed)[0]
         assert given.u is not None
@@ -169,10 +204,10 @@ def test_native_odds_are_those_of_torch(params: dict[str, object], size: int) ->
 
 
 def test_a_proposal_is_drawn_by_its_own_number_from_a_copy() -> None:
-    logits = Q.clone()
-    guess = propose(logits, row_of(9))
-    assert isinstance(guess, Proposal) and guess.logits is not logits
-    seen = Counter(propose(Q, row_of(seed)).token_id for seed in range(NUM_DRAWS))
+    logits = Q[None].clone()
+    (guess,) = propose(logits, [row_of(9)])
+    assert isinstance(guess, Proposal) and guess.logits.data_ptr() != logits.data_ptr()
+    seen = Counter(guess_of(Q, row_of(seed)).token_id for seed in range(NUM_DRAWS))
     assert chi_square(seen, Q.exp(), NUM_DRAWS) < 16.27
     assert guess.odds.chance == pytest.approx(float(Q.exp()[guess.token_id]), rel=1e-5)
     assert Odds(1, 4).chance == 0.25

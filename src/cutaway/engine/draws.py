@@ -16,7 +16,7 @@ from cutaway.engine.sequence import Sequence
 from cutaway.sampling.accept import accept
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import prompt_logprobs
-from cutaway.sampling.rejection import verify
+from cutaway.sampling.rejection import Guessed, verify
 from cutaway.sampling.sampler import Sampled, Sampler
 
 
@@ -48,16 +48,20 @@ def verify_guesses(
     """
     left, first = iter(drawn), 0
     given: list[list[Sampled]] = []
-    for item, count in zip(batch.scheduled, counts, strict=True):
+    guessed: dict[int, Guessed] = {}
+    for place, (item, count) in enumerate(zip(batch.scheduled, counts, strict=True)):
         own, answer = list(islice(left, count)), answers[item.sequence]
         proposals = answer.proposals[: item.num_drafts]
         if item.is_forked:
             own = longest(item, own)
         elif proposals and answer.told is None:
-            past = first + count
-            own = verify(logits[first:past], rows[first:past], own, proposals)
+            guessed[place] = Guessed(first, own, proposals)
         given.append(own)
         first += count
+    if guessed:
+        verified = verify(logits, rows, list(guessed.values()))
+        for place, own in zip(guessed, verified, strict=True):
+            given[place] = own
     return given
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.rejection import propose
-from cutaway.sampling.sampler import Sampled
+from cutaway.sampling.rejection import Proposal, propose
+from cutaway.sampling.sampler import Sampler
 
 
 def settings_of(wish: Wish, guesses: Sequence[int]) -> SamplerRow:
@@ -31,18 +31,27 @@ def settings_of(wish: Wish, guesses: Sequence[int]) -> SamplerRow:
     )
 
 
-def add_guess(draft: Draft, wish: Wish, sampled: Sampled, logits: Tensor, row: SamplerRow) -> None:
-    """Add the next guess to a draft.
+def guess_from(sampler: Sampler, logits: Tensor, pairs: Sequence[tuple[Wish, Draft]]) -> list[bool]:
+    """Draw the next guess of some answers, each from its row; which have one now.
 
-    sampled: what the target's own random number draws from the row, which is no bad one. Where no
-    seed decides, a number of its own draws, and the row is kept: shapes logits [V].
+    By the target's own random number where a seed decides; else by a number of its own, and the row
+    is kept. A bad row guesses nothing. Shapes: logits [R, V].
     """
-    assert sampled.token_id is not None, "a bad row guesses nothing"
-    if wish.draws_alone:
-        proposal = propose(logits, row)
-        draft.token_ids.append(proposal.token_id)
-        draft.chances.append(proposal.odds.chance)
-        draft.proposals.append(proposal)
-    else:
-        draft.token_ids.append(sampled.token_id)
-        draft.chances.append(math.exp(sampled.score.logprob))
+    rows = [settings_of(wish, draft.token_ids) for wish, draft in pairs]
+    sampled = sampler.sample(logits, rows)
+    gave = [each.token_id is not None for each in sampled]
+    alone = [place for place, (wish, _) in enumerate(pairs) if gave[place] and wish.draws_alone]
+    proposals: dict[int, Proposal] = {}
+    if alone:
+        own = logits if len(alone) == len(rows) else logits[alone]
+        proposals = dict(zip(alone, propose(own, [rows[place] for place in alone]), strict=True))
+    for place, ((_, draft), each) in enumerate(zip(pairs, sampled, strict=True)):
+        if place in proposals:
+            proposal = proposals[place]
+            draft.token_ids.append(proposal.token_id)
+            draft.chances.append(proposal.odds.chance)
+            draft.proposals.append(proposal)
+        elif each.token_id is not None:
+            draft.token_ids.append(each.token_id)
+            draft.chances.append(math.exp(each.score.logprob))
+    return gave

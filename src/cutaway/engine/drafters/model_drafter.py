@@ -25,7 +25,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
-from cutaway.engine.drafters.drawn_guesses import add_guess, settings_of
+from cutaway.engine.drafters.drawn_guesses import guess_from
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.paged_model import page_model
 from cutaway.sampling.sampler import Sampler
@@ -221,13 +221,8 @@ class ModelDrafter:
         for some in self._in_steps(rows):
             logits = self._fitted(self._compute(some))
             own = [next(pairs) for _ in some]
-            settings = [settings_of(row.wish, draft.token_ids) for row, draft in own]
-            sampled = self._sampler.sample(logits, settings)
-            for place, (row, draft) in enumerate(own):
-                if sampled[place].token_id is None:
-                    continue
-                add_guess(draft, row.wish, sampled[place], logits[place], settings[place])
-                gave.append(row)
+            drawn = guess_from(self._sampler, logits, [(row.wish, draft) for row, draft in own])
+            gave += [row for (row, _), is_given in zip(own, drawn, strict=True) if is_given]
         return gave
 
     def _fitted(self, logits: Tensor) -> Tensor:

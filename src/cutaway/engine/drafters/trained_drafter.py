@@ -21,7 +21,7 @@ from cutaway.core.layout import group_layers
 from cutaway.core.step import Numbers, ShapePlan, Step
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
-from cutaway.engine.drafters.drawn_guesses import add_guess, settings_of
+from cutaway.engine.drafters.drawn_guesses import guess_from
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator
 from cutaway.sampling.sampler import Sampler
 
@@ -276,13 +276,11 @@ class TrainedDrafter:
         ends = [end - 1 for end in accumulate(len(each.token_ids) for each in pairs)]
         last = states[ends]
         logits = self._whole(self._module.read(last))
-        rows = [settings_of(each.wish, each.draft.token_ids) for each in pairs]
         following: list[_Pairs] = []
-        sampled = self._sampler.sample(logits, rows)
+        gave = guess_from(self._sampler, logits, [(each.wish, each.draft) for each in pairs])
         for place, each in enumerate(pairs):
-            if sampled[place].token_id is None:
+            if not gave[place]:
                 continue
-            add_guess(each.draft, each.wish, sampled[place], logits[place], rows[place])
             first = each.first + len(each.token_ids)
             is_end = each.draft.token_ids[-1] in self._end_token_ids and not each.draft.proposals
             if is_end or len(each.draft.token_ids) >= each.wish.most:
