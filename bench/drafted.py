@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--workloads", type=int, default=500)
     parser.add_argument("--sequences", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--drafters", nargs="+", help="of the distributions; all if left out")
+    parser.add_argument("--drafters", nargs="+", help="all if left out")
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--torch", action="store_true", help="in float64 by torch, not by kernels")
     asked = parser.parse_args()
@@ -231,7 +231,7 @@ def main() -> None:
         return
     model = loaded() if asked.torch else native_model()
     if asked.workloads:
-        compare(model, asked.workloads, asked.seed)
+        compare(model, asked.workloads, asked.seed, asked.drafters)
     if not asked.sequences:
         return
     model = small_vocabulary(uses_torch=asked.torch)
@@ -262,8 +262,8 @@ def tell_times(seed: int) -> None:
             print(f"{kinds:,} kinds, {length:,} tokens: median {statistics.median(took):.1f} us")
 
 
-def compare(model: LoadedModel, count: int, seed: int) -> None:
-    """The same workloads without guesses and with each drafter."""
+def compare(model: LoadedModel, count: int, seed: int, names: Sequence[str] | None = None) -> None:
+    """The same workloads without guesses and with each drafter, or those of some names."""
     began = perf_counter()
     told = Counter[str]()
     drafts = small_models(model)
@@ -283,7 +283,8 @@ def compare(model: LoadedModel, count: int, seed: int) -> None:
         made["trained"] = trained(model, settings["num_pages"]), None
         for name, draft in drafts.items():
             made[name] = of_model(draft, settings["num_pages"]), None
-        for name, (drafter, controller) in made.items():
+        for name in names or made:
+            drafter, controller = made[name]
             target = drafted_engine(model, drafting_by(drafter, controller), **settings)
             found = {key: each.essence for key, each in run(target, requests).items()}
             told[f"{name}: guesses"] += target.num_drafted

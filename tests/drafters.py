@@ -20,5 +20,8 @@ class EachAlone:
     def propose(self, wishes: Sequence[Wish]) -> list[Draft]:
         return [Draft(self.guess(each.token_ids)[: each.most]) for each in wishes]
 
+    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
+        return True
+
     def finish(self, key: Hashable) -> None:
         pass

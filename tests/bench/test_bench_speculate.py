@@ -41,7 +41,7 @@ def test_each_case_tells_what_it_was(llm: LLM) -> None:
 
 
 def test_what_there_is_not_is_refused_before_anything_is_measured(llm: LLM) -> None:
-    with pytest.raises(ConfigError, match='workloads holds "poem"; it must be of edit, quote'):
+    with pytest.raises(ConfigError, match='workloads holds "poem"; it must be of repeat, edit'):
         speculate.run(llm, workloads=["poem"])
     with pytest.raises(ConfigError, match="batch is 65, above max_sequences, 64"):
         speculate.run(llm, batches=(1, 65))

@@ -179,6 +179,22 @@ def test_guesses_end_where_they_do_not_pay_whatever_was_expected() -> None:
     assert controller.may_pay(1, 1), "they may have become better"
 
 
+def test_a_step_that_was_held_up_once_does_not_make_a_length_dear_for_good() -> None:
+    controller = Controller()
+    for _ in range(5):
+        controller.learn_time(1, 0, 0.005)
+    controller.learn_time(1, 12, 0.1, right=12)  # twenty steps for the first guesses
+    controller.learn(0, "k", tried=12, right=12)
+    taken: list[int] = []
+    for _ in range(100):
+        (length,) = lengths(controller, GUESSES)
+        taken.append(length)
+        controller.learn_time(1, length, 0.005 * (1 + 0.1 * length), right=length)
+        if length:
+            controller.learn(0, "k", tried=length, right=length)
+    assert sum(taken[50:]) > 50 * 6
+
+
 def test_none_are_made_where_not_even_right_ones_pay() -> None:
     controller = taught(slope=1.0, share=0.95)
     assert not controller.may_pay(1, 1)

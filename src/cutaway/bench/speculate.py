@@ -55,8 +55,9 @@ _SCHEMA = (
     '"boolean"}}, "required": ["name", "birth_year", "nationality", "profession", "is_alive"], '
     '"additionalProperties": false}'
 )
-WORKLOADS = ("edit", "quote", "chat", "structured", "random")
+WORKLOADS = ("repeat", "edit", "quote", "chat", "structured", "random")
 _ASKED = {
+    "repeat": f"{_ARTICLE}\n\n" * 2 + _ARTICLE[:43],
     "edit": f"Rename deposit to add and write the whole class again:\n```python\n{_CODE}```",
     "quote": f"Summarise in a few sentences, quoting whole sentences:\n\n{_ARTICLE}",
     "chat": "What is gravity?",
@@ -133,12 +134,14 @@ def run(
 
 def _asked(llm: LLM, name: str, tokens: int) -> tuple[list[int], SamplingParams]:
     params = SamplingParams(temperature=0.7, max_tokens=tokens, ignore_eos=True)
+    if name == "repeat":  # a text that is said a third time
+        params = replace(params, temperature=0.0)
     if name == "structured":
         params = replace(params, grammar=Grammar("json_schema", _SCHEMA), ignore_eos=False)
     if name == "random":
         chance, vocab_size = random.Random(0), llm.engine.model.facts.vocab_size
         return [chance.randrange(vocab_size) for _ in range(48)], replace(params, temperature=1.0)
-    if llm.engine.model.template_source is None:
+    if name == "repeat" or llm.engine.model.template_source is None:
         return llm.encode(_ASKED[name]), params
     return llm.encode_chat([{"role": "user", "content": _ASKED[name]}]), params
 

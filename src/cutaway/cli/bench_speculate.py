@@ -22,8 +22,10 @@ def speculate(
     config: SettingsFile = None,
     workloads: Annotated[
         str,
-        typer.Option(metavar="NAMES", help="of edit, quote, chat, structured, random; commas"),
-    ] = "edit,quote,chat,structured,random",
+        typer.Option(
+            metavar="NAMES", help="of repeat, edit, quote, chat, structured, random; commas"
+        ),
+    ] = "repeat,edit,quote,chat,structured,random",
     batch: Annotated[str, typer.Option(metavar="N,N", help="answers at once")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=1, help="paired rounds of every case")] = 5,
     tokens: Annotated[int, typer.Option(min=1, help="of each answer")] = 128,

@@ -116,6 +116,15 @@ class Drafting:
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
         for name, source in self._sources.items():
             asking = [each for each in decoding if self._asking.get(each) == name]
+            if not asking or not source.begin_step(len(decoding), len(asking)):
+                continue
+            # Most answers of a chat have none most of the time: what a wish holds is not made then.
+            asking = [
+                each
+                for each in asking
+                if answers[each].grammar is not None
+                or source.drafter.may_guess(each, each.token_ids)
+            ]
             if not asking:
                 continue
             grammars = [answers[each].grammar for each in asking]

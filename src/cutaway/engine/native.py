@@ -12,6 +12,9 @@ from cutaway.engine.breaks import BrokenOffError
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.kernels.capture import Tape
 
+# Steps of no more rows, guesses and all, keep their views of logits.
+_MOST_KEPT_ROWS = 32
+
 
 def is_recorded(model: LoadedModel) -> bool:
     """Whether the model's steps are recorded: all that it multiplies with is packed.
@@ -50,7 +53,7 @@ class NativeSteps:
             streams=streams,
         )
         self._logits = self._tape.result
-        self._wanted = self._logits[:1]
+        self._wanted = {1: self._logits[:1]}  # of steps of few rows, by their number
         self.takes_numbers = self._tape.takes_numbers
         # What torch sums may hang on the step's shape.
         self.kernel = "native" if self._tape.is_native else "native and torch"
@@ -81,9 +84,12 @@ class NativeSteps:
         return self._rows(len(numbers.logit_rows))
 
     def _rows(self, num_rows: int) -> Tensor:
-        if self._wanted.shape[0] != num_rows:  # a view takes time, and decoding wants one for long
-            self._wanted = self._logits[:num_rows]
-        return self._wanted
+        wanted = self._wanted.get(num_rows)
+        if wanted is None:  # a view takes time, and decoding wants one or the other for long
+            wanted = self._logits[:num_rows]
+            if num_rows <= _MOST_KEPT_ROWS:
+                self._wanted[num_rows] = wanted
+        return wanted
 
     def time(self, step: Step) -> dict[str, float]:
         """Run a step and give the seconds of each kind of operation."""

@@ -60,6 +60,7 @@ ORDER: tuple[SamplerStage, ...] = (
 # others are numbers that choice_of hands to it. A row that passes another stage goes through torch.
 _EDITS: tuple[type[SamplerStage], ...] = (GrammarMask, LogitBias, Bans, Penalties)
 _NATIVE: tuple[type[SamplerStage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
+_MOST_KEPT = 16  # numbers of rows: with guesses they change from step to step
 # What kernels/sample has of them on a GPU; a row that passes any other goes through torch.
 _FUSED: tuple[type[SamplerStage], ...] = (Temperature, MinP)
 
@@ -99,7 +100,7 @@ class Sampler:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
         self.scores_drawn = scores_drawn
-        self._native: native.RowSampler | None = None  # of the latest logits
+        self._native: dict[int, native.RowSampler] = {}  # of the latest logits, by their rows
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
         """One token per row.
@@ -110,11 +111,14 @@ class Sampler:
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
         if self.scores_drawn:
             return begin_plain(logits, rows, scores_drawn=True).read()
-        if self._native is not None and self._native.logits is logits:
-            return sample_native(self._native, rows)  # new numbers in the same place
+        kept = self._native.get(len(rows))
+        if kept is not None and kept.logits is logits:
+            return sample_native(kept, rows)  # new numbers in the same place
         if logits.is_cpu and native.is_available():
-            self._native = native.RowSampler(logits.to(torch.float32))
-            return sample_native(self._native, rows)
+            if len(self._native) >= _MOST_KEPT:
+                self._native.clear()
+            kept = self._native[len(rows)] = native.RowSampler(logits.to(torch.float32))
+            return sample_native(kept, rows)
         return sample_plain(logits, rows)
 
 

@@ -9,7 +9,7 @@ GuessSource: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.1
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cutaway.engine.drafters.drafter import Draft
@@ -45,6 +45,7 @@ class _Times:
     plain: float = 0.0
     num_plain: int = 0
     ratios: dict[int, float] = field(default_factory=dict[int, float])  # by further tokens
+    known: dict[int, float] = field(default_factory=dict[int, float])  # what follows for any
     since_plain: int = 0
     since_drafts: int = 0
     gain: float = _HOPED  # tokens a second of steps with guesses, in those of plain ones
@@ -134,16 +135,13 @@ class Controller:
 
     def ratio(self, num_answers: int, further: int) -> float:
         """What a step with further tokens takes, in steps of one token for each answer."""
-        ratios = self._times.get(num_answers, _Times()).ratios
-        below = max((each for each in ratios if each <= further), default=0)
-        above = min((each for each in ratios if each >= further), default=None)
-        low = ratios.get(below, 1.0)
-        if above is None:
-            slope = (low - 1) / below if below else _FIRST_SLOPE
-            return low + (further - below) * slope
-        if above == below:
-            return low
-        return low + (ratios[above] - low) * (further - below) / (above - below)
+        times = self._times.get(num_answers)
+        if times is None:
+            times = _Times()
+        known = times.known.get(further)
+        if known is None:  # asked some ten times a step, and mostly the same
+            known = times.known[further] = _ratio(times.ratios, further)
+        return known
 
     def learn(self, key: Hashable, kind: str, *, tried: int, right: int) -> None:
         """Take in how an answer's guesses came out: those behind a wrong one tell nothing."""
@@ -169,14 +167,16 @@ class Controller:
         if not times.plain:
             return
         ratio = max(1.0, seconds / times.plain)
-        # Where the machine held the step up, that was no fault of its guesses.
+        # Where the machine held the step up, that was no fault of its guesses; and a length that
+        # seemed dear when it was first tried might never be tried again.
         took = min(ratio, 1.5 * self.ratio(num_answers, further))
         gain = min(2.0, (1 + right / num_answers) / took)  # luck is soon forgotten
         times.gain += 0.05 * (gain - times.gain)
         if times.gain < _PAID:
             times.gain, times.rest = _HOPED, _PROBE
+        times.known.clear()
         before = times.ratios.get(further)
-        times.ratios[further] = ratio if before is None else _nearer(before, ratio)
+        times.ratios[further] = took if before is None else _nearer(before, ratio)
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer; what all of its kind taught stays."""
@@ -186,3 +186,16 @@ class Controller:
 def _nearer(before: float, now: float) -> float:
     """The mean of what was measured lately; a step that the machine held up counts for little."""
     return before + 0.15 * (min(now, 1.5 * before) - before)
+
+
+def _ratio(ratios: Mapping[int, float], further: int) -> float:
+    """Between what was measured; beyond it, as it rose."""
+    below = max((each for each in ratios if each <= further), default=0)
+    above = min((each for each in ratios if each >= further), default=None)
+    low = ratios.get(below, 1.0)
+    if above is None:
+        slope = (low - 1) / below if below else _FIRST_SLOPE
+        return low + (further - below) * slope
+    if above == below:
+        return low
+    return low + (ratios[above] - low) * (further - below) / (above - below)

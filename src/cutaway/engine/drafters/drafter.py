@@ -105,6 +105,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
+        """Whether there may be a guess for an answer; asked before anything of a wish is made."""
+        ...
+
     def finish(self, key: Hashable) -> None:
         """Forget an answer. One that never came is no fault."""
         ...

@@ -25,6 +25,14 @@ class GuessSource:
         """Whether the time of its latest proposals is what later ones will take."""
         return not self.drafter.is_behind
 
+    def begin_step(self, num_answers: int, num_asking: int) -> bool:
+        """Whether guesses may be worth their time in the next step at all.
+
+        num_answers: that the step brings a token.   num_asking: of these, those that want guesses.
+        """
+        self._kinds.clear()
+        return self._controller is None or self._controller.may_pay(num_answers, num_asking)
+
     def propose(
         self, wishes: Sequence[Wish], forced: Mapping[Hashable, list[int]], *, num_answers: int
     ) -> list[Draft]:
@@ -33,9 +41,6 @@ class GuessSource:
         forced:      by key, what an answer's grammar leaves no choice but to say.
         num_answers: that the step brings a token, guesses or none.
         """
-        self._kinds.clear()
-        if self._controller is not None and not self._controller.may_pay(num_answers, len(wishes)):
-            return [Draft() for _ in wishes]
         drafts = self._drafts(wishes, forced, num_answers)
         for wish, draft in zip(wishes, drafts, strict=True):
             self._kinds[wish.key] = draft.kind

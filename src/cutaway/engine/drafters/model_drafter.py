@@ -115,6 +115,10 @@ class ModelDrafter:
                 row.held.ahead.append(row.token_ids[0])
         return drafts
 
+    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
+        """It has a guess for everything."""
+        return True
+
     def finish(self, key: Hashable) -> None:
         """Give the pages of an answer back."""
         held = self._held.pop(key, None)

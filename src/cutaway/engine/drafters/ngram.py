@@ -47,17 +47,18 @@ class NGramDrafter:
         """What followed the earlier place that agrees longest; the latest of several."""
         return [self._draft(wish) for wish in wishes]
 
+    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
+        """Whether the end of a text stood there before."""
+        index = self._index(key, token_ids)
+        return bool(index.earlier) and index.earlier[-1] >= 0
+
     def finish(self, key: Hashable) -> None:
         """Forget an answer's index."""
         self._indices.pop(key, None)
 
     def _draft(self, wish: Wish) -> Draft:
         token_ids, shortest = wish.token_ids, self._shortest
-        index = self._indices.get(wish.key)
-        known = len(token_ids)
-        if index is None or index.start + len(index.earlier) > known:
-            index = self._indices[wish.key] = _Index(max(0, known - self._reach))
-        self._extend(index, token_ids)
+        index, known = self._index(wish.key, token_ids), len(token_ids)
         if known - index.start < shortest or wish.most < 1:
             return Draft()
         end = index.earlier[known - 1 - index.start]
@@ -82,6 +83,15 @@ class NGramDrafter:
             other = max(others.values())[1]
             draft.other_token_ids.extend(_follow(token_ids, other, wish.most))
         return draft
+
+    def _index(self, key: Hashable, token_ids: Sequence[int]) -> _Index:
+        """The index of an answer, up to its last token."""
+        index, known = self._indices.get(key), len(token_ids)
+        if index is None or index.start + len(index.earlier) > known:
+            index = self._indices[key] = _Index(max(0, known - self._reach))
+        if index.start + len(index.earlier) < known:
+            self._extend(index, token_ids)
+        return index
 
     def _extend(self, index: _Index, token_ids: Sequence[int]) -> None:
         """Index the tokens that came since."""
