@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import regex
 import sentencepiece
-from test_tokens_files import document, model
+from test_tokens_files import added, document, model
 from test_tokens_spm_files import BASE, PLAIN, USER_DEFINED, piece
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
@@ -47,6 +47,21 @@ def comparison() -> ModuleType:
     sys.path.append(str(path.parent))  # what it shares with others stands beside it
     spec.loader.exec_module(module)
     return module
+
+
+def test_an_added_token_that_theirs_decodes_as_bytes_is_kept_and_counted(tmp_path: Path):
+    """A name of nothing but signs of bytes, as \u00e9 is that of E9: theirs gives that byte."""
+    file = document(added_tokens=[added(258, "\u00e9\u00e8", special=False)])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(file), encoding="utf-8")
+    ours, texts = load_tokenizer_json(path), ["a \u00e9\u00e8 b", "\u00e9\u00e8", "ab"] * 4
+    theirs = comparison().hf_reference(path, ours)
+    assert theirs.decode([ours.encode(texts[0])]) == ["a \ufffd\ufffd b"]
+    assert ours.decode(ours.encode(texts[0])) == texts[0]
+    assert comparison().first_difference(ours, theirs, texts)[::2] == (
+        "",
+        3 - texts[::4].count("ab"),
+    )
 
 
 @cache
