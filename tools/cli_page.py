@@ -115,10 +115,14 @@ def request_fields() -> Iterator[str]:
 def other_fields() -> Iterator[str]:
     """Fields that are refused, and fields without effect."""
     yield from ("| field | what happens |", "|---|---|")
+    names_of: dict[str, list[str]] = {}  # those of whom the same is said
     for name in dict.fromkeys([*ChatBody.model_fields, *CompletionBody.model_fields]):
         for body in _BODIES:
             if _marked(body, name, Refused):
-                yield f"| `{name}` | {_may_be(body, name)} |"
+                names = names_of.setdefault(_may_be(body, name), [])
+                names += [] if name in names else [name]
+    for told, names in names_of.items():
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {told} |"
     yield f"| {_unused(ChatBody)} | taken, without effect |"
 
 
@@ -182,7 +186,7 @@ def _may_be(body: type[Body], name: str) -> str:
     """What a field takes, or what becomes of it."""
     limited, refused = _marked(body, name, Limited), _marked(body, name, Refused)
     if refused is not None:
-        taken = [json.dumps(each) for each in refused.neutral]
+        taken = list(dict.fromkeys(json.dumps(each).removesuffix(".0") for each in refused.neutral))
         but = f" Taken when it is {' or '.join(taken)}." if taken else ""
         return f"refused. {refused.advice}{but}"
     needed = "; needed" if body.model_fields[name].is_required() else ""

@@ -33,6 +33,8 @@ _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 _NO_VECTORS = "Cutaway serves models that write text; take an embedding server."
 _NO_SCORES = "Cutaway ranks no texts; take a server of reranking models."
 _OPENAIS = "Its API is that of OpenAI: use /v1/chat/completions or /v1/completions."
+# Routes that clients put behind whatever address they are given.
+WHOLE = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
 ABSENT = {
     "/v1/embeddings": _NO_VECTORS,
     "/embeddings": _NO_VECTORS,
@@ -141,6 +143,14 @@ def absent(path: str) -> HttpError:
                 message=f"{shorten(path)} is not served. {advice}",
                 code="unsupported_endpoint",
             )
+    whole = next((each for each in WHOLE if path.startswith(f"{each}/")), None)
+    if whole is not None:
+        return HttpError(
+            status=404,
+            message=f"{shorten(path)} is not served. Give the client the address that ends in /v1; "
+            f"it adds {whole.removeprefix('/v1')} itself.",
+            code="unsupported_endpoint",
+        )
     return HttpError(
         status=404,
         message=f"there is no {quote(path)} here. GET /openapi.json lists what there is.",

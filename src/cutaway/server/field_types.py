@@ -184,7 +184,7 @@ Ignored = Annotated[object, Unused()]
 
 def bias_of(value: object) -> dict[int, object] | None:
     """logit_bias as JSON writes it, with text for ids, as the engine wants it."""
-    if value is None:
+    if value is None or value == []:  # PHP writes an empty object so
         return None
     if not isinstance(value, Mapping):
         raise RequestError(

@@ -40,6 +40,7 @@ MAX_CONTROL = 256  # characters of a control string; Llama 3's longest has 30
 MAX_WORDS = 500  # characters of a template's own message that are passed on
 
 _OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
+_SWITCHES = frozenset(("enable_thinking", "thinking"))  # of reasoning, in one template or another
 
 Sink = Callable[[str, Prompt], None]
 
@@ -118,7 +119,8 @@ class ChatTemplate:
         self._special_tokens = {name: mark_written(text) for name, text in names.items() if text}
         self._control_strings = _checked_controls(control_strings)
         self._sink = sink
-        self._template, read = _compile(_checked(source), Sandbox(now=now))
+        self._source = _checked(source)
+        self._template, read = _compile(self._source, Sandbox(now=now))
         self.variables = read - _OWN_VARIABLES - names.keys()
         # What it leaves out of histories of each shape, as text/reach.py found.
         self.known_shapes: dict[object, tuple[int, str] | None] = {}
@@ -211,15 +213,19 @@ class ChatTemplate:
         }
 
     def _checked_extras(self, extras: Mapping[str, object]) -> dict[str, Json]:
-        for name in extras:
+        told: dict[str, Json] = {}
+        for name, value in extras.items():
             if name not in self.variables:
+                if value is False and name in _SWITCHES and "<think>" not in self._source:
+                    continue  # it asks a model that does not reason not to reason
                 param = inside("chat_template_kwargs", name)
                 listed = ", ".join(sorted(self.variables)) or "no more than the messages"
                 raise RequestError(
                     f"{param} is not read by this model's chat template; it reads {listed}.",
                     param=param,
                 )
-        return {name: plain(extras[name], inside("chat_template_kwargs", name)) for name in extras}
+            told[name] = plain(value, inside("chat_template_kwargs", name))
+        return told
 
 
 def choose_source(value: object, *, has_tools: bool = False) -> str:

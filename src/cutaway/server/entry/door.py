@@ -42,6 +42,11 @@ App = Callable[[Scope, Receive, Send], Any]
 Headers = list[tuple[bytes, bytes]]
 
 OPEN_PATHS = frozenset(("/health", "/ready"))  # answered without a key; they hold no data
+# Clients that join addresses put a slash behind these; nothing else is meant by it.
+_SLASHED = frozenset(
+    f"/v1/{name}/"
+    for name in ("chat/completions", "completions", "responses", "messages", "models")
+)
 _ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")  # names, as HTTP has them
 # What is left of a refused body is read and thrown away, so that the client comes to read the
 # answer: one that still sends when a connection is closed sees the reset and no answer.
@@ -139,6 +144,9 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
+        if scope["path"] in _SLASHED:
+            path: str = scope["path"][:-1]
+            scope = {**scope, "path": path, "raw_path": path.encode()}
         state = scope.setdefault("state", {})
         call = state["call"] = HttpCall(send, connection=state.get("connection", ""))
         self._num_open += 1

@@ -47,6 +47,7 @@ from cutaway.server.openai.answer_parts import (
 )
 from cutaway.server.openai.calls import GREETING, ChatPieces, chat_choice
 from cutaway.server.openai.openai_fields import (
+    MostTokens,
     SamplingBody,
     check_streaming,
     counts_on,
@@ -91,7 +92,7 @@ class ChatBody(SamplingBody):
     """The body of a chat completion."""
 
     messages: Annotated[object, take_schema(_MESSAGES)]
-    max_completion_tokens: Annotated[int | None, Limited("max_tokens")] = None
+    max_completion_tokens: Annotated[int | None, MostTokens("max_tokens")] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Limited("logprobs")] = None
     tools: Annotated[object, take_schema(optional(TOOLS))] = None
@@ -107,6 +108,7 @@ class ChatBody(SamplingBody):
     modalities: Annotated[object, Refused("It writes text alone.", (["text"],))] = None
     web_search_options: Annotated[object, Refused("It never asks the web.")] = None
     reasoning_effort: Annotated[object, take_schema(EFFORT)] = None
+    echo: Annotated[object, Refused("Put the words in front yourself.", (False,))] = None
     verbosity: Ignored = None
     prediction: Ignored = None  # the answer is the same without
     store: Ignored = None  # nothing is kept

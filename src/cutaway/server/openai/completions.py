@@ -76,7 +76,6 @@ class CompletionBody(SamplingBody):
     control: bool | None = None
     cutaway: OptIn | None = None
     suffix: Annotated[object, Refused("It continues texts and fills no gaps.", ("",))] = None
-    best_of: Annotated[object, Refused("Ask for n answers and choose.", (1,))] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,10 @@ from cutaway.server.field_types import (
     object_schema,
     optional,
     take_schema,
+    whole,
     wholes,
 )
+from cutaway.server.openai.foreign_fields import ForeignFields
 from cutaway.server.route_context import Context
 
 _STOP = {
@@ -35,6 +37,7 @@ _STOP = {
     ],
     "description": f"the answer ends before any of these; at most {limits.MAX_STOP_BYTES} bytes",
 }
+NO_LIMIT = -1
 _TOKEN_IDS = array({"type": "integer", "minimum": 0}, maxItems=limits.MAX_STOP_TOKENS)
 _BIAS = {
     "type": "object",
@@ -61,6 +64,19 @@ _STRUCTURED: dict[str, Any] = {
 }
 
 
+class MostTokens(Limited):
+    """Tokens at most; -1 is as many as there is room for, as llama.cpp and Ollama have it."""
+
+    def check(self, value: object, param: str) -> object:
+        """The value, if it is -1 or within the range. Raises: RequestError."""
+        return NO_LIMIT if whole(value) == NO_LIMIT else super().check(value, param)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The range as a JSON schema, -1 and null allowed."""
+        return {**super().schema, "minimum": NO_LIMIT}
+
+
 class StreamOptions(Body):
     """What a stream holds beside the answer.
 
@@ -72,7 +88,7 @@ class StreamOptions(Body):
     include_obfuscation: Ignored = None  # nothing is padded here
 
 
-class SamplingBody(Body):
+class SamplingBody(ForeignFields):
     """How the answer is drawn and when it ends.
 
     lora: the adapter that answers, or off; its name may also stand in model.
@@ -92,7 +108,7 @@ class SamplingBody(Body):
     logit_bias: Annotated[object, take_schema(optional(_BIAS))] = None
     seed: Annotated[int | None, Limited("seed")] = None
     n: Annotated[int | None, Limited("n")] = None
-    max_tokens: Annotated[int | None, Limited("max_tokens")] = None
+    max_tokens: Annotated[int | None, MostTokens("max_tokens")] = None
     min_tokens: Annotated[int | None, Limited("min_tokens")] = None
     stop: Annotated[object, take_schema(_STOP)] = None
     stop_token_ids: Annotated[object, take_schema(optional(_TOKEN_IDS))] = None
@@ -131,17 +147,13 @@ def params_of(body: SamplingBody, context: Context, **more: Any) -> SamplingPara
     if "grammar" not in more:
         asked["grammar"] = grammar_of(body.response_format, body.structured_outputs)
     asked.update(more)
+    if asked["max_tokens"] == NO_LIMIT:
+        asked["max_tokens"] = None
     return context.sampling_params(asked)
 
 
 def check_streaming(body: SamplingBody) -> None:
-    """Raise RequestError for what fits no stream, or a stream alone."""
-    if body.stream_options is not None and not body.stream:
-        raise RequestError(
-            "stream_options is given without stream; send stream: true, or leave it out.",
-            param="stream_options",
-        )
-
+    """Raise RequestError for options of a stream that contradict each other."""
     options = body.stream_options
     if options is not None and options.continuous_usage_stats and not options.include_usage:
         raise RequestError(
