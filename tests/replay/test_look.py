@@ -17,8 +17,9 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
+from cutaway.quantize.packed import Packed
 from cutaway.replay import spare_runners
-from cutaway.replay.look import Look
+from cutaway.replay.look import UNPACKED, Look
 from cutaway.replay.plan import Run
 from cutaway.replay.recorded_answers import plan_answer, replay_answer
 from cutaway.replay.spare_runners import SpareRunners
@@ -224,6 +225,19 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     look.take(lens.wants(look.subject, query))
     assert look.predict_cost(lens, query).num_tokens == 0, "what is there costs its products alone"
     assert look.predict_cost(view_of("tokens"), Query()) == ViewCost(0, 0, 0)
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_products_with_a_packed_table_are_foretold_with_its_unpacking(folder: Path) -> None:
+    engine = opened(folder, "auto")
+    answer = answered(engine, range(40))
+    look, query = Look(engine, answer), Query(position=41)
+    assert isinstance(look.subject.transformer.embedding.table, Packed)
+    rate = 2 * engine.model.facts.num_parameters * pace_of(plan_answer(engine, answer).runs).rate
+    for name, passes in (("lens", 1), ("embeddings", 1), ("weights", 0)):
+        cost = look.predict_cost(view_of(name), query)
+        work = cost.own_flops + passes * UNPACKED * 64 * 320
+        assert cost.own_seconds == pytest.approx(work / rate), name
 
 
 def test_steps_are_timed_and_what_is_between_them_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -313,4 +313,5 @@ VIEW = View(
     probe,
     takes=("position", "text", "top"),
     flops=flops,
+    reads_table=True,
 )

@@ -285,4 +285,5 @@ VIEW = View(
     takes=("position", "layer", "expert", "top"),
     wants=wants,
     flops=flops,
+    reads_table=True,
 )

@@ -298,4 +298,5 @@ VIEW = View(
     takes=("position", "layer", "top"),
     wants=wants,
     flops=flops,
+    reads_table=True,
 )
