@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 PAGE = re.compile(r"Its page: (\S+)")
 QUESTION = "What is gravity?"
-SIZES = {1280: 800, 1440: 900, 1920: 1080, 768: 1024, 390: 844, 360: 740}
+SIZES = {1280: 800, 1440: 900, 1920: 1080, 1024: 768, 768: 1024, 390: 844, 360: 740}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LONGEST_MS = 120_000
 TALLEST = 3000
@@ -50,9 +50,8 @@ FAULTS = """async () => [
     .filter((each) => each.scrollWidth > each.clientWidth + 1)
     .map((each) => `wider than its window: ${each.tagName} ${each.className}`)]"""
 
-SETTLED = (
-    "() => !/(Fetching|Looking|Opening|Asking|Measuring)[^.]*\u2026/.test(document.body.innerText)"
-)
+WAITS = "Fetching|Looking|Opening|Reading|Asking|Measuring"
+SETTLED = f"() => !/({WAITS})[^.]*\u2026/.test(document.body.innerText)"
 
 
 @dataclass
@@ -102,6 +101,7 @@ class Camera:
                     # A phone's sheet is 86 % of its window.
                     tall = min(TALLEST, height + int(1.17 * hidden))
                     self.page.set_viewport_size({"width": width, "height": tall})
+                self.page.mouse.move(0, 0)  # nothing is pointed at, however wide it is
                 self.page.screenshot(path=self.into / f"{name}-{width}-{scheme}.png")
                 self._judge(f"{name}, {width}, {scheme}")
         self.page.set_viewport_size({"width": 1280, "height": SIZES[1280]})
@@ -235,9 +235,9 @@ def of_the_steps(camera: Camera, server: Served) -> None:
     page.get_by_role("button", name="Regenerate").wait_for()
     camera.take("branched")
     room(page, "open")
-    page.locator("input[type=file]").wait_for()
+    page.locator("dialog input[type=file]").wait_for()
     server.end()
-    page.locator("input[type=file]").set_input_files(file)
+    page.locator("dialog input[type=file]").set_input_files(file)
     page.locator("article[aria-busy=false]").wait_for()
     camera.take("reopened")
 
@@ -248,6 +248,8 @@ def of_the_rooms(camera: Camera) -> None:
     hrefs = [way.get_attribute("href") or "" for way in ways]
     for name in [re.split("[/-]", href)[2] for href in hrefs]:
         room(camera.page, name)
+        if name == "follow":
+            camera.page.locator(".journey[data-whole=true]").wait_for()
         camera.take(f"room-{name}")
     camera.page.keyboard.press("Escape")
 

@@ -68,7 +68,11 @@ def counts_agree(look: Look) -> None:
     assert num_all - 1 == pages.num_tokens, "positions that are kept"
     shown = said.text.encode()
     assert len(shown) <= said.num_bytes or "\ufffd" in said.text or said.stopped_by is not None
-    assert payload(look, "cost").seconds == payload(look, "cost").seconds, "what it cost"
+    cost = payload(look, "cost")
+    modes = cost.modes
+    assert sum(each.num_tokens for each in modes) + cost.num_cached == pages.num_tokens, "computed"
+    assert sum(each.flops for each in modes) == pytest.approx(pages.flops, rel=1e-9), "operations"
+    assert sum(each.seconds for each in modes) == pytest.approx(cost.seconds, rel=1e-9), "its time"
     timeline = payload(look, "timeline")
     assert len(timeline.tokens) == said.num_tokens, "tokens of all steps"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+TERMS = re.compile(r"cosine|norm|logit|softmax|FLOP|[KMG]iB|seed|entropy|layer \d+, head")
+PAIRS = ("merges", "detokenization")  # they tell what became of what
 OF_ENGINEERS = (".proof", "button:text-is('Copy JSON')", "nav [data-view=grammar]")
 
 
@@ -36,6 +39,20 @@ def test_one_switch_hides_what_is_for_engineers_and_is_remembered(
     assert inside.locator(".proof").locator("visible=true").count() == 0, "as it was left"
     page.get_by_role("button", name="Engineer's view").click()
     assert inside.locator(".proof").is_visible()
+
+
+def test_every_station_speaks_everyday_words_with_one_number_a_sentence(opened: Opened) -> None:
+    page = look_inside(opened)
+    page.get_by_role("button", name="Engineer", exact=True).first.click()
+    stops = page.locator("nav [data-view]")
+    names = stops.evaluate_all("all => all.map((each) => each.dataset.view)")
+    assert len(names) > 12 and "grammar" not in names
+    for name in names:
+        said = station(page, name).locator(".finding").inner_text()
+        for sentence in re.split(r"(?<=[.!])\s", re.sub("\u201c.*?\u201d", "", said)):
+            assert not TERMS.search(sentence), (name, sentence)
+            assert len(re.findall(r"\d[\d.,]*", sentence)) < 2 + (name in PAIRS), (name, sentence)
+    page.get_by_role("button", name="Engineer", exact=True).first.click()  # as other tests read
 
 
 def test_the_cache_switched_off_is_counted_as_the_answer_grows(opened: Opened) -> None:

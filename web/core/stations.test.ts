@@ -10,6 +10,7 @@ import { headlineOf } from "./headlines";
 import { binsOf, spreadOf } from "./lab";
 import { bytes, figure, operations, roundWithin, seconds, share } from "./numbers";
 import type { Drift, Probabilities, Weights } from "./payloads";
+import { plainFindingOf } from "./plain_findings";
 import { pythonOf } from "./python";
 import { GROUPS, STATIONS, stationOf } from "./stations";
 import { faultsOf } from "./wrong";
@@ -67,6 +68,17 @@ describe("stations", () => {
     expect(findingOf("weights", values<Weights>("weights"))).toContain("3 \u00d7 2 numbers kept in 24 B: 32 bits each");
     expect(headlineOf("drift", values<Drift>("drift"))).toBe("cos 0.25");
     expect(faultsOf("weights", values<Weights>("weights"))[0]!.here).toBe("from \u22121 to 2, deviation 0.25");
+  });
+
+  it("say it in everyday words too, with one number a sentence", () => {
+    const terms = /cosine|norm|logit|softmax|FLOP|[KMG]iB|byte|seed|entropy|layer \d+, head/i;
+    const names = Object.keys(frames).filter(isKnown);
+    const said = names.map((name) => plainFindingOf(name, values(name)));
+    expect(said.filter(Boolean).length).toBe(2);
+    for (const sentence of said.flatMap((each) => each.replace(/\u201c.*?\u201d/g, "").split(/(?<=[.!])\s/))) {
+      expect(sentence).not.toMatch(terms);
+      expect(sentence.match(/\d[\d.,]*/g)?.length ?? 0).toBeLessThan(2);
+    }
   });
 
   it("sort a row of logits into steps that hold all of it", () => {

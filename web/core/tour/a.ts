@@ -27,7 +27,7 @@ export const A: Chapter = {
       {
         told: "The model reads your message.",
         here:
-          `It was given ${many(text.num_characters, "character")} and ${many(sent.num_control, "mark")} that part who speaks; your message ` +
+          `It was given ${many(text.num_characters, "character")} and ${many(sent.num_control, "mark")} that say who speaks; your message ` +
           `has ${many([...reach.asked].length, "character")}. Code around the model wrote the rest.`,
       },
       {

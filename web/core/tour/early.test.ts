@@ -54,7 +54,7 @@ const pull = (chapter: Chapter, value: string, at = reach()): ReturnType<Chapter
 describe("chapter A", () => {
   it("tells what the model was sent, and the wait by stages", async () => {
     expect(await heres(A)).toEqual([
-      "It was given 11 characters and 2 marks that part who speaks; your message has 11 characters. Code around the model wrote the rest.",
+      "It was given 11 characters and 2 marks that say who speaks; your message has 11 characters. Code around the model wrote the rest.",
       "The first piece of the answer took 375 ms: going through the model 250 ms, choosing the next piece 125 ms.",
     ]);
   });
