@@ -73,7 +73,7 @@ describe("stations", () => {
   it("say it in everyday words too, with one number a sentence", () => {
     const terms = /cosine|norm|logit|softmax|FLOP|[KMG]iB|byte|seed|entropy|layer \d+, head/i;
     const names = Object.keys(frames).filter(isKnown);
-    const said = names.map((name) => plainFindingOf(name, values(name)));
+    const said = names.map((name) => plainFindingOf(name, values(name as keyof typeof frames)));
     expect(said.filter(Boolean).length).toBe(2);
     for (const sentence of said.flatMap((each) => each.replace(/\u201c.*?\u201d/g, "").split(/(?<=[.!])\s/))) {
       expect(sentence).not.toMatch(terms);
