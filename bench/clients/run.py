@@ -48,7 +48,8 @@ def shell(name: str, argument: str, **more: object) -> list[dict[str, object]]:
 class Client:
     """A client, how it is had, and one task.
 
-    packages: of npm where command begins with node or a program of npm, else of PyPI.
+    kind: npm, pypi, or uv: of PyPI too, where pip looks for versions that agree for many minutes.
+    packages: the client itself, then what it is driven with.
     command: {url}, {bin} and {here} stand for the server, its programs and this folder.
     files: written before, under the home of the run; env: beside a bare environment.
     made: a file that the task leaves, with the word seen in it.
@@ -205,6 +206,15 @@ CLIENTS: Mapping[str, Client] = {
     "llama-index": python(
         "llama_index_tools.py", "llama-index-core", "llama-index-llms-openai-like"
     ),
+    "open-webui": Client(
+        "uv",
+        ("open-webui", "playwright"),
+        WEATHER,
+        ("{bin}/python", "{here}/open_webui.py", "{url}"),
+        {},
+        {},
+        '"degrees": 21',
+    ),
     "openai-node": node("openai_sdk.mjs", "openai"),
     "anthropic-node": node("anthropic_sdk.mjs", "@anthropic-ai/sdk"),
     "vercel-ai": node("vercel_ai.mjs", "ai", "@ai-sdk/openai-compatible", "zod"),
@@ -219,13 +229,18 @@ def installed(name: str, client: Client, folder: Path) -> tuple[Path, str]:
     """Where its programs are, and its version; it is fetched once and kept."""
     home = folder / name
     made = home / "made"
-    if client.kind == "pypi":
+    if client.kind != "npm":
         programs = home / "bin"
         # A pip of its own for each environment takes longer than most of the clients.
         pip = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
         if not made.exists():
             venv.create(home, clear=True)
-            _run([*pip, "install", *_QUIETLY, *client.packages])
+            if client.kind == "uv":
+                _run([*pip, "install", *_QUIETLY, "uv"])
+                uv = [str(programs / "uv"), "pip", "install", "--quiet"]
+                _run([*uv, "--python", str(programs / "python"), *client.packages])
+            else:
+                _run([*pip, "install", *_QUIETLY, *client.packages])
         own = client.packages[0].partition("[")[0]
         shown = _run([*pip, "show", own])
         version = next(line for line in shown.splitlines() if line.startswith("Version: "))[9:]
