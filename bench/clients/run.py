@@ -297,7 +297,7 @@ def _driven(
     client: Client, programs: Path, home: Path, own: Path, url: str, *, seconds: float
 ) -> tuple[str, str]:
     """Empty where the task came to its end, else what is wrong; and what was printed."""
-    work = home / "work"
+    work = home / "task"
     work.mkdir()
 
     def filled(text: str) -> str:
