@@ -12,6 +12,11 @@ RUN := .venv/run-$(KEY)
 DEV := .venv/dev-$(KEY)
 # Without --no-compile a first installation takes 74 s instead of 52 s; Python compiles what it imports.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+# Kernels for GPUs run in Triton's interpreter too. It stands apart from .venv's packages, and tests
+# start a process that sees it: torch imports a Triton that it finds, in every other one as well.
+# The version is one whose interpreter knows today's NumPy. What compiles for a GPU is thrown away.
+TRITON := .venv/triton
+TRITON_VERSION := 3.9.0
 NATIVE := src/cutaway/kernels/_native.so
 WEB := src/cutaway/_web/index.html
 # Where this is set, every process compiles torch anew: 8 s of computing for an import of 4.
@@ -19,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test quick optimized again check types rules native web oracles bench pictures tree clean
+.PHONY: help chat run serve test quick optimized again check types rules native web oracles interpreter bench pictures tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -33,7 +38,7 @@ run: $(RUN) native web  ## serve the default model and open its page; ARGS as fo
 serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS as for cutaway serve
 	@$(BIN)/cutaway serve $(ARGS)
 
-test: $(DEV) native web oracles  ## every test that needs neither GPU nor internet, quick ones first
+test: $(DEV) native web oracles interpreter  ## every test that needs neither GPU nor internet, quick ones first
 	@test ! -x web/node_modules/.bin/vitest || (cd web && npm run --silent check && npm test --silent)
 	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
 
@@ -77,6 +82,16 @@ oracles: $(DEV)  ## fetch the public references that tests compare with, into th
 	@$(BIN)/python tests/fetch_oracles.py </dev/null || \
 	  { echo "Oracles are missing: tests marked oracle will be skipped." >&2; \
 	    test -z "$$CUTAWAY_REQUIRE_ORACLES"; }
+
+interpreter: $(TRITON)/$(TRITON_VERSION)
+
+$(TRITON)/$(TRITON_VERSION): | $(DEV)
+	@echo "Fetching Triton's interpreter, once; 190 MB ..." >&2
+	@rm -rf $(TRITON) && mkdir -p $(TRITON)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --disable-pip-version-check \
+	  --target $(TRITON) triton==$(TRITON_VERSION) >&2 </dev/null && \
+	  rm -rf $(TRITON)/triton/backends/*/bin $(TRITON)/triton/backends/*/lib && touch $@ || \
+	  echo "Triton is missing: kernels for GPUs will not be tested." >&2
 
 bench: $(DEV) native  ## run every script in bench/, each after a line that says what it prints
 	@for script in bench/*.py; do \

@@ -1,0 +1,46 @@
+"""test_triton.py in Triton's interpreter: in a process that alone sees Triton."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+TRITON = Path(os.environ.get("CUTAWAY_TRITON", ROOT / ".venv" / "triton"))
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.oracle,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(
+        torch.cuda.is_available(), reason="on a GPU the kernels are compiled, by test_triton.py"
+    ),
+    pytest.mark.skipif(
+        not (TRITON / "triton").is_dir(), reason="Triton is not at hand: make interpreter"
+    ),
+]
+
+
+def test_kernels_for_gpus_equal_the_plain_ones_in_the_interpreter() -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(TRITON), os.environ.get("PYTHONPATH", "")])
+    others = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            str(ROOT / "tests" / "kernels" / "test_triton.py"),
+        ],
+        cwd=ROOT,
+        env={**others, "PYTHONPATH": path.rstrip(os.pathsep), "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert done.returncode == 0 and passed, done.stdout[-6000:] + done.stderr[-1000:]
+    assert int(passed[1]) > 100, "the kernels' tests were not found"
