@@ -46,6 +46,7 @@ def main() -> None:
     options.add_argument("--plain", action="store_true")
     options.add_argument("--profile", nargs="*", type=int, default=[])
     options.add_argument("--set", action="store_true", help="nano-vllm's 256 requests too")
+    options.add_argument("--prompts", nargs="*", default=[], help="as 1x4096 16x1024")
     options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
     options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
     options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
@@ -68,6 +69,11 @@ def main() -> None:
             row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor}
             say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
+            torch.cuda.empty_cache()
+        for case in args.prompts:
+            count, _, length = case.partition("x")
+            row = measure_prompts(model, int(count), int(length), profiles=bool(args.profile))
+            say(shape=shape, quant=args.quant, prompts=case, **row)
             torch.cuda.empty_cache()
         if args.set:
             for most in args.most_tokens:
@@ -205,6 +211,42 @@ def measure(
         row["prefill_kernels_us"] = first
         row["kernels_us"] = profiled(engine)
         row["host_us"] = host_profiled(engine)
+    return row
+
+
+def measure_prompts(
+    model: LoadedModel, count: int, length: int, *, profiles: bool
+) -> dict[str, Any]:
+    """Prompts alone, each of one new token: the best of three runs, and the device's part of one.
+
+    What bench/peers/vllm_offline.py measures with --prompts.
+    """
+    engine = engine_of(model, count, length + 32, max_tokens_per_step=16384)
+    generator = torch.Generator().manual_seed(1)
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+
+    def add(run: str) -> None:
+        for number in range(count):
+            ids = tuple(torch.randint(0, 50_000, (length,), generator=generator).tolist())
+            engine.add(Request(request_id=f"{run} {number}", prompt_token_ids=ids, params=params))
+
+    times: list[float] = []
+    for run in range(4):
+        add(str(run))
+        began = time.perf_counter()
+        while engine.has_work:
+            engine.step()
+        times.append(time.perf_counter() - began)
+    row: dict[str, Any] = {
+        "prefill_tokens_s": count * length / min(times[1:]),
+        "best_ms": min(times[1:]) * 1e3,
+        "first_ms": times[0] * 1e3,
+    }
+    if profiles:
+        add("profiled")
+        row["kernels_us"] = profiled(engine)
+        add("host")
+        row["host_us"] = host_profiled(engine, 1)
     return row
 
 

@@ -56,7 +56,7 @@ class NoDevice:
         return next((size for size in BUCKETS if size >= count), None)
 
 
-def sample(logits: Tensor, choices: Tensor) -> Tensor:
+def sample(logits: Tensor, choices: Tensor, **cuts: bool) -> Tensor:
     row = torch.tensor([TOKEN, 1.0, 1.0, 1.0, 2.0**35, 1.0, 1.0], dtype=torch.float64)
     return row.expand(len(logits), 7)
 

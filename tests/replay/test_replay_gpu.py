@@ -21,9 +21,13 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-def test_200_answers_come_again(graphs: bool) -> None:
-    """Prefix hits, chunks, preemption, changing company; every miss is printed with its cause."""
+@pytest.mark.parametrize("graphs, least", [(False, 256), (True, 256), (True, 8)])
+def test_200_answers_come_again(graphs: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefix hits, chunks, preemption, changing company; every miss is printed with its cause.
+
+    least: queries of a chunk from which on its keys and values are gathered.
+    """
+    monkeypatch.setattr("cutaway.kernels.attention.gathered.LEAST_QUERIES", least)
     model = loaded(device="cuda", dtype=torch.bfloat16, **SIZES)
     settings = {"num_pages": 20, "prefill_chunk": 16, "max_tokens_per_step": 96}
     target = engine(model, graphs=graphs, max_sequences=12, **settings)

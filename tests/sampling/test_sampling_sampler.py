@@ -281,8 +281,10 @@ def test_the_polynomial_runs_once_for_a_plain_row(monkeypatch: pytest.MonkeyPatc
 
 
 def test_settings_that_are_kept_draw_what_rows_made_anew_draw(monkeypatch) -> None:
-    def echo(logits, choices):  # what came in, in the columns of kernels/sample
-        total = 2.0**35 * (1 + choices[:, 0] + choices[:, 1])
+    def echo(logits, choices, *, has_top_k, has_top_p):  # as if in the columns of kernels/sample
+        assert has_top_k == bool((choices[:, 3] > 0).any())
+        assert has_top_p == bool((choices[:, 4] >= 0).any())
+        total = 2.0**35 * (1 + choices[:, [0, 1, 3]].sum(1) + choices[:, 4] / 2**32)
         columns = (logits[:, 0], logits[:, 1], logits[:, 2], logits[:, 1], total)
         return torch.stack([*columns, *(choices[:, 2] + 1, choices[:, 2] + 1)], dim=1)
 
@@ -290,7 +292,12 @@ def test_settings_that_are_kept_draw_what_rows_made_anew_draw(monkeypatch) -> No
     monkeypatch.setattr(sampler, "sample", echo)
     chance = random.Random(1)
     params = [
-        SamplingParams(temperature=chance.choice([0.0, 0.7]), min_p=chance.choice([0.0, 0.1]))
+        SamplingParams(
+            temperature=chance.choice([0.0, 0.7]),
+            min_p=chance.choice([0.0, 0.1]),
+            top_k=chance.choice([0, 5]),
+            top_p=chance.choice([1.0, 0.9]),
+        )
         for _ in range(40)
     ]
     logits = torch.randn(40, 8, dtype=torch.float64)
@@ -304,7 +311,13 @@ def test_settings_that_are_kept_draw_what_rows_made_anew_draw(monkeypatch) -> No
     assert steady is not None
     for position in (6, 7):
         anew = sampler.begin_plain(logits, rows(position)).read()
-        assert steady.begin(logits, [i + position for i in range(40)]).read() == anew
+        positions = [i + position for i in range(40)]
+        assert steady.begin(logits, positions).read() == anew
+
+        def captured(choices, **cuts: bool) -> Tensor:
+            return echo(logits, torch.tensor(choices), **cuts)
+
+        assert steady.begin(logits, positions, captured).read() == anew
     kept = [31, 2, 17, 3]
     fewer = sampler.begin_plain(logits[kept], [rows(8)[i] for i in kept]).read()
     assert steady.keep(kept).begin(logits[kept], [i + 8 for i in kept]).read() == fewer
@@ -312,7 +325,11 @@ def test_settings_that_are_kept_draw_what_rows_made_anew_draw(monkeypatch) -> No
 
 def test_settings_are_not_kept_where_a_row_asks_for_more(monkeypatch) -> None:
     monkeypatch.setattr(sampler, "takes", lambda logits: True)
-    more = {"params": SamplingParams(top_k=3)}, {"num_logprobs": 1}, {"banned_token_ids": {1}}
+    more = (
+        {"params": SamplingParams(presence_penalty=0.5)},
+        {"num_logprobs": 1},
+        {"banned_token_ids": {1}},
+    )
     for asks in more:
         row = SamplerRow(**{"params": SamplingParams(), "seed": 1, "position": 4, **asks})
         assert sampler.SteadyRows.of([row], torch.zeros(1, 8)) is None

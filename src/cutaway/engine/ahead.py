@@ -144,5 +144,6 @@ class Ahead:
         if bucket is None or not lanes.may_draw(answers):
             return
         logits = self._runner.run_ahead(lanes.numbers, drawing.token_ids(places))
-        self._begun = _Begun(lanes, lanes.starts, lanes.draw(logits, answers), bucket)
+        drawing = lanes.draw(logits, answers, self._runner.draws(bucket))
+        self._begun = _Begun(lanes, lanes.starts, drawing, bucket)
         self.num_begun += 1

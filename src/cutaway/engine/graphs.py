@@ -15,6 +15,7 @@ from torch import Tensor
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Sink
 from cutaway.engine.static_step import StaticStep
+from cutaway.sampling.captured_draws import CapturedDraws
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, *range(128, 257, 16))
 # Where attention reads the whole table: widths double, so that a short context does not pay for
@@ -32,6 +33,7 @@ def buckets_up_to(max_sequences: int) -> tuple[int, ...]:
 class _Captured:
     graph: torch.cuda.CUDAGraph
     logits: Tensor  # static output [bucket, V]
+    draws: CapturedDraws | None  # from them; None where torch draws
 
 
 class DecodeGraphs:
@@ -78,6 +80,11 @@ class DecodeGraphs:
     def runs_ahead(self) -> bool:
         """Whether every small decode step has its graph from the start."""
         return self._can_capture and self._has_one_width
+
+    def draws(self, bucket: int) -> CapturedDraws | None:
+        """What draws from the logits that the bucket's graph leaves; None where torch does."""
+        captured = self._captured.get((bucket, self._max_pages))
+        return None if captured is None else captured.draws
 
     def bucket(self, count: int) -> int | None:
         """Sequences of the graph that runs so many; None where no graph does."""
@@ -147,4 +154,7 @@ class DecodeGraphs:
         mode = "global" if self._model.group is None else "thread_local"
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode):
             logits = self._model(inputs.step)
-        return _Captured(graph, logits)
+        draws = CapturedDraws.of(logits) if self._has_one_width else None
+        if draws is not None:
+            draws.capture(self._pool, is_first=not self._captured)
+        return _Captured(graph, logits, draws)

@@ -18,6 +18,7 @@ from cutaway.core.step import Numbers, ShapePlan
 from cutaway.engine.running import Running
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.captured_draws import CapturedDraws
 from cutaway.sampling.sampler import PendingDraws, SteadyRows, begin_plain
 
 Integers = NDArray[np.int64]
@@ -112,10 +113,16 @@ class Lanes:
         self._settings = [row for row in rows if row is not None]
         return len(self._settings) == len(rows)
 
-    def draw(self, logits: Tensor, answers: Mapping[Sequence, Running]) -> PendingDraws:
-        """Draw each row's token from its logits; after may_draw. Shapes: logits [B, V]."""
+    def draw(
+        self, logits: Tensor, answers: Mapping[Sequence, Running], captured: CapturedDraws | None
+    ) -> PendingDraws:
+        """Draw each row's token from its logits; after may_draw.
+
+        captured: what draws from logits that a captured step leaves.   Shapes: logits [B, V].
+        """
         if self._draws is None:
             self._draws = SteadyRows.of(self._settings, logits)
         if self._draws is None:
             return begin_plain(logits, self._settings)
-        return self._draws.begin(logits, (self._positions + 1).tolist())
+        run = None if captured is None else captured.run
+        return self._draws.begin(logits, (self._positions + 1).tolist(), run)

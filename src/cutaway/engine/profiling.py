@@ -104,8 +104,10 @@ def _with_largest_step(model: LoadedModel, config: EngineConfig) -> Engine:
     pages = 2 + count * (-(-(length + 1) // config.page_size) + 1)
     small = replace(config, graphs=False, ledger_bytes=0, prefix_cache=False, draft="off")
     engine = Engine(model, small, num_pages=pages)
-    # top_p goes through torch, whose sorts need the most.
-    params = SamplingParams(temperature=1.0, top_p=0.9, max_tokens=1, ignore_eos=True)
+    # With a penalty top_p goes through torch, whose sorts need the most.
+    params = SamplingParams(
+        temperature=1.0, top_p=0.9, presence_penalty=0.1, max_tokens=1, ignore_eos=True
+    )
     for number in range(count):
         prompt = (number % model.facts.vocab_size,) * length
         engine.add(Request(request_id=f"profile-{number}", prompt_token_ids=prompt, params=params))

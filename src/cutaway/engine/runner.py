@@ -24,6 +24,7 @@ from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.engine.ranks.leader import HeldSink, Lead
 from cutaway.host.pulse import PULSE
 from cutaway.host.turns import pause
+from cutaway.sampling.captured_draws import CapturedDraws
 
 
 class Runner:
@@ -100,6 +101,10 @@ class Runner:
     def bucket(self, count: int) -> int | None:
         """Sequences of the shape in which so many are decoded ahead; None where they are not."""
         return None if self._graphs is None else self._graphs.bucket(count)
+
+    def draws(self, bucket: int) -> CapturedDraws | None:
+        """What draws from the logits of a captured step; None where nothing is captured for it."""
+        return None if self._graphs is None else self._graphs.draws(bucket)
 
     @torch.inference_mode()
     def run_ahead(self, numbers: Numbers, token_ids: Tensor) -> Tensor:

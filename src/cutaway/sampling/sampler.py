@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ _EDITS: tuple[type[SamplerStage], ...] = (GrammarMask, LogitBias, Bans, Penaltie
 _NATIVE: tuple[type[SamplerStage], ...] = (*_EDITS, Temperature, MinP, TopK, TopP)
 _MOST_KEPT = 16  # numbers of rows: with guesses they change from step to step
 # What kernels/sample has of them on a GPU; a row that passes any other goes through torch.
-_FUSED: tuple[type[SamplerStage], ...] = (Temperature, MinP)
+_FUSED: tuple[type[SamplerStage], ...] = (Temperature, MinP, TopK, TopP)
 
 
 class Sampled(NamedTuple):
@@ -155,6 +155,16 @@ class PendingDraws:
         return results if indices is None else [results[index] for index in indices]
 
 
+class CapturedSample(Protocol):
+    """As kernels.sample.sample, for logits that it has already."""
+
+    def __call__(
+        self, choices: NDArray[np.float64], /, *, has_top_k: bool, has_top_p: bool
+    ) -> Tensor:
+        """Shapes: choices [R, 5] -> [R, 7]."""
+        ...
+
+
 class SteadyRows:
     """Rows that kernels/sample has all of at any position: their settings, kept for many steps."""
 
@@ -165,6 +175,7 @@ class SteadyRows:
         keys: list[tuple[int, int]],
     ) -> None:
         self._settings, self._drawing, self._keys = settings, drawing, keys
+        self._cuts = _cuts(settings)
         self._sent: Tensor | None = None  # on the device, where nothing is drawn
 
     @staticmethod
@@ -172,7 +183,7 @@ class SteadyRows:
         """The settings of some rows; None where one asks for more, or these logits do."""
         if not takes(logits) or not all(map(_is_fused, rows)):
             return None
-        settings = [(*_fused_choice(row.params), -1.0) for row in rows]
+        settings = [_fused_choice(row.params, -1.0) for row in rows]
         drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
         keys = [(row.seed, row.choice) for row in rows]
         return SteadyRows(np.array(settings), drawing, keys)
@@ -186,10 +197,12 @@ class SteadyRows:
         )
 
     @torch.no_grad()
-    def begin(self, logits: Tensor, positions: Sequence[int]) -> PendingDraws:
+    def begin(
+        self, logits: Tensor, positions: Sequence[int], captured: CapturedSample | None = None
+    ) -> PendingDraws:
         """Draw the token at each row's position; the device is not waited for.
 
-        Shapes: logits [R, V].
+        captured: has these logits already.   Shapes: logits [R, V].
         """
         draws: list[int | None] = [None] * len(self._keys)
         if self._drawing:
@@ -197,13 +210,12 @@ class SteadyRows:
             for index, u in zip(self._drawing, drawn, strict=True):
                 draws[index] = u
             self._settings[self._drawing, 2] = drawn
-            choices = upload.doubles(self._settings, logits)
+        if captured is not None:
+            part = captured(self._settings, **self._cuts)
         else:
-            self._sent = (
-                upload.doubles(self._settings, logits) if self._sent is None else self._sent
-            )
-            choices = self._sent
-        part = sample(logits, choices)
+            if self._drawing or self._sent is None:
+                self._sent = upload.doubles(self._settings, logits)
+            part = sample(logits, self._sent, **self._cuts)
         return PendingDraws(list(range(len(draws))), draws, [part], Sent([part]))
 
 
@@ -238,9 +250,23 @@ def _is_fused(row: SamplerRow) -> bool:
     return all(type(stage) in _FUSED or stage.is_neutral(row) for stage in ORDER)
 
 
-def _fused_choice(params: SamplingParams) -> tuple[float, float]:
-    """Temperature and least weight that stays, as kernels/sample takes them."""
-    return (1.0, 0.0) if params.is_greedy else (params.temperature, min_p_floor(params.min_p))
+def _fused_choice(params: SamplingParams, u: float) -> tuple[float, ...]:
+    """A row's settings as kernels/sample takes them. u: of its draw; -1 where nothing is drawn."""
+    if params.is_greedy:
+        return 1.0, 0.0, -1.0, 0.0, -1.0
+    rest = -1.0 if params.top_p == 1 else float(top_p_rest(params.top_p))
+    return params.temperature, min_p_floor(params.min_p), u, max(0.0, params.top_k), rest
+
+
+def _cuts(choices: NDArray[np.float64]) -> _Cuts:
+    """Which cuts any of the rows has."""
+    has_top_k, has_top_p = (choices[:, 3] > 0).any(), (choices[:, 4] >= 0).any()
+    return _Cuts(has_top_k=bool(has_top_k), has_top_p=bool(has_top_p))
+
+
+class _Cuts(TypedDict):
+    has_top_k: bool
+    has_top_p: bool
 
 
 def _sample_fused(
@@ -252,11 +278,13 @@ def _sample_fused(
     drawing = [index for index in indices if not rows[index].params.is_greedy]
     drawn = dict(zip(drawing, uniforms([rows[i] for i in drawing]) if drawing else [], strict=True))
     draws = [drawn.get(index) for index in indices]
-    choices = [
-        (*_fused_choice(rows[index].params), -1.0 if u is None else float(u))
-        for index, u in zip(indices, draws, strict=True)
-    ]
-    part = sample(_take(logits, indices), upload.doubles(choices, logits))
+    choices = np.array(
+        [
+            _fused_choice(rows[index].params, -1.0 if u is None else float(u))
+            for index, u in zip(indices, draws, strict=True)
+        ]
+    )
+    part = sample(_take(logits, indices), upload.doubles(choices, logits), **_cuts(choices))
     return list(indices), draws, [part]
 
 

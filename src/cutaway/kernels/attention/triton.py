@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cutaway.core.layout import Window
 from cutaway.core.step import ShapePlan
+from cutaway.kernels.attention import gathered
 from cutaway.kernels.attention.plain import Scoring
 
 _LOG2_E = 1.4426950408889634
@@ -61,7 +62,19 @@ def paged_attention(
             *(query[:past], out[:past], pages, page_table[:count], context_lengths[:count]),
             *(length, scoring),
         )
-    if count < len(plan.query_lengths):
+    if count == len(plan.query_lengths):
+        return out
+    if key_scales is None and gathered.takes(query, key_pages, plan, count, scoring):
+        gathered.attend_chunks(
+            *(query, out, key_pages, value_pages),
+            page_table=page_table[count:],
+            query_starts=query_starts[count:],
+            context_lengths=context_lengths[count:],
+            plan=plan,
+            first=count,
+            scoring=scoring,
+        )
+    else:
         longest = max(plan.query_lengths[count:])
         _chunks(
             *(query, out, pages, page_table[count:], query_starts[count:]),

@@ -1,4 +1,4 @@
-"""Sampling by temperature and min_p on a GPU, with the row's numbers: a few passes over logits.
+"""Sampling by temperature and the three cuts on a GPU, with the row's numbers, in few passes.
 
 Its plain twin is the sampler itself, sampling/sampler.py, whose stages it says in one place.
 """
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 
-__all__ = ["sample", "takes"]
+__all__ = ["SETTINGS", "sample", "takes"]
+
+SETTINGS = 5  # of a row: see sample
 
 # What a row of the result holds.
 COLUMNS = ("token", "left", "logit", "peak", "total", "low", "high")
@@ -20,16 +22,18 @@ def takes(logits: Tensor) -> bool:
     return uses_triton(logits) and logits.stride(1) == 1
 
 
-def sample(logits: Tensor, choices: Tensor) -> Tensor:
+def sample(logits: Tensor, choices: Tensor, *, has_top_k: bool, has_top_p: bool) -> Tensor:
     """The token of each row and the numbers that sampling/sampler.py reads of it.
 
     Same bits as the stages in torch: whole numbers are added, in any order.
 
-    choices: per row temperature, least weight that stays, and the draw's random number; -1 there
-        takes the largest logit.
+    choices: per row temperature, least weight that stays, the draw's random number, where -1 takes
+        the largest logit, top_k, where 0 keeps all, and what top_p drops of 2^32, where -1 is
+        without it.
+    has_top_k, has_top_p: whether any row has them.
 
-    Shapes: logits [R, V], choices [R, 3] float64 -> [R, 7] float64, see COLUMNS.
+    Shapes: logits [R, V], choices [R, 5] float64 -> [R, 7] float64, see COLUMNS.
     """
     from cutaway.kernels.sample import triton
 
-    return triton.sample(logits, choices)
+    return triton.sample(logits, choices, has_top_k=has_top_k, has_top_p=has_top_p)
