@@ -53,16 +53,23 @@ class Block(nn.Module):
         *,
         layer_input: Tensor | None = None,
         next_norm: Norm | None = None,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The stream after this layer, and what the next layer's first norm makes of it.
 
         normed:      hidden after attention_norm, which whoever made hidden took at once.
         layer_input: what its LayerInput reads [T, P], where the block has one.
         next_norm:   None after the last layer; the stream itself then comes twice.
+        rows:        the tokens of which more than keys and values is wanted [R]; None for all.
         """
         update = self.attention(normed, rotation, step, layer)
         update = self._prepare_update(update, self.attention_after_norm)
         update = step.tap("blocks.attention.update", update, layer)
+        if rows is not None:
+            assert self.layer_input is None, "inputs beside the stream are of all tokens"
+            hidden, update, normed = (each[rows] for each in (hidden, update, normed))
+            if not len(rows):
+                return hidden, hidden
         if self.mlp_norm is None:
             hidden = hidden + update
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -30,6 +31,8 @@ from cutaway.host.pulse import PULSE
 from cutaway.host.turns import breathe
 from cutaway.kernels.gather import Gatherer
 from cutaway.quantize.packed import Packed
+
+SPARES_ROWS = frozenset({"cuda"})  # devices on which the last block is spared what nobody reads
 
 
 class Transformer(nn.Module):
@@ -169,12 +172,31 @@ class Transformer(nn.Module):
 
         Shapes: [R, V].
         """
-        hidden = self.hidden(step)
+        rows = self._few_rows(step)
+        hidden = self._stream(step, rows)
+        if rows is not None:
+            return self.unembedding.of_rows(hidden, step)
         is_first = self.stage is None or self.stage.is_first
         return self.unembedding(hidden, step) if is_first else hidden
 
     def hidden(self, step: Step) -> Tensor:
         """The stream behind the last block, of all the step's tokens. Shapes: [T, D]."""
+        return self._stream(step, None)
+
+    def _few_rows(self, step: Step) -> Tensor | None:
+        """The rows whose logits are wanted, where the last feed-forward is spared the others.
+
+        A product's order of summation may follow from how many rows it has. So on a CPU, where a
+        row is the same bits in chunks of any size, all rows are computed.
+        """
+        is_whole = self.stage is None and self.group is None and self.layer_inputs is None
+        is_served = bool(step.caches) and step.adapters is None
+        if not (is_whole and is_served and step.token_ids.device.type in SPARES_ROWS):
+            return None
+        return step.logit_rows if len(step.logit_rows) < step.num_tokens else None
+
+    def _stream(self, step: Step, rows: Tensor | None) -> Tensor:
+        """The stream behind the last block, of all tokens or of some. Shapes: [T or R, D]."""
         stage = self.stage
         if stage is None or stage.is_first:
             hidden = self.embedding(step)
@@ -192,10 +214,15 @@ class Transformer(nn.Module):
         normed = norms[0](hidden) if norms else hidden
         for index, (layer, block) in enumerate(zip(own, blocks, strict=True)):
             turn = self._turns[layer]
+            rotation = None if turn is None else rotations[turn]
+            if rows is not None and index + 1 == len(blocks):
+                hidden = _end(block, hidden, normed, rotation, step, layer, rows)
+                PULSE.beat()
+                break
             hidden, normed = block(
                 hidden,
                 normed,
-                None if turn is None else rotations[turn],
+                rotation,
                 step,
                 layer,
                 layer_input=None if layer_inputs is None else layer_inputs[:, layer],
@@ -249,3 +276,38 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.join()
+
+
+def _end(
+    block: Block,
+    hidden: Tensor,
+    normed: Tensor,
+    rotation: tuple[Tensor, Tensor] | None,
+    step: Step,
+    layer: int,
+    rows: Tensor,
+) -> Tensor:
+    """Some rows of the stream behind the last block.
+
+    Who watches sees all rows; what comes of the wanted ones is computed as without a watcher, so
+    that it is the same bits, unless a value was put in another's place.
+    Shapes: hidden, normed [T, D], rows [R] -> [R, D].
+    """
+    has_replaced = False
+    if step.sink is not None or step.streams is not None:
+        sink = step.sink
+
+        def watch(name: str, value: Tensor, layer: int | None) -> Tensor | None:
+            nonlocal has_replaced
+            replaced = None if sink is None else sink(name, value, layer)
+            has_replaced = has_replaced or replaced is not None
+            return replaced
+
+        watched = step if sink is None else replace(step, sink=watch)
+        whole, _ = block(hidden, normed, rotation, watched, layer)
+        if step.streams is not None:
+            step.streams(whole, layer)
+        if has_replaced:
+            return whole[rows]
+        step = replace(step, sink=None, streams=None)
+    return block(hidden, normed, rotation, step, layer, rows=rows)[0]

@@ -50,7 +50,11 @@ class Unembedding(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""
-        normed = self.norm(hidden[step.logit_rows])
+        return self.of_rows(hidden[step.logit_rows], step)
+
+    def of_rows(self, wanted: Tensor, step: Step) -> Tensor:
+        """The same, of these rows alone. Shapes: [R, D] -> [R, V]."""
+        normed = self.norm(wanted)
         return step.tap("logits", self._logits(step.tap("logits.normed", normed)))
 
     def read(self, hidden: Tensor) -> Tensor:

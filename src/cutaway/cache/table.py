@@ -5,9 +5,14 @@ Free of torch. It moves page numbers in and out; the allocator counts them.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
+import numpy as np
+
 from cutaway.core.layout import SCRATCH_PAGE, Extent, Window
+
+_MANY = 64  # slots, from which on NumPy makes them sooner than Python
 
 
 def pages_for(num_tokens: int, page_size: int) -> int:
@@ -66,7 +71,7 @@ class PageTable:
         """
         return [page for page in reversed(self.pages) if page != SCRATCH_PAGE]
 
-    def slots(self, start: int, count: int) -> list[int]:
+    def slots(self, start: int, count: int) -> Sequence[int]:
         """Flat places, page * page_size + offset, of the tokens start to start + count."""
         size = self.page_size
         assert start + count <= self.capacity, "a token has no page; reserve comes first"
@@ -77,6 +82,10 @@ class PageTable:
         first = start // size
         pages = self.pages[first : pages_for(start + count, size)]
         assert SCRATCH_PAGE not in pages, "a token that left the window has no slot"
+        if count >= _MANY:
+            places = np.array(pages)[:, None] * size + np.arange(size)
+            begin = start - first * size
+            return array("q", places.ravel()[begin : begin + count].tobytes())
         slots: list[int] = []
         for page in pages:
             slots += range(page * size, (page + 1) * size)

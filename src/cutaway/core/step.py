@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,10 +22,40 @@ from cutaway.core.layout import SCRATCH_PAGE, scale_name
 
 # Parts of a step's one upload begin at 128 bytes: kernels are compiled for aligned addresses.
 _ALIGNED = 16
+_MANY = 64  # numbers, from which on NumPy makes them sooner than Python
 # (name, value, layer) -> None to read, or a tensor of the same shape to put in its place.
 Sink = Callable[[str, Tensor, int | None], Tensor | None]
 # (stream behind a layer [T, D], layer): to read at once, since its memory is used again.
 StreamReader = Callable[[Tensor, int], None]
+
+
+def put_range(numbers: array[int], start: int, stop: int) -> None:
+    """Put start, start + 1 and so on before stop behind the numbers."""
+    if stop - start < _MANY:
+        numbers.extend(range(start, stop))
+    else:
+        numbers.frombytes(np.arange(start, stop, dtype=np.int64).tobytes())
+
+
+_staging: dict[torch.device, tuple[Tensor, torch.cuda.Event]] = {}
+
+
+def _staged(numbers: Tensor, device: torch.device) -> Tensor:
+    """A copy on a GPU that is not waited for. Shapes: [N] int64.
+
+    From pinned memory it is queued; from pageable memory the host would wait. Pinning takes
+    milliseconds, so the room for it is kept; of two steps the second waits for the first's copy.
+    """
+    if device not in _staging or len(_staging[device][0]) < len(numbers):
+        room = torch.empty(2 * len(numbers), dtype=torch.int64, pin_memory=True)
+        _staging[device] = room, torch.cuda.Event()
+    room, copied = _staging[device]
+    copied.synchronize()
+    room = room[: len(numbers)]
+    room.copy_(numbers)
+    sent = room.to(device, non_blocking=True)
+    copied.record(torch.cuda.current_stream(device))
+    return sent
 
 
 @dataclass(frozen=True)
@@ -146,7 +177,7 @@ class Step:
 
         def put(values: Iterable[int]) -> None:
             start = len(words)
-            words.extend(values)
+            words.extend(values)  # an array of the same kind is copied at once
             ranges.append((start, len(words)))
             words.extend([0] * (-len(words) % _ALIGNED))
 
@@ -165,8 +196,7 @@ class Step:
         put(numbers.adapters)
         whole = torch.frombuffer(words, dtype=torch.int64)
         if device.type == "cuda":
-            # From pinned memory the copy is queued; from pageable memory the host would wait.
-            whole = whole.pin_memory().to(device, non_blocking=True)
+            whole = _staged(whole, device)
         parts = [whole[start:end] for start, end in ranges]
         groups = len(numbers.slots)
         tables = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
-from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step
+from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step, put_range
 from cutaway.engine.scheduler import Scheduled
 
 
@@ -80,24 +81,23 @@ def build_batch(
 
 
 def _lay_out(scheduled: Items[Scheduled]) -> Numbers:
-    token_ids: list[int] = []
-    positions: list[int] = []
-    declared: list[int] = []
+    # Arrays of eight bytes a number: what is long is copied from then on, and not converted.
+    token_ids, positions, declared = array("q"), array("q"), array("q")
     logit_rows: list[int] = []
     for item in scheduled:
         sequence, start, stop = item.sequence, item.start, item.start + item.count
         first = len(token_ids)
-        token_ids += sequence.token_ids[start:stop]
-        token_ids += sequence.draft_token_ids[: item.num_drafts]
+        token_ids.extend(sequence.token_ids[start:stop])
+        token_ids.extend(sequence.draft_token_ids[: item.num_drafts])
         assert len(token_ids) == first + item.count, "a scheduled token does not exist"
-        positions += range(start, stop)
-        declared += [sequence.max_length] * item.count
+        put_range(positions, start, stop)
+        declared += array("q", (sequence.max_length,)) * item.count
         logit_rows += [first + row for row in _wanted_rows(item)]
         if item.is_forked:
             logit_rows += range(len(token_ids), len(token_ids) + item.num_other)
-            token_ids += [sequence.token_ids[-1], *sequence.other_token_ids]
-            positions += range(start, stop)
-            declared += [sequence.max_length] * item.num_other
+            token_ids.extend((sequence.token_ids[-1], *sequence.other_token_ids))
+            put_range(positions, start, stop)
+            declared += array("q", (sequence.max_length,)) * item.num_other
     adapters: list[int] = []
     if any(item.sequence.adapter >= 0 for item in scheduled):
         for item in scheduled:
@@ -119,24 +119,24 @@ def _wanted_rows(item: Scheduled) -> range:
     return range(item.count - 1 - item.num_drafts, item.count) if item.samples else range(0)
 
 
-def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[list[int]]]:
+def _places(scheduled: Items[Scheduled]) -> tuple[list[list[list[int]]], list[Items[int]]]:
     """Pages and slots of every cache group; the pages are the tables' own lists."""
     tables = [item.sequence.tables for item in scheduled]
     all_pages: list[list[list[int]]] = []
-    all_slots: list[list[int]] = []
+    all_slots: list[Items[int]] = []
     assert tables[0] is not None, "a scheduled sequence has tables"
     for group in range(len(tables[0].groups)):
         pages: list[list[int]] = []
-        slots: list[int] = []
+        slots = array("q")
         for item, table in zip(scheduled, tables, strict=True):
             assert table is not None, "a scheduled sequence has tables"
             its = table.groups[group]
             pages.append(its.pages)
-            slots += its.slots(item.start, item.count)
+            slots.extend(its.slots(item.start, item.count))
             other = item.sequence.fork if item.is_forked else None
             if other is not None:
                 pages.append(other.pages_of(table, group))
-                slots += other.slots(group, item.count, its.page_size)
+                slots.extend(other.slots(group, item.count, its.page_size))
         all_pages.append(pages)
         all_slots.append(slots)
     return all_pages, all_slots
