@@ -16,6 +16,7 @@ from cutaway.core.errors import ModelFormatError, ModelNotFoundError, Unsupporte
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.files.safetensors_header import MAX_HEADER_BYTES, read_header
 from cutaway.weights.files.safetensors_index import INDEX, SINGLE
+from cutaway.weights.files.staged_reads import StagedReads
 from trials import ran, trials
 from trials import seed as trial_seed
 
@@ -342,3 +343,20 @@ def test_g04_shard_may_be_a_link_as_in_the_hub_cache(tmp_path: Path) -> None:
 def test_folder_without_weights_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=f"has neither {SINGLE} nor {INDEX}"):
         SafetensorsWeights(tmp_path)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 10])
+def test_what_is_read_piece_by_piece_for_a_device_is_the_same(piece: int, tmp_path: Path) -> None:
+    """As for a GPU, where pieces are pinned; a file that ends before its time is told."""
+    tensors = {f"t{n}": torch.randn(3 + n, 5).to(torch.bfloat16) for n in range(4)}
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    weights = SafetensorsWeights(tmp_path)
+    weights.send_to(torch.device("cpu"))
+    assert weights._reads is None, "a CPU's are read where they stay"
+    weights._reads = StagedReads(torch.device("cpu"), piece=piece)
+    for name, tensor in tensors.items():
+        assert torch.equal(weights.tensor(name), tensor)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-3])
+    with pytest.raises(ModelFormatError, match="the file changed while it was read"):
+        weights.tensor("t3")

@@ -32,6 +32,7 @@ from cutaway.host.free_memory import free_memory
 from cutaway.kernels import capture, hardware
 from cutaway.parallel.rank_group import RankGroup
 from cutaway.quantize.schemes import Scheme, scheme_of
+from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.find.find import Found, find
 from cutaway.weights.load import check_weights, load_weights
 from cutaway.weights.mxfp4_checkpoint import Mxfp4Weights
@@ -317,6 +318,8 @@ def _loaded(
     check_weights(source, targets, optional=optional)
     if precision.scheme is not None:
         source = RoundedWeights(source, targets, precision.scheme)
+    if isinstance(source, SafetensorsWeights):
+        source.send_to(device)
     if precision.is_packed or precision.keeps_quantized:
         if precision.is_packed:
             placed = pack_weights(transformer, source, targets)

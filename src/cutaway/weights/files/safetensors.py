@@ -15,6 +15,7 @@ from torch import Tensor
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.quantize.scheme import Quantized
 from cutaway.weights.files.safetensors_index import SINGLE, folder_tensors
+from cutaway.weights.files.staged_reads import StagedReads
 
 _DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -58,6 +59,11 @@ class SafetensorsWeights:
             raise _unreadable(folder, error) from error
         own = ((named(name), tensor) for name, tensor in stored.items())
         self._tensors = {name: tensor for name, tensor in own if name is not None}
+        self._reads: StagedReads | None = None
+
+    def send_to(self, device: torch.device) -> None:
+        """Give what is read from now on there, where it is a GPU."""
+        self._reads = StagedReads(device) if device.type == "cuda" else None
 
     @property
     def file(self) -> str:
@@ -97,11 +103,14 @@ class SafetensorsWeights:
                 f"{tensor.path}: tensor {name} is stored as {tensor.dtype}; supported types are "
                 f"{', '.join(_PART_DTYPES)}."
             )
-        values = torch.empty(tensor.num_bytes, dtype=torch.uint8)
         try:
             with tensor.path.open("rb") as opened:
                 opened.seek(tensor.offset)
-                count = opened.readinto(values.numpy().data)
+                if self._reads is not None:
+                    values, count = self._reads.read(opened, tensor.num_bytes)
+                else:
+                    values = torch.empty(tensor.num_bytes, dtype=torch.uint8)
+                    count = opened.readinto(values.numpy().data)
         except OSError as error:
             raise _unreadable(tensor.path, error) from error
         if count != tensor.num_bytes:
