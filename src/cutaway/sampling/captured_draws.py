@@ -7,6 +7,7 @@ that the step's graph leaves, and settings from a buffer that is filled by one c
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,8 +38,11 @@ class CapturedDraws:
         """None where such logits are drawn from in torch."""
         return CapturedDraws(logits) if takes(logits) else None
 
-    def capture(self, pool: tuple[int, int], *, is_first: bool) -> None:
-        """Capture every kind. is_first: whether kernels may have to be compiled and loaded."""
+    def capture(self, pool: Any, *, is_first: bool) -> None:
+        """Capture every kind.
+
+        pool: of torch's graphs.   is_first: whether kernels may have to be compiled and loaded.
+        """
         for has_top_k, has_top_p in _KINDS:
             if is_first:
                 self._draw(has_top_k, has_top_p)

@@ -7,10 +7,11 @@ and an end as soon as the connection is closed. Knows no API's events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import aclosing, suppress
 from time import monotonic
-from typing import Any, TypeVar
+from types import coroutine
+from typing import Any, TypeVar, cast
 
 import msgspec
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from cutaway.server.watching import log
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+_MOST_TOGETHER = 32  # events in a write
 _COMMENT = b": keep-alive\n\n"
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 
@@ -72,8 +74,7 @@ class EventStream(Response):
     async def _write(self, scope: Scope, out: _Out) -> None:
         try:
             async with aclosing(self._events) as events:
-                async for event in events:
-                    await out.write(event)
+                await pass_on(events, out.write)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -84,6 +85,77 @@ class EventStream(Response):
                 log.fault(error, request_id=call_of(scope).request_id)
             await out.write(self._error_event(encode_fault(fault, scope)))
         await out.end()
+
+
+_Step = Generator[Any, None, Any]  # of a generator: it yields what it waits for
+
+
+async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaitable[None]]) -> None:
+    """Write all events, those together that are there at once: each write is a call of the system.
+
+    So a server that is late catches up, and one that is not writes each event when it comes.
+    """
+    come: list[bytes] = []
+
+    async def write_come() -> None:
+        if come:
+            joined = b"".join(come)
+            come.clear()
+            await write(joined)
+
+    while True:
+        step = cast("_Step", events.__anext__())
+        try:
+            is_there, got = _begin(step)
+        except StopAsyncIteration:
+            break
+        except Exception:
+            await write_come()
+            raise
+        if not is_there:
+            try:
+                await write_come()
+            except BaseException as fault:
+                await _throw(step, fault)
+                raise
+            try:
+                got = await _go_on(step, got)
+            except StopAsyncIteration:
+                break
+        come.append(got)
+        if len(come) == _MOST_TOGETHER:
+            await write_come()
+    await write_come()
+
+
+def _begin(step: _Step) -> tuple[bool, Any]:
+    """Run a step of a generator until it has its value, or waits: whether it has, and for what."""
+    try:
+        return False, step.send(None)
+    except StopIteration as done:
+        return True, done.value
+
+
+def _waiting(step: _Step, awaited: Any) -> _Step:
+    """The value of a step that waits for something."""
+    try:
+        yield awaited
+    except BaseException as fault:
+        return (yield from _raising(step, fault))
+    return (yield from step)
+
+
+def _raising(step: _Step, fault: BaseException) -> _Step:
+    """Raise what was raised here in a step that waits; its value if it bears it."""
+    try:
+        awaited = step.throw(fault)
+    except StopIteration as done:
+        value: Any = done.value
+        return value
+    return (yield from _waiting(step, awaited))
+
+
+_go_on, _throw = coroutine(_waiting), coroutine(_raising)
 
 
 class _Out:
