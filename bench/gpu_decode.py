@@ -21,8 +21,11 @@ from typing import Any
 
 import torch
 from gpu_shapes import COMMON, SHAPES, nano_requests
+from torch import Tensor
 
 from cutaway.blocks.linear import Linear
+from cutaway.blocks.moe import Experts
+from cutaway.blocks.router import Router
 from cutaway.blocks.weighed import stored_bytes
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import precision_of
@@ -39,7 +42,7 @@ from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--shapes", nargs="*", default=list(SHAPES))
+    options.add_argument("--shapes", nargs="*", default=["qwen3-0.6b", "llama3-8b"])
     options.add_argument("--batches", nargs="*", type=int, default=[1, 8, 64, 256])
     options.add_argument("--context", type=int, default=1024)
     options.add_argument("--steps", type=int, default=24)
@@ -65,6 +68,8 @@ def main() -> None:
             engine = engine_of(model, batch, args.context + 160)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
+            if "experts_read" in row:
+                read -= expert_bytes(model) * (1 - row["experts_read"])
             floor = read / bandwidth * 1e3
             row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor}
             say(shape=shape, batch=batch, plain=args.plain, **row)
@@ -152,6 +157,32 @@ def read_bytes(model: LoadedModel) -> int:
     return stored_bytes(transformer) - transformer.embedding.table.num_bytes
 
 
+def expert_bytes(model: LoadedModel) -> int:
+    """Of all experts: of them a step reads those that its tokens chose."""
+    parts = model.transformer.modules()
+    return sum(stored_bytes(part) for part in parts if isinstance(part, Experts))
+
+
+def experts_read(model: LoadedModel, engine: Engine, batch: int) -> float | None:
+    """The share of experts that the last step's tokens chose, by the kernels of its graph."""
+    routers = [part for part in model.transformer.modules() if isinstance(part, Router)]
+    graphs = engine.runner._graphs
+    if not routers or graphs is None or not graphs._static:
+        return None
+    shares: list[float] = []
+
+    def count(router: Any, _: Any, chosen: tuple[Tensor, Tensor]) -> None:
+        shares.append(chosen[0][:batch].unique().numel() / router.num_experts)
+
+    hooks = [router.register_forward_hook(count) for router in routers]
+    _, inputs = min((key, value) for key, value in graphs._static.items() if key[0] >= batch)
+    with torch.inference_mode():
+        model.transformer(inputs.step)
+    for hook in hooks:
+        hook.remove()
+    return statistics.mean(shares)
+
+
 def kv_bytes(model: LoadedModel) -> int:
     dtype = str(model.cache_dtype).removeprefix("torch.")
     return sum(spec.bytes_per_token(dtype) for spec in model.transformer.cache_specs)
@@ -207,6 +238,9 @@ def measure(
     if captured:
         chosen = min(sized, key=lambda c: len(c.logits))
         row["graph_ms"] = device_seconds(chosen.graph.replay, 20) * 1e3
+    share = experts_read(engine.model, engine, batch)
+    if share is not None:
+        row["experts_read"] = share
     if profiles:
         row["prefill_kernels_us"] = first
         row["kernels_us"] = profiled(engine)

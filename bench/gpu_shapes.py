@@ -18,6 +18,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         **{"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
         **{"rope_theta": 500000.0, "tie_word_embeddings": False},
     },
+    "qwen3-30b-a3b": {
+        **{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"},
+        **{"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48},
+        **{"intermediate_size": 6144, "moe_intermediate_size": 768, "decoder_sparse_step": 1},
+        **{"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True},
+        **{"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128},
+        **{"rope_theta": 1000000.0, "tie_word_embeddings": False},
+    },
 }
 COMMON = {"hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-5}
 

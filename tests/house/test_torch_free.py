@@ -27,7 +27,7 @@ def engine_modules() -> list[str]:
     """
     above = ("cutaway.cli.", "cutaway.server.", "cutaway.bench.peers.")
     below = [module for module in modules() if not f"{module}.".startswith(above)]
-    return [module for module in below if not module.endswith(".triton")]
+    return [module for module in below if not module.rpartition(".")[2].startswith("triton")]
 
 
 def modules() -> list[str]:

@@ -318,6 +318,47 @@ def test_attention_reads_numbers_of_eight_bits_and_their_scales(
     assert error(ours, exact) < 2 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("kept", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_numbers_of_eight_bits_are_attended_in_pairs_in_every_setting(
+    setting: str, kept: torch.dtype, dtype: torch.dtype
+) -> None:
+    scoring = scoring_of(setting, 6)
+    sizes = {"heads": 6, "groups": 2, "size": 48, "dtype": torch.float32}
+    (query, *pages), where = laid_out("drafts", **sizes, extent=scoring.extent)
+    packed = [scale_rows(each.nan_to_num(0.0), kept) for each in pages]
+    scales = {"key_scales": packed[0][1], "value_scales": packed[1][1]}
+    tensors = [query.to(dtype), packed[0][0], packed[1][0]]
+    assert triton_attention.eighths.kind_of(tensors[1], tensors[0]) is not None
+    ours = triton_attention.paged_attention(*tensors, **where, scoring=scoring, **scales)
+    exact = attend_plainly(tensors, where, scoring, **scales)
+    assert error(ours, exact) < 2 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("kept", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_every_number_of_eight_bits_is_itself_as_a_short_float(
+    kept: torch.dtype, dtype: torch.dtype
+) -> None:
+    """A value that is all there is to see comes out as it is, the smallest ones of e4m3 too."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes[(codes & 127) == 127] = 0  # NaN, which no page holds
+    pages = codes.view(8, 1, 1, 32).view(kept).to(DEVICE)
+    ours = triton_attention.paged_attention(
+        drawn(8, 1, 32, dtype=dtype),
+        *(pages, pages),
+        page_table=torch.arange(8, device=DEVICE)[:, None],
+        query_starts=torch.arange(9, device=DEVICE),
+        context_lengths=torch.ones(8, dtype=torch.int64, device=DEVICE),
+        plan=ShapePlan((1,) * 8, (1,) * 8),
+        scoring=Scoring(0.1, FULL, None, None),
+        key_scales=torch.ones(8, 1, 1, device=DEVICE),
+        value_scales=torch.ones(8, 1, 1, device=DEVICE),
+    )
+    assert torch.equal(ours[:, 0], pages.cpu().float().view(8, 32).to(dtype).to(DEVICE))
+
+
 @pytest.mark.parametrize("most", [{"_MANY_PROGRAMS": 1}, {"_FEW_PROGRAMS": 6}], ids=str)
 def test_keys_are_shared_out_in_every_way(most: dict[str, int], monkeypatch) -> None:
     """As if sequences were so many that each takes more keys at once, or fewer warps."""

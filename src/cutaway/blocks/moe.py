@@ -27,6 +27,7 @@ from cutaway.kernels.experts import (
     grouped_linear,
     mix_experts,
     multiply_units,
+    stays_on_device,
 )
 from cutaway.kernels.gate import silu_gate
 from cutaway.kernels.gather import Gatherer, gather_columns
@@ -149,6 +150,11 @@ class Experts(nn.Module):
     def is_interleaved(self) -> bool:
         """Whether rows of gate and value stand in turn."""
         return self.split is neighbours
+
+    @property
+    def stays_on_device(self) -> bool:
+        """Whether its products ask the host nothing; ranks gather through it."""
+        return self.divisions is None and stays_on_device(self)
 
     def sides(self, rows: Tensor, expert: int) -> tuple[Tensor, Tensor]:
         """What one expert's activation gets, and what it is multiplied with.

@@ -21,7 +21,7 @@ from cutaway.kernels.experts import (
     RoutingRule,
     Rule,
     choose_experts,
-    tiled_linear,
+    score_experts,
 )
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
@@ -58,13 +58,10 @@ class Router(nn.Module):
 
         Shapes: hidden [T, D] -> expert ids [T, K] int64, weights [T, K].
         """
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        matrix = cast(Weight, self.scores).dense().to(wide)
-        bias = None if self.bias is None else self.bias.to(wide)
+        matrix = cast(Weight, self.scores).dense()
         read = hidden if self.norm is None else self.norm(hidden)
-        scores = tiled_linear(read.to(wide), matrix, bias)
-        expert_ids, weights = choose_experts(scores, self.rule)
-        return expert_ids, weights.to(hidden.dtype)
+        scores = score_experts(read, matrix, self.bias)
+        return choose_experts(scores, self.rule, dtype=hidden.dtype)
 
 
 @dataclass(frozen=True)

@@ -241,10 +241,13 @@ class Transformer(nn.Module):
     def can_capture(self) -> bool:
         """Whether a graph can stand for a step.
 
-        With experts the host asks who went where; states go token by token, in lengths' loops.
+        Experts in plain torch ask who went where; states go token by token, in lengths' loops.
         """
-        asking = MixtureOfExperts | DeltaLayer | ShortConvolution
-        return not any(isinstance(module, asking) for module in self.modules())
+        return not any(
+            isinstance(module, DeltaLayer | ShortConvolution)
+            or (isinstance(module, MixtureOfExperts) and not module.experts.stays_on_device)
+            for module in self.modules()
+        )
 
     def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether a step's time follows from its contexts, however wide its page tables are."""

@@ -119,7 +119,8 @@ class KeptIntegers(nn.Module):
             quants = quants[:, 0::2] | (quants[:, 1::2] << 4)
         self.register_buffer("quants", quants.contiguous())
         self.register_buffer("quant_scale", matrix.quant_scale.contiguous())
-        self.register_buffer("zero", matrix.zero.contiguous())
+        zero = matrix.zero.to(torch.int8) if self._has_nibbles else matrix.zero
+        self.register_buffer("zero", zero.contiguous())
         self.register_buffer("group_of_column", matrix.group_of_column)
 
     @property

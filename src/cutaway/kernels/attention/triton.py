@@ -19,6 +19,7 @@ from torch import Tensor
 from cutaway.core.layout import Window
 from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import gathered
+from cutaway.kernels.attention import triton_eighths as eighths
 from cutaway.kernels.attention.plain import Scoring
 
 _LOG2_E = 1.4426950408889634
@@ -109,22 +110,31 @@ def _decode(
     num_sequences, width = page_table.shape
     shared = triton.next_power_of_2(num_heads // num_groups)
     rows = max(16, triton.next_power_of_2(num_queries * shared))
-    block, warps, splits = _share_keys(query, rows, num_sequences * num_groups)
+    kind = eighths.kind_of(key_pages, query) if key_scales is not None else None
+    shares = _share_keys(query, rows, num_sequences * num_groups, is_wide=kind is None)
+    block, warps, splits = shares
     splits = min(splits, triton.cdiv(width * page_size, block), _MOST_SPLITS)
     partial, weight = out, out
     if splits > 1:
         partial = query.new_empty(len(query), num_heads, splits, size, dtype=torch.float32)
         weight = query.new_empty(len(query), num_heads, splits, dtype=torch.float32)
-    _decode_keys[(num_sequences, num_groups, splits)](
+    if kind is None:
+        kernel, entries = _decode_keys, {"BLOCK": max(16, triton.next_power_of_2(size))}
+        entries["HAS_SCALES"] = key_scales is not None
+    else:
+        kernel, entries = eighths.decode_eighths, {"HALF": triton.next_power_of_2(size // 2)}
+        entries |= {"KIND": kind, "ASM": query.is_cuda}
+        pages = (eighths.pairs(pages[0]), eighths.pairs(pages[1]), *pages[2:])
+    kernel[(num_sequences, num_groups, splits)](
         *(query, *_addresses(pages), page_table, context_lengths, out, partial, weight),
         *_numbers(scoring, query),
         *(page_table.stride(0), page_table.stride(1), *_strides(pages), splits),
+        **entries,
         NUM_QUERIES=num_queries,
         NUM_HEADS=num_heads,
         NUM_GROUPS=num_groups,
         SIZE=size,
         PAGE=page_size,
-        HAS_SCALES=key_scales is not None,
         HAS_SINKS=scoring.sinks is not None,
         HAS_CAP=scoring.cap is not None,
         WINDOW=scoring.extent.width if isinstance(scoring.extent, Window) else 0,
@@ -133,7 +143,6 @@ def _decode(
         SHARED=shared,
         ROWS=rows,
         KEYS=block,
-        BLOCK=max(16, triton.next_power_of_2(size)),
         num_warps=warps,
         num_stages=2,  # on an H200 three are a quarter slower at 64 sequences
     )
@@ -149,9 +158,12 @@ def _decode(
         )
 
 
-def _share_keys(query: Tensor, rows: int, num_pairs: int) -> tuple[int, int, int]:
+def _share_keys(
+    query: Tensor, rows: int, num_pairs: int, *, is_wide: bool = True
+) -> tuple[int, int, int]:
     """Keys at once, warps and splits, for so many pairs of a sequence and a key head.
 
+    is_wide: whether pages hold more than 8 bits a number.
     By the shape alone: a step of the same shape is summed in the same order. Measured on an H200,
     bfloat16, heads of 128: 8 and 64 sequences of 1,024 tokens, and 37 to 256 of 100 to 2,000.
     """
@@ -160,7 +172,7 @@ def _share_keys(query: Tensor, rows: int, num_pairs: int) -> tuple[int, int, int
     if rows > 16 or query.dtype == torch.float32 or size > 128:
         return _keys_at_once(query, size), 4, few
     if num_pairs >= _MANY_PROGRAMS:
-        return 128, 4, 1
+        return (128, 4, 1) if is_wide else (64, 2, 1)
     if 2 * num_pairs >= _FEW_PROGRAMS:
         return 64, 2, triton.cdiv(_ENOUGH_PROGRAMS, num_pairs)
     return (128 if 8 * num_pairs >= _FEW_PROGRAMS else 64), 4, few

@@ -179,6 +179,15 @@ def grouped_linear(
     return torch.cat(parts)
 
 
+def score_experts(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A score per expert, computed in float32 or wider.
+
+    Shapes: x [T, D], weight [E, D], bias [E] -> [T, E].
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return tiled_linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
+
+
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A linear map whose result for a row is the same in any company.
 

@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.integers import triton_nibbles
+
 _LEAST_TOKENS = 16  # that the matrix units take at once
 
 
@@ -34,6 +36,9 @@ def multiply(
         "ONE_ZERO": zero.numel() == 1,
         "NIBBLES": has_nibbles,
     }
+    if has_nibbles and x.dtype != torch.float32:
+        form = triton_nibbles.multiply_row if num_tokens == 1 else triton_nibbles.multiply_tokens
+        return form(x, quants, quant_scale, zero)
     if num_tokens == 1:
         rows = 8 if num_rows <= 8192 else 16  # as an H200 likes it
         columns = min(2048, triton.next_power_of_2(width))

@@ -24,7 +24,7 @@ from cutaway.kernels.experts import (
     choose_experts,
     mix_experts,
     multiply_units,
-    tiled_linear,
+    score_experts,
 )
 from cutaway.kernels.linear import project, project_heads, take_rows
 from cutaway.kernels.lowering import convolution, delta, experts, heads, latent, products
@@ -46,7 +46,7 @@ _FORMS: Final[Mapping[Any, _Form]] = {
     **dict.fromkeys(products.GATES, products.gate),
     **dict.fromkeys(products.ACTIVATIONS, products.activate),
     **dict.fromkeys(NORMS, products.norm),
-    tiled_linear: experts.score,
+    score_experts: experts.score,
     choose_experts: experts.choose,
     mix_experts: experts.mix,
     multiply_units: experts.multiply_units,

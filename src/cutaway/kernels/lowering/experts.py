@@ -29,14 +29,14 @@ def score(
     forms: Forms, call: Call, x: Any, weight: Any, bias: Tensor | None = None
 ) -> NativeCall | None:
     """A score per expert: a product whose matrix is packed as the floats that it is."""
-    if not is_matrix(x) or isinstance(weight, Recorded) or weight.dtype != torch.float32:
+    if not is_matrix(x) or isinstance(weight, Recorded) or not weight.is_floating_point():
         return None
-    packed = packed_matrix(weight)
+    packed = packed_matrix(weight.float())
     source, norm = forms.before(x, call)
     out: Recorded = call.results
 
     def make(place: Place) -> list[native.Operation]:
-        biases = None if bias is None else [bias.detach()]
+        biases = None if bias is None else [bias.detach().float()]
         return [
             native.linear(
                 place(source), [packed], out=place(out), norm=norm, biases=biases, rows=rows_of(x)
@@ -46,9 +46,13 @@ def score(
     return NativeCall((source,), (out,), make)
 
 
-def choose(forms: Forms, call: Call, scores: Any, rule: Any) -> NativeCall | None:
+def choose(
+    forms: Forms, call: Call, scores: Any, rule: Any, *, dtype: Any = None
+) -> NativeCall | None:
     """Which experts a token goes to, by a rule that says itself in numbers."""
     del forms
+    if dtype not in (None, scores.dtype):
+        return None
     routing: native.Routing | None = getattr(rule, "routing", None)
     if routing is None or not is_matrix(scores) or rows_of(scores) is Rows.LOGITS:
         return None

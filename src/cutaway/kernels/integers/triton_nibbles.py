@@ -1,0 +1,359 @@
+"""Products of short floats with integers of 4 bits in Triton, two to four columns an instruction.
+
+Unpacking one number after the other takes longer than reading the matrix. A single token is rounded
+instead, finely: each run of 32 columns to integers of 16 bits with a scale of its own, whose upper
+and lower bytes are multiplied with the nibbles as they lie, exactly. For several tokens nibbles
+become short floats by their bits, two at a time, for the matrix units.
+"""
+
+# pyright: basic
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# A kernel is no Python: its parameters have the types of the language that Triton compiles.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+RUN = 32  # columns that share a scale of the token
+_MANY_ROWS = 16_384
+
+
+def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
+    """See plain.multiply, for one token in short floats. Groups are of 32, 64 or 128 columns."""
+    num_rows, num_groups = quant_scale.shape
+    width = quants.shape[1] * 2
+    out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
+    rows, runs, warps = _tile(num_rows, width)
+    _multiply_row[(triton.cdiv(num_rows, rows),)](
+        *(x.contiguous(), quants.view(torch.int32), quant_scale, zero, out, num_rows),
+        WIDTH=width,
+        GROUP=width // num_groups,
+        ONE_ZERO=zero.numel() == 1,
+        ASM=x.is_cuda,
+        ROWS=rows,
+        RUNS=runs,
+        num_warps=warps,
+    )
+    return out
+
+
+def multiply_tokens(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
+    """The same for 2 to 64 tokens."""
+    num_rows, num_groups = quant_scale.shape
+    width = quants.shape[1] * 2
+    out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
+    num_tokens = x.numel() // width
+    rows, words, warps, stages = _tokens_tile(num_rows, num_tokens)
+    _multiply_tokens[(triton.cdiv(num_rows, rows),)](
+        *(x.contiguous(), quants.view(torch.int32), quant_scale, zero, out, num_tokens, num_rows),
+        WIDTH=width,
+        GROUP=width // num_groups,
+        ONE_ZERO=zero.numel() == 1,
+        ASM=x.is_cuda,
+        TOKENS=max(16, triton.next_power_of_2(num_tokens)),
+        ROWS=rows,
+        WORDS=words,
+        num_warps=warps,
+        num_stages=stages,
+    )
+    return out
+
+
+def _tokens_tile(num_rows: int, num_tokens: int) -> tuple[int, int, int, int]:
+    """Rows, words of a row at once, warps and stages: as an H200 likes it."""
+    if num_rows >= _MANY_ROWS:
+        return (128, 16, 8, 3) if num_tokens <= 16 else (64, 32, 4, 2)
+    return (32 if num_tokens <= 16 else 64), 32, 4, 3
+
+
+def _tile(num_rows: int, width: int) -> tuple[int, int, int]:
+    """Rows, runs of columns at once, and warps of a single token's product, likewise."""
+    rows = 8 if num_rows <= 4096 and width <= 8192 else 16
+    return rows, min(128, max(2, triton.next_power_of_2(width // RUN))), 8
+
+
+@triton.jit
+def _dot(words, even_high, even_low, odd_high, odd_low, ASM: tl.constexpr):
+    """Of the eight nibbles of each word and eight integers of 16 bits, by their bytes."""
+    if ASM:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 e, o, h, l;
+            and.b32 e, $1, 0x0f0f0f0f;
+            shr.u32 o, $1, 4;
+            and.b32 o, o, 0x0f0f0f0f;
+            dp4a.u32.s32 h, e, $2, 0;
+            dp4a.u32.s32 h, o, $4, h;
+            dp4a.u32.u32 l, e, $3, 0;
+            dp4a.u32.u32 l, o, $5, l;
+            mad.lo.s32 $0, h, 256, l;
+            }""",
+            "=r,r,r,r,r,r",
+            [words, even_high, even_low, odd_high, odd_low],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    even, odd = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
+    total = even * 0
+    for each in tl.static_range(4):
+        low = 8 * each
+        high = 24 - low
+        total += ((even >> low) & 15) * (
+            ((even_high << high) >> 24) * 256 + ((even_low >> low) & 255)
+        )
+        total += ((odd >> low) & 15) * (((odd_high << high) >> 24) * 256 + ((odd_low >> low) & 255))
+    return total
+
+
+@triton.jit
+def _as_integer(x, inverse):
+    """Its lower 16 bits are the integer nearest to x * inverse, by the place of a float's bits."""
+    return (x * inverse + 12582912.0).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _lower(a, b, c, d):
+    return (a & 255) | ((b & 255) << 8) | ((c & 255) << 16) | (d << 24)
+
+
+@triton.jit
+def _upper(a, b, c, d):
+    return ((a >> 8) & 255) | (b & 0xFF00) | ((c & 0xFF00) << 8) | ((d & 0xFF00) << 16)
+
+
+@triton.jit
+def _multiply_row(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    out_ptr,
+    num_rows,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    ONE_ZERO: tl.constexpr,
+    ASM: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+):
+    EACH: tl.constexpr = WIDTH // GROUP
+    ALL: tl.constexpr = WIDTH // 32
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    is_row = row < num_rows
+    at = row.to(tl.int64)
+    total = tl.zeros([ROWS, RUNS], tl.float32)
+    for first in range(0, ALL, RUNS):
+        run = first + tl.arange(0, RUNS)
+        is_run = run < ALL
+        word = first * 4 + tl.arange(0, RUNS * 4)
+        words = tl.load(
+            words_ptr + at[:, None] * (WIDTH // 8) + word[None, :],
+            mask=is_row[:, None] & (word < WIDTH // 8)[None, :],
+            other=0,
+            eviction_policy="evict_first",
+        )
+        words = tl.reshape(words, [ROWS, RUNS, 4])
+        group = run
+        if GROUP > 32:
+            group = run // (GROUP // 32)
+        inside = is_row[:, None] & is_run[None, :]
+        scale = tl.load(scale_ptr + at[:, None] * EACH + group[None, :], mask=inside, other=0.0)
+        if ONE_ZERO:
+            zero = tl.load(zero_ptr).to(tl.int32)
+        else:
+            zero = tl.load(zero_ptr + at[:, None] * EACH + group[None, :], mask=inside, other=0)
+            zero = zero.to(tl.int32)
+        column = first * 32 + tl.arange(0, RUNS * 32)
+        x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+        even, odd = tl.split(tl.reshape(x, [RUNS, 4, 4, 2]))
+        ae, cg = tl.split(tl.reshape(even, [RUNS, 4, 2, 2]))
+        bf, dh = tl.split(tl.reshape(odd, [RUNS, 4, 2, 2]))
+        a, e = tl.split(ae)
+        b, f = tl.split(bf)
+        c, g = tl.split(cg)
+        d, h = tl.split(dh)
+        largest = tl.maximum(
+            tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d))),
+            tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(h))),
+        )
+        largest = tl.max(largest, 1)
+        is_small = largest < 1e-30
+        inverse = tl.where(is_small, 0.0, 32767.0 / tl.where(is_small, 1.0, largest))[:, None]
+        # NaN and infinity in a token reach every product.
+        bad = tl.sum(((a + b) + (c + d) + (e + f) + (g + h)) * 0.0, 1)
+        x_scale = tl.where(is_small, 0.0, largest * (1.0 / 32767.0)) + bad
+        a, b, c = _as_integer(a, inverse), _as_integer(b, inverse), _as_integer(c, inverse)
+        d, e, f = _as_integer(d, inverse), _as_integer(e, inverse), _as_integer(f, inverse)
+        g, h = _as_integer(g, inverse), _as_integer(h, inverse)
+        # Each carries the bits of 12582912.0; eight of them are 0x5A000000 above 2^32.
+        x_sum = tl.sum((a + b + c + d + e + f + g + h) - 0x5A000000, 1)
+        part = _dot(
+            words,
+            _upper(a, c, e, g)[None, :, :],
+            _lower(a, c, e, g)[None, :, :],
+            _upper(b, d, f, h)[None, :, :],
+            _lower(b, d, f, h)[None, :, :],
+            ASM,
+        )
+        part = tl.sum(part, 2) - zero * x_sum[None, :]
+        total += scale.to(tl.float32) * (part.to(tl.float32) * x_scale[None, :])
+    out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row, out, mask=is_row)
+
+
+@triton.jit
+def _short(bits, dtype: tl.constexpr):
+    return bits.to(tl.int16).to(dtype, bitcast=True)
+
+
+@triton.jit
+def _spread(runs):
+    """A number of each run at each of its four words. [R, J] -> [R, 4 J]."""
+    wide = tl.broadcast_to(runs[:, :, None], [runs.shape[0], runs.shape[1], 4])
+    return tl.reshape(wide, [runs.shape[0], runs.shape[1] * 4])
+
+
+@triton.jit
+def _pairs(words, scale, zero, dtype: tl.constexpr, ASM: tl.constexpr):
+    """scale * (nibble - zero) of columns 0 and 4, 1 and 5, 2 and 6, 3 and 7 of each word.
+
+    A nibble is the last bits of a short float near 128 or 1,024, from which as much is taken off.
+    """
+    if dtype == tl.bfloat16:
+        near: tl.constexpr = 0x4300
+    else:
+        near: tl.constexpr = 0x6400
+    base = _spread((zero | near) * 0x10001)
+    factor = scale.to(dtype).to(tl.int16, bitcast=True).to(tl.int32)
+    factor = _spread((factor & 0xFFFF) * 0x10001)
+    if ASM:
+        if dtype == tl.bfloat16:
+            return tl.inline_asm_elementwise(
+                """{
+                .reg .b32 s, c;
+                mov.b32 c, 0x43004300;
+                lop3.b32 $0, $4, 0x000f000f, c, 0xea;
+                sub.rn.bf16x2 $0, $0, $6;
+                mul.rn.bf16x2 $0, $0, $5;
+                shr.u32 s, $4, 4;
+                lop3.b32 $1, s, 0x000f000f, c, 0xea;
+                sub.rn.bf16x2 $1, $1, $6;
+                mul.rn.bf16x2 $1, $1, $5;
+                shr.u32 s, $4, 8;
+                lop3.b32 $2, s, 0x000f000f, c, 0xea;
+                sub.rn.bf16x2 $2, $2, $6;
+                mul.rn.bf16x2 $2, $2, $5;
+                shr.u32 s, $4, 12;
+                lop3.b32 $3, s, 0x000f000f, c, 0xea;
+                sub.rn.bf16x2 $3, $3, $6;
+                mul.rn.bf16x2 $3, $3, $5;
+                }""",
+                "=&r,=&r,=&r,=&r,r,r,r",
+                [words, factor, base],
+                dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+                is_pure=True,
+                pack=1,
+            )
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 s, c;
+            mov.b32 c, 0x64006400;
+            lop3.b32 $0, $4, 0x000f000f, c, 0xea;
+            sub.rn.f16x2 $0, $0, $6;
+            mul.rn.f16x2 $0, $0, $5;
+            shr.u32 s, $4, 4;
+            lop3.b32 $1, s, 0x000f000f, c, 0xea;
+            sub.rn.f16x2 $1, $1, $6;
+            mul.rn.f16x2 $1, $1, $5;
+            shr.u32 s, $4, 8;
+            lop3.b32 $2, s, 0x000f000f, c, 0xea;
+            sub.rn.f16x2 $2, $2, $6;
+            mul.rn.f16x2 $2, $2, $5;
+            shr.u32 s, $4, 12;
+            lop3.b32 $3, s, 0x000f000f, c, 0xea;
+            sub.rn.f16x2 $3, $3, $6;
+            mul.rn.f16x2 $3, $3, $5;
+            }""",
+            "=&r,=&r,=&r,=&r,r,r,r",
+            [words, factor, base],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    return (
+        _pair(words, base, factor, near, dtype),
+        _pair(words >> 4, base, factor, near, dtype),
+        _pair(words >> 8, base, factor, near, dtype),
+        _pair(words >> 12, base, factor, near, dtype),
+    )
+
+
+@triton.jit
+def _pair(words, base, factor, NEAR: tl.constexpr, dtype: tl.constexpr):
+    low = _short((words & 15) | NEAR, dtype) - _short(base, dtype)
+    high = _short(((words >> 16) & 15) | NEAR, dtype) - _short(base, dtype)
+    low = (low * _short(factor, dtype)).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    high = (high * _short(factor, dtype)).to(tl.int16, bitcast=True).to(tl.int32) << 16
+    return low | high
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _multiply_tokens(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    out_ptr,
+    num_tokens,
+    num_rows,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    ONE_ZERO: tl.constexpr,
+    ASM: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    """Some rows times all tokens."""
+    EACH: tl.constexpr = WIDTH // GROUP
+    ALL: tl.constexpr = WIDTH // 8
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.arange(0, TOKENS)
+    is_row, is_token = row < num_rows, token < num_tokens
+    at = row.to(tl.int64)[:, None]
+    total = tl.zeros([ROWS, TOKENS], tl.float32)
+    for first in range(0, ALL, WORDS):
+        word = first + tl.arange(0, WORDS)
+        held = is_row[:, None] & (word < ALL)[None, :]
+        words = tl.load(words_ptr + at * ALL + word[None, :], mask=held, other=0)
+        run = first // 4 + tl.arange(0, WORDS // 4)
+        inside = is_row[:, None] & (run < ALL // 4)[None, :]
+        group = run
+        if GROUP > 32:
+            group = run // (GROUP // 32)
+        scale = tl.load(scale_ptr + at * EACH + group[None, :], mask=inside, other=0.0)
+        if ONE_ZERO:
+            zero = tl.load(zero_ptr).to(tl.int32)
+            zero = tl.full([ROWS, WORDS // 4], 0, tl.int32) + zero
+        else:
+            zero = tl.load(zero_ptr + at * EACH + group[None, :], mask=inside, other=0)
+            zero = zero.to(tl.int32)
+        ae, bf, cg, dh = _pairs(words, scale, zero, dtype, ASM)
+        ae = tl.join(_short(ae, dtype), _short(ae >> 16, dtype))
+        bf = tl.join(_short(bf, dtype), _short(bf >> 16, dtype))
+        cg = tl.join(_short(cg, dtype), _short(cg >> 16, dtype))
+        dh = tl.join(_short(dh, dtype), _short(dh >> 16, dtype))
+        even = tl.reshape(tl.join(ae, cg), [ROWS, WORDS, 4])
+        odd = tl.reshape(tl.join(bf, dh), [ROWS, WORDS, 4])
+        matrix = tl.reshape(tl.join(even, odd), [ROWS, WORDS * 8])
+        column = first * 8 + tl.arange(0, WORDS * 8)
+        present = is_token[:, None] & (column < WIDTH)[None, :]
+        x = tl.load(x_ptr + token[:, None] * WIDTH + column[None, :], mask=present, other=0.0)
+        total = tl.dot(matrix, tl.trans(x), acc=total)
+    out = out_ptr + token[None, :] * num_rows + row[:, None]
+    tl.store(out, total.to(dtype), mask=is_row[:, None] & is_token[None, :])
