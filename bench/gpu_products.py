@@ -104,35 +104,22 @@ def graph_seconds(products: list[Callable[[], Tensor]]) -> float:
 
 def tiles(name: str, weight: KeptIntegers) -> None:
     """Other sizes of a program that multiplies one token."""
-    from cutaway.kernels.integers import triton as integers
+    from cutaway.kernels.integers import triton_nibbles
 
-    rows, groups = weight.quant_scale.shape
+    rows = weight.num_rows
     width = weight.quants.shape[1] * 2
     x = torch.randn(1, width, device="cuda", dtype=torch.bfloat16)
     wanted = weight.multiply(x)
     copies = copied(weight, max(2, -(-_PAST_CACHE // weight.num_bytes)))
-    for each, columns, warps in product((2, 4, 8, 16), (1024, 2048), (4, 8)):
-        out = torch.empty(1, rows, device="cuda", dtype=torch.bfloat16)
-
-        def run(w: KeptIntegers, out: Tensor = out, sizes: Any = (each, columns, warps)) -> Tensor:
-            integers._multiply_row[(-(-rows // sizes[0]),)](
-                *(x, w.quants, w.quant_scale, w.zero, out, rows),
-                WIDTH=width,
-                GROUP=width // groups,
-                ONE_ZERO=w.zero.numel() == 1,
-                NIBBLES=True,
-                ROWS=sizes[0],
-                COLUMNS=sizes[1],
-                num_warps=sizes[2],
-                num_stages=3,
-            )
-            return out
-
-        micros = graph_seconds([lambda w=w, run=run: run(w) for w in copies]) * 1e6
-        row = {"rows": each, "columns": columns, "warps": warps, "us": round(micros, 2)}
-        row |= {"gb_s": round(weight.num_bytes / micros / 1e3)}
-        is_right = torch.allclose(out, wanted, rtol=0.02, atol=0.02)
+    chosen = triton_nibbles._tile
+    for sizes in product((4, 8, 16, 32), (64, 128), (4, 8)):
+        triton_nibbles._tile = lambda *_, sizes=sizes: sizes
+        micros = graph_seconds([lambda w=w: w.multiply(x) for w in copies]) * 1e6
+        row = dict(zip(("rows", "runs", "warps"), sizes, strict=True)) | {"us": round(micros, 2)}
+        row |= {"of": rows, "gb_s": round(weight.num_bytes / micros / 1e3)}
+        is_right = torch.allclose(weight.multiply(x), wanted, rtol=0.02, atol=0.02)
         print(json.dumps({"tile": name, "right": is_right} | row), flush=True)
+    triton_nibbles._tile = chosen
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import torch
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.models import llama as llama_files
+from cutaway.models import mixtral as mixtral_files
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.grouped_decoder import GroupedDecoder
 
@@ -59,8 +60,10 @@ def fill(
 def random_model(
     values: dict[str, Any] | None = None, *, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> tuple[GroupedDecoder, Transformer]:
-    """A model whose weights are large enough that its answers vary."""
-    architecture = llama(values or config())
+    """A model whose weights are large enough that its answers vary; Mixtral's by its type."""
+    values = values or config()
+    files = mixtral_files if values["model_type"] == "mixtral" else llama_files
+    architecture = files.from_hf(Fields(values, file="config.json"))
     model = architecture.build().to(dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

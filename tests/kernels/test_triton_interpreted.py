@@ -1,4 +1,4 @@
-"""test_triton.py in Triton's interpreter: in a process that alone sees Triton."""
+"""The tests of Triton's forms in its interpreter: in a process that alone sees Triton."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TRITON = Path(os.environ.get("CUTAWAY_TRITON", ROOT / ".venv" / "triton"))
+NAMES = ("test_triton.py", "test_triton_experts.py")
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +34,7 @@ def test_kernels_for_gpus_equal_the_plain_ones_in_the_interpreter() -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-            str(ROOT / "tests" / "kernels" / "test_triton.py"),
+            *(str(ROOT / "tests" / "kernels" / name) for name in NAMES),
         ],
         cwd=ROOT,
         env={**others, "PYTHONPATH": path.rstrip(os.pathsep), "TRITON_INTERPRET": "1"},

@@ -21,6 +21,7 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import gathered
 from cutaway.kernels.attention import triton_eighths as eighths
 from cutaway.kernels.attention.plain import Scoring
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _LOG2_E = 1.4426950408889634
 _FEW_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
@@ -143,6 +144,7 @@ def _decode(
         SHARED=shared,
         ROWS=rows,
         KEYS=block,
+        **early(query),
         num_warps=warps,
         num_stages=2,  # on an H200 three are a quarter slower at 64 sequences
     )
@@ -154,6 +156,7 @@ def _decode(
             HAS_SINKS=scoring.sinks is not None,
             SPLITS=triton.next_power_of_2(splits),
             BLOCK=triton.next_power_of_2(size),
+            **early(query),
             num_warps=2,
         )
 
@@ -362,8 +365,11 @@ def _decode_keys(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One sequence, one key head, one share of the keys."""
+    start_next(EARLY)
+    await_last(EARLY)
     sequence = tl.program_id(0)
     group = tl.program_id(1)
     split = tl.program_id(2)
@@ -450,8 +456,11 @@ def _merge_splits(
     HAS_SINKS: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Shares of the keys, each with the logarithm of its sum of weights, to one result."""
+    start_next(EARLY)
+    await_last(EARLY)
     head = tl.program_id(1)
     place = tl.program_id(0).to(tl.int64) * NUM_HEADS + head
     split = tl.arange(0, SPLITS)

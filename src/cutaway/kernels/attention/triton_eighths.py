@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, start_next
+
 E4M3_AS_BFLOAT, E4M3_AS_HALF, INT8_AS_BFLOAT, INT8_AS_HALF = range(4)
 _KINDS = {
     (torch.float8_e4m3fn, torch.bfloat16): E4M3_AS_BFLOAT,
@@ -203,8 +205,11 @@ def decode_eighths(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     HALF: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One sequence, one key head, one share of the keys; strides of pages count pairs."""
+    start_next(EARLY)
+    await_last(EARLY)
     # Powers of two that bring queries, weights and sums to where float32 and short floats are fine.
     LIFT: tl.constexpr = 1.2089258196146292e24 if KIND == 0 else 1.0  # 2^80, of queries and weights
     KEY_BACK: tl.constexpr = 1099511627776.0 if KIND == 0 else 256.0 if KIND == 1 else 1.0  # 2^40

@@ -153,7 +153,8 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def stays_on_device(experts: GroupedLayers) -> bool:
     """Whether products of these need no count on the host, so that a graph can hold them."""
     stacks = _stacks(experts)
-    return stacks is not None and stacks[0].dtype in TRITON_DTYPES and _is_taken(stacks[0], experts)
+    with torch.no_grad():  # as steps are run
+        return stacks is not None and _is_taken(stacks[0], experts)
 
 
 def _stacks(experts: GroupedLayers) -> tuple[Tensor, Tensor] | None:

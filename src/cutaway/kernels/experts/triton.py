@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, early, start_next
+
 NO_GATE = 0
 KINDS = {"silu": 1, "gelu_tanh": 2, "gelu": 3, "relu": 4, "clamped": 5}
 _CHUNK = 1024  # pairs that are put in order at once
@@ -69,6 +71,7 @@ def arrange(expert_ids: Tensor, num_experts: int) -> ExpertBlocks:
         EXPERTS=triton.next_power_of_2(num_experts + 1),
         SIZE=size,
         CHUNK=min(_CHUNK, max(16, triton.next_power_of_2(num_pairs))),
+        **early(expert_ids),
         num_warps=4,
     )
     return ExpertBlocks(order, blocks, size)
@@ -106,6 +109,7 @@ def multiply_units(
         WIDTH=x.shape[1],
         ROWS=rows,
         COLUMNS=columns,
+        **early(x),
         num_warps=warps,
         num_stages=2,
     )
@@ -138,6 +142,7 @@ def add_results(
             WIDTH=width,
             ROWS=rows,
             COLUMNS=columns,
+            **early(products),
             num_warps=warps,
             num_stages=3,
         )
@@ -147,7 +152,7 @@ def add_results(
     _multiply_blocks(products, weight, bias, results, blocks, (0.0, 0.0), share=1, **named)
     block = min(1024, triton.next_power_of_2(outputs))
     _add_up[(tokens, triton.cdiv(outputs, block))](
-        *(results, weights, out, outputs), CHOSEN=chosen, BLOCK=block, num_warps=4
+        *(results, weights, out, outputs), CHOSEN=chosen, BLOCK=block, **early(results), num_warps=4
     )
     return out
 
@@ -179,6 +184,7 @@ def _multiply_blocks(
         PAIRS=tile.pairs,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
+        **early(x),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -215,8 +221,11 @@ def _arrange(
     EXPERTS: tl.constexpr,
     SIZE: tl.constexpr,
     CHUNK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One expert's pairs and blocks; each program counts all experts' for itself."""
+    start_next(EARLY)
+    await_last(EARLY)
     expert = tl.program_id(0)
     each = tl.arange(0, EXPERTS)
     counts = tl.zeros([EXPERTS], tl.int32)
@@ -284,8 +293,11 @@ def _multiply_pairs(
     PAIRS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Some rows of one expert times the pairs of one block."""
+    start_next(EARLY)
+    await_last(EARLY)
     entry = blocks_ptr + tl.program_id(1) * 3
     expert = tl.load(entry)
     if expert >= 0:
@@ -358,8 +370,11 @@ def _multiply_one(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Some units of one of a single token's experts."""
+    start_next(EARLY)
+    await_last(EARLY)
     STEP: tl.constexpr = 2 if INTERLEAVED else 1
     OTHER: tl.constexpr = 1 if INTERLEAVED else NUM_ROWS
     choice = tl.program_id(1)
@@ -402,8 +417,11 @@ def _add_one(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Some results of a single token, over all of its experts."""
+    start_next(EARLY)
+    await_last(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < NUM_ROWS
     PARTS: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
@@ -431,8 +449,18 @@ def _add_one(
 
 
 @triton.jit
-def _add_up(results_ptr, weights_ptr, out_ptr, width, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):
+def _add_up(
+    results_ptr,
+    weights_ptr,
+    out_ptr,
+    width,
+    CHOSEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     """One token's results, weighed, from the best expert to the last."""
+    start_next(EARLY)
+    await_last(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width

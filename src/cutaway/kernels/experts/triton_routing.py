@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cutaway.kernels.native import Routing
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _LARGEST_PROMPT_TILE = 64
 
@@ -32,6 +33,7 @@ def score(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             HAS_BIAS=bias is not None,
             WIDTH=width,
             COLUMNS=columns,
+            **early(x),
             num_warps=4,
         )
         return out
@@ -45,6 +47,7 @@ def score(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         WIDTH=width,
         TOKENS=tokens,
         COLUMNS=256 if is_short else 64,
+        **early(x),
         num_warps=4,
         num_stages=3 if is_short else 2,
     )
@@ -74,6 +77,7 @@ def choose(scores: Tensor, routing: Routing, dtype: torch.dtype) -> tuple[Tensor
             CHOSEN=chosen,
             EXPERTS=triton.next_power_of_2(num_experts),
             CHOICES=triton.next_power_of_2(chosen),
+            **early(scores),
             num_warps=1 if num_experts <= 256 else 4,
         )
     return ids, weights
@@ -88,7 +92,10 @@ def _score_one(
     HAS_BIAS: tl.constexpr,
     WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    await_last(EARLY)
     expert = tl.program_id(0)
     total = tl.zeros([COLUMNS], tl.float32)
     for first in range(0, WIDTH, COLUMNS):
@@ -116,7 +123,10 @@ def _score_some(
     WIDTH: tl.constexpr,
     TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    await_last(EARLY)
     expert = tl.program_id(0) * 16 + tl.arange(0, 16)
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     is_expert, is_token = expert < NUM_EXPERTS, token < num_tokens
@@ -156,8 +166,11 @@ def _choose(
     CHOSEN: tl.constexpr,
     EXPERTS: tl.constexpr,
     CHOICES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One token. Rules as RoutingRule counts them: softmax then top, top then softmax, sigmoid."""
+    start_next(EARLY)
+    await_last(EARLY)
     token = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, EXPERTS)
     is_free = expert < NUM_EXPERTS
@@ -174,18 +187,22 @@ def _choose(
         choice = own
     if HAS_CORRECTION:
         choice += tl.load(correction_ptr + expert, mask=is_free, other=0.0).to(tl.float32)
-    # As torch.topk has it NaN is above all; there is always an expert that is free.
-    choice = tl.where(choice != choice, float("inf"), choice)
+    # As torch.topk has it NaN is above all. Bits that are ordered as numbers are, and the lower id
+    # of equal ones, make one integer.
+    bits = tl.where(choice != choice, float("inf"), choice).to(tl.int32, bitcast=True)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    key = (bits.to(tl.int64) << 32) | (EXPERTS - 1 - expert).to(tl.int64)
+    key = tl.where(is_free, key, -0x7FFFFFFFFFFFFFFF)
     number = tl.arange(0, CHOICES)
-    weights = tl.full([CHOICES], -float("inf") if RULE == 1 else 0.0, tl.float32)
     ids = tl.zeros([CHOICES], tl.int32)
     for each in range(0, CHOSEN):
-        best = tl.max(tl.where(is_free, choice, -float("inf")), 0)
-        chosen = tl.min(tl.where(is_free & (choice == best), expert, EXPERTS), 0)
-        is_chosen = expert == chosen
-        weights = tl.where(number == each, tl.sum(tl.where(is_chosen, own, 0.0), 0), weights)
+        best = tl.max(key, 0)
+        chosen = EXPERTS - 1 - (best & 0xFFFFFFFF).to(tl.int32)
         ids = tl.where(number == each, chosen, ids)
-        is_free = is_free & (expert != chosen)
+        key = tl.where(expert == chosen, -0x7FFFFFFFFFFFFFFF, key)
+    is_chosen = ids[:, None] == expert[None, :]
+    weights = tl.sum(tl.where(is_chosen, own[None, :], 0.0), 1)
+    weights = tl.where(number < CHOSEN, weights, -float("inf") if RULE == 1 else 0.0)
     if RULE == 1:
         power = tl.exp(weights - tl.max(weights, 0))
         weights = power / tl.sum(power, 0)

@@ -42,7 +42,7 @@ def multiply(x: Tensor, values: Tensor, quant_scale: Tensor) -> Tensor:
     if 0 < num_tokens <= _FEW_TOKENS:
         from cutaway.kernels.linear.triton import linear
 
-        return linear(x, values, row_scale)
+        return linear(x, values, row_scale, is_kept=True)
     from cutaway.kernels.floats8 import triton
 
     flat = x.reshape(-1, columns)

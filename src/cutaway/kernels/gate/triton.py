@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, early, start_next
+
 SILU, GELU_TANH = 0, 1
 _BLOCK = 1024
 
@@ -30,6 +32,7 @@ def gate(gates: Tensor, up: Tensor, *, kind: int) -> Tensor:
             *(gates, up, out, width, gates.stride(0), up.stride(0)),
             KIND=kind,
             BLOCK=_BLOCK,
+            **early(gates),
             num_warps=4,
         )
     return out
@@ -45,7 +48,10 @@ def _gate(
     up_stride,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    await_last(EARLY)
     row = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < width

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cutaway.kernels.floats8.triton import eighths
 from cutaway.kernels.heads.plain import HeadNorm
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _MANY_TOKENS = 1024
 _LARGEST = {torch.int8: 127, torch.float8_e4m3fn: 448}  # as store.plain has them
@@ -57,6 +58,7 @@ def turn_and_store(
             LIMIT=0 if key_scales is None else _LARGEST[key_pages.dtype],
             HEADS=together,
             BLOCK=triton.next_power_of_2(size),
+            **early(heads),
             num_warps=warps,
         )
     return query
@@ -131,7 +133,10 @@ def _turn_and_store(
     LIMIT: tl.constexpr,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    await_last(EARLY)
     ALL: tl.constexpr = NUM_HEADS + 2 * NUM_GROUPS
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)

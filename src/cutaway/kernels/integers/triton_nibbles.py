@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, early, start_next
+
 RUN = 32  # columns that share a scale of the token
 _MANY_ROWS = 16_384
 
@@ -35,6 +37,7 @@ def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -
         ASM=x.is_cuda,
         ROWS=rows,
         RUNS=runs,
+        **early(x),
         num_warps=warps,
     )
     return out
@@ -56,6 +59,7 @@ def multiply_tokens(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor
         TOKENS=max(16, triton.next_power_of_2(num_tokens)),
         ROWS=rows,
         WORDS=words,
+        **early(x),
         num_warps=warps,
         num_stages=stages,
     )
@@ -126,6 +130,43 @@ def _upper(a, b, c, d):
 
 
 @triton.jit
+def _runs(
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    row,
+    is_row,
+    first,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    ONE_ZERO: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+):
+    """Some runs of some rows: their words [R, J, 4], scales [R, J] and zeros."""
+    EACH: tl.constexpr = WIDTH // GROUP
+    at = row.to(tl.int64)[:, None]
+    run = first + tl.arange(0, RUNS)
+    word = first * 4 + tl.arange(0, RUNS * 4)
+    words = tl.load(
+        words_ptr + at * (WIDTH // 8) + word[None, :],
+        mask=is_row[:, None] & (word < WIDTH // 8)[None, :],
+        other=0,
+        eviction_policy="evict_first",
+    )
+    group = run
+    if GROUP > 32:
+        group = run // (GROUP // 32)
+    inside = is_row[:, None] & (run < WIDTH // 32)[None, :]
+    scale = tl.load(scale_ptr + at * EACH + group[None, :], mask=inside, other=0.0)
+    if ONE_ZERO:
+        zero = tl.load(zero_ptr).to(tl.int32)
+    else:
+        zero = tl.load(zero_ptr + at * EACH + group[None, :], mask=inside, other=0).to(tl.int32)
+    return tl.reshape(words, [ROWS, RUNS, 4]), scale, zero
+
+
+@triton.jit
 def _multiply_row(
     x_ptr,
     words_ptr,
@@ -139,34 +180,19 @@ def _multiply_row(
     ASM: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    EACH: tl.constexpr = WIDTH // GROUP
+    start_next(EARLY)
     ALL: tl.constexpr = WIDTH // 32
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < num_rows
-    at = row.to(tl.int64)
     total = tl.zeros([ROWS, RUNS], tl.float32)
+    # Nothing of a step writes these, so they are read while the kernel before this one ends.
+    words, scale, zero = _runs(
+        words_ptr, scale_ptr, zero_ptr, row, is_row, 0, WIDTH, GROUP, ONE_ZERO, ROWS, RUNS
+    )
+    await_last(EARLY)
     for first in range(0, ALL, RUNS):
-        run = first + tl.arange(0, RUNS)
-        is_run = run < ALL
-        word = first * 4 + tl.arange(0, RUNS * 4)
-        words = tl.load(
-            words_ptr + at[:, None] * (WIDTH // 8) + word[None, :],
-            mask=is_row[:, None] & (word < WIDTH // 8)[None, :],
-            other=0,
-            eviction_policy="evict_first",
-        )
-        words = tl.reshape(words, [ROWS, RUNS, 4])
-        group = run
-        if GROUP > 32:
-            group = run // (GROUP // 32)
-        inside = is_row[:, None] & is_run[None, :]
-        scale = tl.load(scale_ptr + at[:, None] * EACH + group[None, :], mask=inside, other=0.0)
-        if ONE_ZERO:
-            zero = tl.load(zero_ptr).to(tl.int32)
-        else:
-            zero = tl.load(zero_ptr + at[:, None] * EACH + group[None, :], mask=inside, other=0)
-            zero = zero.to(tl.int32)
         column = first * 32 + tl.arange(0, RUNS * 32)
         x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
         even, odd = tl.split(tl.reshape(x, [RUNS, 4, 4, 2]))
@@ -201,6 +227,11 @@ def _multiply_row(
         )
         part = tl.sum(part, 2) - zero * x_sum[None, :]
         total += scale.to(tl.float32) * (part.to(tl.float32) * x_scale[None, :])
+        if ALL > RUNS:
+            words, scale, zero = _runs(
+                *(words_ptr, scale_ptr, zero_ptr, row, is_row, first + RUNS),
+                *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
+            )
     out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row, out, mask=is_row)
 
@@ -317,8 +348,11 @@ def _multiply_tokens(
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Some rows times all tokens."""
+    start_next(EARLY)
+    await_last(EARLY)
     EACH: tl.constexpr = WIDTH // GROUP
     ALL: tl.constexpr = WIDTH // 8
     dtype: tl.constexpr = x_ptr.dtype.element_ty

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, early, start_next
+
 _TOKENS = 16  # room for as many
 _ROWS, _COLUMNS = 64, 128  # of a weight that a program takes at once, where tokens are several
 _ENOUGH_PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
@@ -23,8 +25,12 @@ _MOST_BLOCKS = 1024  # that are split
 _arrived: dict[torch.device, Tensor] = {}  # splits of each block that are done; 0 between launches
 
 
-def linear(x: Tensor, weight: Tensor, row_scale: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, row_scale: Tensor | None = None, *, is_kept: bool = False
+) -> Tensor:
     """See plain.linear, for up to 16 tokens and no bias; weights may be floats of 8 bits.
+
+    is_kept: whether nothing of the step writes the weight, so that it may be read ahead.
 
     Tokens are summed alike whatever their number, from two on.
 
@@ -36,13 +42,15 @@ def linear(x: Tensor, weight: Tensor, row_scale: Tensor | None = None) -> Tensor
     if num_tokens > 1:
         _multiply_some(x.contiguous(), weight, row_scale, out, num_tokens)
         return out
-    rows, columns, warps = _tile(width)
+    rows, columns, warps = _tile(num_rows, width, weight.element_size())
     _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), weight, weight if row_scale is None else row_scale, out, num_rows),
         HAS_SCALE=row_scale is not None,
+        IS_KEPT=is_kept or isinstance(weight, torch.nn.Parameter),
         WIDTH=width,
         ROWS=rows,
         COLUMNS=columns,
+        **early(x),
         num_warps=warps,
         num_stages=2,
     )
@@ -70,18 +78,35 @@ def _multiply_some(
         TOKENS=_TOKENS,
         ROWS=_ROWS,
         COLUMNS=_COLUMNS,
+        **early(x),
         num_warps=4,
         num_stages=5,
     )
 
 
-def _tile(width: int) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: measured on an H200."""
+def _tile(num_rows: int, width: int, num_bytes: int) -> tuple[int, int, int]:
+    """Rows and columns that a program takes at once, and its warps: measured on an H200.
+
+    num_bytes: of a number of the weight.
+    """
     if width <= 2048:
-        return 2, min(1024, triton.next_power_of_2(width)), 4
-    if width <= 4096:
-        return 1, 4096, 8
-    return 2, 512, 4
+        rows = 4 if num_rows >= 4096 and num_bytes > 1 else 2
+        return rows, min(1024, triton.next_power_of_2(width)), 4
+    if num_bytes > 1:
+        return (2 if width <= 8192 and num_rows >= 2048 else 1), 2048, 8
+    return (1, 4096, 8) if width <= 4096 else (2, 512, 4)
+
+
+@triton.jit
+def _columns(weight_ptr, is_row, first, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+    """Some columns of some rows, which nothing reads again."""
+    column = first + tl.arange(0, COLUMNS)
+    return tl.load(
+        weight_ptr + column[None, :],
+        mask=is_row[:, None] & (column < WIDTH)[None, :],
+        other=0.0,
+        eviction_policy="evict_first",
+    )
 
 
 @triton.jit
@@ -92,25 +117,27 @@ def _multiply_row(
     out_ptr,
     num_rows,
     HAS_SCALE: tl.constexpr,
+    IS_KEPT: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    if not IS_KEPT:
+        await_last(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < num_rows
     weight_ptr += row.to(tl.int64)[:, None] * WIDTH
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    weight = _columns(weight_ptr, is_row, 0, WIDTH, COLUMNS)
+    if IS_KEPT:
+        await_last(EARLY)
     for first in range(0, WIDTH, COLUMNS):
         column = first + tl.arange(0, COLUMNS)
-        inside = column < WIDTH
-        x = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)
-        weight = tl.load(
-            weight_ptr + column[None, :],
-            mask=is_row[:, None] & inside[None, :],
-            other=0.0,
-            eviction_policy="evict_first",
-        )
+        x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
         total += weight.to(tl.float32) * x[None, :]
+        weight = _columns(weight_ptr, is_row, first + COLUMNS, WIDTH, COLUMNS)
     out = tl.sum(total, 1)
     if HAS_SCALE:
         out *= tl.load(scale_ptr + row, mask=is_row, other=0.0)
@@ -133,11 +160,14 @@ def _multiply_tokens(
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Some rows of the weight times all tokens, over one share of the columns.
 
     Whichever program of a block is the last to be done adds the shares, in their order.
     """
+    start_next(EARLY)
+    await_last(EARLY)
     block = tl.program_id(0)
     split = tl.program_id(1)
     row = block * ROWS + tl.arange(0, ROWS)

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.triton_launches import await_last, early, start_next
+
 ROUNDED, WIDE, OFFSET = 0, 1, 2  # when the quotient is cast, and what it is multiplied by
 
 
@@ -55,6 +57,7 @@ def _launch(
         HAS_WEIGHT=weight is not None,
         KIND=kind,
         BLOCK=block,
+        **early(x),
         num_warps=min(8, max(1, block // 256)),
     )
 
@@ -72,7 +75,10 @@ def _norm(
     HAS_WEIGHT: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next(EARLY)
+    await_last(EARLY)
     first = tl.program_id(0).to(tl.int64) * WIDTH
     place = tl.arange(0, BLOCK)
     inside = place < WIDTH
