@@ -166,3 +166,35 @@ def test_nothing_of_draws_is_told_where_nobody_has_to_go_on() -> None:
     target.add(workload(1, count=1)[0])
     while target.has_work:
         assert all(delta.draws == () for delta in target.step())
+
+
+@needs_native
+@pytest.mark.parametrize("seed", range(3))
+def test_what_another_server_told_goes_on_to_the_same_tokens(tmp_path: Path, seed: int) -> None:
+    """Penalties, stop strings and log-probabilities see what was said before, to the bit."""
+    requests = [
+        replace(each, params=replace(each.params, n=1, prompt_logprobs=None, max_tokens=20))
+        for each in workload(seed, count=8)
+    ]
+    whole = run(native(tmp_path), requests)
+    chance = random.Random(seed)
+    target = native(tmp_path, chunk=8)
+    cuts = {each.request_id: chance.randint(1, 19) for each in requests}
+    told = {r: tuple(whole[r, 0].token_ids[:cut]) for r, cut in cuts.items()}
+    going_on = [
+        replace(each, continued_token_ids=told[each.request_id])
+        for each in requests
+        if len(told[each.request_id]) < len(whole[each.request_id, 0].token_ids)
+    ]
+    assert going_on
+    for (name, _), answer in run(target, going_on).items():
+        before = whole[name, 0]
+        assert answer.token_ids == before.token_ids[len(told[name]) :]
+        assert before.text.endswith(answer.text)
+        assert answer.logprobs == before.logprobs[len(told[name]) :]
+        assert answer.last is not None and before.last is not None
+        assert answer.last.finish_reason == before.last.finish_reason
+        assert answer.last.usage is not None and before.last.usage is not None
+        assert answer.last.usage.completion_tokens == before.last.usage.completion_tokens
+    assert target.ledger is not None
+    assert all(verify_answer(target, each).is_exact for each in target.ledger.answers)

@@ -135,6 +135,8 @@ class Request:
     lora:       the name of the adapter that answers; empty or "off" for the model alone.
     owner:      who asks; nobody else finds the answer.
     connection: where anybody may ask, the one that the request came by.
+    continued_token_ids: how its one answer begins, as another server told it: it goes on behind
+        them, as if all of it were said here.
     deadline:   seconds from arrival after which the answer ends; None waits for ever.
     """
 
@@ -146,6 +148,7 @@ class Request:
     deadline: float | None = None
     connection: str = ""
     lora: str = ""
+    continued_token_ids: tuple[int, ...] = ()
 
     @property
     def sharer(self) -> str:

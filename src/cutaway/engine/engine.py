@@ -238,6 +238,9 @@ class Engine:
         sequences = self._admission.open(request, told)
         # All that may raise comes before the first change, so a bad request leaves no trace.
         answers = {sequence: self._answer(sequence, arrived) for sequence in sequences}
+        for answer in answers.values():
+            for token_id in request.continued_token_ids:
+                answer.stream.advance(token_id)  # another server has told its text
         for sequence, choice in zip(sequences, told, strict=False):
             if choice.token_ids:
                 answers[sequence].told = choice

@@ -6,7 +6,7 @@ Free of torch. It is told; it asks nothing of the device. Its own time is counte
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from cutaway.core.layout import SCRATCH_PAGE
@@ -57,8 +57,12 @@ class Recorder:
 
         Units: arrived in seconds of perf_counter.
         """
+        request = sequence.request
+        if request.continued_token_ids:  # recorded as what was given
+            prompt = (*request.prompt_token_ids, *request.continued_token_ids)
+            request = replace(request, prompt_token_ids=prompt, continued_token_ids=())
         record = self.ledger.open(
-            sequence.request,
+            request,
             choice=sequence.choice,
             seed=sequence.seed,
             max_length=sequence.max_length,
@@ -66,6 +70,7 @@ class Recorder:
             arrived=arrived,
             load_id=sequence.load_id,
         )
+        record.num_continued = len(sequence.request.continued_token_ids)
         self._open[sequence] = _Open(record, record.number)
 
     def number_of(self, sequence: Sequence) -> int:

@@ -189,6 +189,11 @@ class Fleet:
                     told, numeric_class = stream.list_ended(), stream.numeric_class
                     self._kept_answers.add(stream.request, told, numeric_class=numeric_class)
 
+    def replica_of(self, request_id: str) -> str | None:
+        """Which engine has a request now, by its name; None where none has it."""
+        _, member = self._streams.get(request_id, (None, None))
+        return None if member is None else member.name
+
     async def end(self, request_id: str, choice: int) -> None:
         """End one choice that has said something: its last news follows, as of an abort."""
         stream, member = self._streams.get(request_id, (None, None))

@@ -106,7 +106,7 @@ class Stream:
     def longest(self) -> tuple[int, ...]:
         """Prompt and answer of the choice that is furthest."""
         told = max((choice.token_ids for choice in self._choices), key=len)
-        return (*self.request.prompt_token_ids, *told)
+        return (*self.request.prompt_token_ids, *self.request.continued_token_ids, *told)
 
     @property
     def is_suspect(self) -> bool:

@@ -139,6 +139,9 @@ def rows_of(
 ) -> list[SamplerRow]:
     """What decided each token besides its logits."""
     rows: list[SamplerRow] = []
+    if state is not None:
+        for token_id in answer.continued:
+            state.completes(token_id)
     output = [token.token_id for token in answer.tokens]
     for index, token_id in enumerate(output):
         breathe()
@@ -167,14 +170,17 @@ def row_of(
     allowed:  ids that the answer's grammar let through there, if it had one.
     must_end: whether those are ends alone.
     """
-    params = answer.request.params
+    params, continued = answer.request.params, answer.continued
+    position = answer.num_prompt_tokens + len(output)
+    if continued:
+        output = [*continued, *output]
     may_end = len(output) >= params.min_tokens or must_end
     return SamplerRow(
         params=params,
         seed=answer.seed,
         choice=answer.choice,
-        position=answer.num_prompt_tokens + len(output),
-        prompt_token_ids=answer.request.prompt_token_ids,
+        position=position,
+        prompt_token_ids=answer.request.prompt_token_ids[: position - len(output)],
         output_token_ids=output,
         banned_token_ids=frozenset[int]() if may_end else end_ids,
         allowed=allowed,

@@ -16,6 +16,7 @@ from cutaway.core.errors import (
 )
 from cutaway.core.output import Delta, FinishReason, Timings, TokenLogprob, Usage
 from cutaway.core.request import Request
+from cutaway.fleet.fleet import Fleet
 from cutaway.server.entry.door import HttpCall
 from cutaway.server.route_context import Context
 
@@ -130,6 +131,8 @@ async def _measured(
         call.arrive()  # the engine's own bound counts it in the next line
         async with aclosing(_watched(context, in_time, watch)) as deltas:
             async for delta in deltas:
+                if not heard and isinstance(context.service, Fleet):
+                    call.tell_replica(context.service.replica_of(request.request_id))
                 _measure(context, delta, heard)
                 if delta.finish_reason is not None:
                     endings.append((perf_counter(), delta))

@@ -274,6 +274,7 @@ def request_of(
     prefix: str,
     timeout: float | None,
     lora: str,
+    continued_token_ids: tuple[int, ...] = (),
 ) -> Request:
     """The engine's request, if it can ever be computed. Raises: RequestError."""
     request = Request(
@@ -285,6 +286,7 @@ def request_of(
         connection=call.connection,
         deadline=context.deadline(timeout),
         lora=lora,
+        continued_token_ids=continued_token_ids,
     )
     check_request(request, context.service.model.vocab_size, context.service.model.max_length)
     return request

@@ -263,6 +263,7 @@ class AnswerRecord:
 
     arrived:  by the clock of the steps.
     load_id:  of the load of the adapter that it has; empty without one.
+    num_continued: last tokens of its prompt that are the answer's: another server had told them.
     is_whole: no step of it was dropped for lack of memory; else it cannot be run again.
     """
 
@@ -281,6 +282,7 @@ class AnswerRecord:
     timings: Timings | None = None
     is_whole: bool = True
     seam: Seam | None = None
+    num_continued: int = 0
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -291,6 +293,11 @@ class AnswerRecord:
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.prompt_token_ids)
+
+    @property
+    def continued(self) -> tuple[int, ...]:
+        """The answer's tokens that another server had told."""
+        return self.request.prompt_token_ids[self.num_prompt_tokens - self.num_continued :]
 
     @property
     def steps(self) -> list[int]:

@@ -93,7 +93,11 @@ class AdmissionQueue:
                 pinned_keys=pinned,
                 adapter=-1 if adapter is None else adapter.place,
                 load_id=load_id,
-                token_ids=[*request.prompt_token_ids, *each.token_ids[:-1]],
+                token_ids=[
+                    *request.prompt_token_ids,
+                    *request.continued_token_ids,
+                    *each.token_ids[:-1],
+                ],
             )
             for each in choices
         ]

@@ -14,8 +14,11 @@ def check_request(request: Request, vocab_size: int, max_length: int) -> None:
     _check_ids(request.prompt_token_ids, vocab_size, "prompt")
     _check_ids(params.logit_bias, vocab_size, "logit_bias")
     _check_ids(params.stop_token_ids, vocab_size, "stop_token_ids")
+    _check_ids(request.continued_token_ids, vocab_size, "continued_token_ids")
+    _check_continued(request)
     num_prompt = len(request.prompt_token_ids)
     asked = 1 if params.max_tokens is None else params.max_tokens
+    asked = max(asked, len(request.continued_token_ids) + 1) if asked else 0
     if num_prompt + asked <= max_length:
         return
     if num_prompt + min(asked, 1) > max_length:
@@ -30,6 +33,22 @@ def check_request(request: Request, vocab_size: int, max_length: int) -> None:
         f"{max_length - num_prompt}, or leave max_tokens out.",
         param="max_tokens",
     )
+
+
+def _check_continued(request: Request) -> None:
+    """One answer is continued, which may have more tokens, and whose prompt is not scored."""
+    params, count = request.params, len(request.continued_token_ids)
+    why = ""
+    if count and params.n != 1:
+        why = f"n is {params.n}; one answer is continued. Send a request for each"
+    elif count and params.prompt_logprobs is not None:
+        why = "a prompt is scored before its answer begins. Leave prompt_logprobs and echo out"
+    elif count and params.max_tokens is not None and params.max_tokens <= count:
+        why = f"max_tokens is {params.max_tokens}, of the whole answer. Ask for more"
+    if why:
+        raise RequestError(
+            f"continued_token_ids holds {count} tokens, and {why}.", param="continued_token_ids"
+        )
 
 
 def max_length_of(request: Request, max_length: int) -> int:

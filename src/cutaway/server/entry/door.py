@@ -52,6 +52,7 @@ _ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")  # names, 
 # answer: one that still sends when a connection is closed sees the reset and no answer.
 MAX_DRAINED_BYTES = 64 * 1024 * 1024
 DRAIN_IDLE_SECONDS = 2.0
+_REPLICA = b"x-cutaway-replica"
 _ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
@@ -86,6 +87,11 @@ class HttpCall:
     def sharer(self) -> str:
         """Whose share it takes: the owner's, or where anybody may ask, its connection's."""
         return self.owner.name or self.connection
+
+    def tell_replica(self, name: str | None) -> None:
+        """Have the answer's headers name the engine that began it, for routers that keep to one."""
+        if name is not None and not any(key == _REPLICA for key, _ in self.headers):
+            self.headers.append((_REPLICA, name.encode("ascii", "replace")))
 
     async def pass_on(self, message: AsgiMessage) -> None:
         """Send a message of the answer, its headers completed."""
@@ -211,7 +217,7 @@ class Door:
         if origin in self._config.allowed_origins:
             call.headers += [
                 (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-expose-headers", b"x-request-id, retry-after"),
+                (b"access-control-expose-headers", b"x-request-id, x-cutaway-replica, retry-after"),
                 (b"vary", b"origin"),
             ]
             asked = _only(headers, b"access-control-request-method")

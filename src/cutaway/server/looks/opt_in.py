@@ -5,6 +5,7 @@ Nothing changes for those who do not send it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -12,9 +13,11 @@ from cutaway.core.errors import RequestError
 from cutaway.server.error_replies import HttpError
 from cutaway.server.field_types import Body, array, take_schema
 from cutaway.server.route_context import Context
+from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.trace.events import SCHEMA
 
 _IDS = array({"type": "integer", "minimum": 0}, minItems=1)
+CONTINUED = "cutaway.continue_token_ids"
 _TRACES = "/cutaway/v1/traces"
 
 
@@ -27,17 +30,48 @@ class OptIn(Body):
     trace: bool | None = None
 
 
-class ChatOptIn(OptIn):
+class TokenOptIn(OptIn):
+    """What completions may ask for besides.
+
+    token_ids: whether what is said has its tokens' ids, and log-probabilities theirs.
+    continue_token_ids: what another server has told of this answer: it goes on behind it, with the
+        same seed to the same tokens, and what it adds is told.
+    """
+
+    token_ids: bool | None = None
+    continue_token_ids: Annotated[object, take_schema({"anyOf": [_IDS, {"type": "null"}]})] = None
+
+
+class ChatOptIn(TokenOptIn):
     """What a chat may ask for besides.
 
-    token_ids: whether log-probabilities have each token's id.
     times: whether each piece of a stream tells when it was given to the socket.
     answer_token_ids: how the answer begins; the model goes on from there, and what it adds is told.
     """
 
-    token_ids: bool | None = None
     times: bool | None = None
     answer_token_ids: Annotated[object, take_schema({"anyOf": [_IDS, {"type": "null"}]})] = None
+
+
+def continued_ids(asked: TokenOptIn | None, context: Context) -> tuple[int, ...]:
+    """What another server has told of an answer. Raises: RequestError."""
+    if asked is None or asked.continue_token_ids is None:
+        return ()
+    return tuple(
+        token_ids_of(
+            asked.continue_token_ids, CONTINUED, vocab_size=context.service.model.vocab_size
+        )
+    )
+
+
+def tell_ids(token_ids: Sequence[int], *, is_wanted: bool) -> dict[str, Any]:
+    """The ids of what a choice says, if they are wanted."""
+    return {"token_ids": list(token_ids)} if is_wanted else {}
+
+
+def wants_ids(asked: TokenOptIn | None) -> bool:
+    """Whether ids are wanted."""
+    return asked is not None and bool(asked.token_ids)
 
 
 def wants_trace(asked: OptIn | None, context: Context) -> bool:

@@ -34,6 +34,10 @@ class ChatPieces:
         self._answer_format = answer_format
         self._reader = answer_format.reader()
 
+    def skip(self, text: str) -> None:
+        """Read what another server has told of the choice, to go on behind it."""
+        self._reader.push(text)
+
     def of(self, delta: Delta) -> list[dict[str, Any]]:
         """What a delta says; with its end, also what was held back."""
         events = self._reader.push(delta.text)

@@ -37,7 +37,17 @@ from cutaway.server.field_types import (
     optional,
     take_schema,
 )
-from cutaway.server.looks.opt_in import ChatOptIn, tell_record, tell_time, wants_times, wants_trace
+from cutaway.server.looks.opt_in import (
+    CONTINUED,
+    ChatOptIn,
+    continued_ids,
+    tell_ids,
+    tell_record,
+    tell_time,
+    wants_ids,
+    wants_times,
+    wants_trace,
+)
 from cutaway.server.openai.answer_parts import (
     chat_logprobs,
     prompt_logprobs,
@@ -61,6 +71,7 @@ from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import DONE, EventStream, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
+from cutaway.stream.text import TextStream
 from cutaway.text.chat_fields import (
     CALLED_FUNCTION,
     MESSAGE,
@@ -70,6 +81,7 @@ from cutaway.text.chat_fields import (
 )
 from cutaway.text.chat_messages import from_dicts
 from cutaway.text.kinds import is_row, is_table
+from cutaway.tokens.tokenizer import Tokenizer
 
 _PARTS = array({"anyOf": [object_schema(TEXT_PART), object_schema(REFUSAL_PART)]})
 _CALLS = array(object_schema(TOOL_CALL, {"function": object_schema(CALLED_FUNCTION)}))
@@ -131,7 +143,7 @@ class ChatRequest:
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
     is_traced: bool  # whether the end tells where the answer opens
-    has_ids: bool  # whether log-probabilities have token ids
+    has_ids: bool  # whether what is said, and its log-probabilities, have token ids
     is_timed: bool  # whether each piece tells when it went out
     tokenize: float  # seconds from the prompt's text to its token ids
 
@@ -174,7 +186,14 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
         logprobs=(read_body.top_logprobs or 0) if read_body.logprobs else None,
         **prepared.sampling,
     )
-    with rename_faults({"prompt": "messages"}):
+    continued = continued_ids(read_body.cutaway, context)
+    if continued and not read_body.stream:
+        raise RequestError(
+            f"{CONTINUED} is given without stream; what was told goes on as a stream. Send stream: "
+            "true, or the whole request again.",
+            param=CONTINUED,
+        )
+    with rename_faults({"prompt": "messages", "continued_token_ids": CONTINUED}):
         request = request_of(
             prepared,
             params,
@@ -183,6 +202,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
             prefix="chatcmpl-",
             timeout=read_body.timeout,
             lora=lora,
+            continued_token_ids=continued,
         )
     return ChatRequest(
         request=request,
@@ -192,7 +212,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> ChatRequest:
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
-        has_ids=read_body.cutaway is not None and bool(read_body.cutaway.token_ids),
+        has_ids=wants_ids(read_body.cutaway),
         is_timed=wants_times(read_body.cutaway, is_streamed=bool(read_body.stream)),
         tokenize=prepared.tokenize,
     )
@@ -277,6 +297,7 @@ def _completion(context: Context, asked: ChatRequest, answers: Answers) -> dict[
                 "index": index,
                 **chat_choice(answer, asked.answer_format),
                 "logprobs": _logprobs(context, asked, answer.logprobs) if wants_logprobs else None,
+                **tell_ids(answer.token_ids, is_wanted=asked.has_ids),
             }
             for index, answer in enumerate(choices)
         ],
@@ -317,6 +338,7 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
                 frame["usage"] = usage_so_far([asked.request.prompt_token_ids], answers)
             if delta.choice not in pieces:
                 pieces[delta.choice] = ChatPieces(asked.answer_format)
+                pieces[delta.choice].skip(_told_text(asked.request, context.tokenizer))
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
                 yield data({**frame, "choices": [choice], **tell_time(is_wanted=asked.is_timed)})
@@ -343,12 +365,21 @@ def _choices(
 ) -> Iterator[dict[str, Any]]:
     """What a delta says; its log-probabilities stand with the first piece."""
     said = pieces.of(delta)
-    if delta.logprobs:
+    if delta.logprobs or (asked.has_ids and delta.token_ids):
         first = _piece(delta, said[0] if said else {"content": ""})
-        yield {**first, "logprobs": _logprobs(context, asked, delta.logprobs)}
+        if delta.logprobs:
+            first["logprobs"] = _logprobs(context, asked, delta.logprobs)
+        yield {**first, **tell_ids(delta.token_ids, is_wanted=asked.has_ids)}
         said = said[1:]
     for each in said:
         yield _piece(delta, each)
+
+
+def _told_text(request: Request, tokenizer: Tokenizer) -> str:
+    """What another server has told of an answer, as it did: without what it held back."""
+    skipped = tokenizer.control_ids if request.params.skip_special_tokens else frozenset[int]()
+    stream = TextStream(request.params, tokenizer.token_bytes, skipped=skipped)
+    return "".join(stream.advance(token_id) for token_id in request.continued_token_ids)
 
 
 def _piece(delta: Delta, said: Mapping[str, Any]) -> dict[str, Any]:

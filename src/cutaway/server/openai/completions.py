@@ -22,9 +22,18 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.request_checks import check_request
 from cutaway.server.answers import Answers, ChoiceOutput, gather, news
 from cutaway.server.body import read
+from cutaway.server.conversation import rename_faults
 from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.field_types import Limited, Refused, array, take_schema
-from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
+from cutaway.server.looks.opt_in import (
+    CONTINUED,
+    TokenOptIn,
+    continued_ids,
+    tell_ids,
+    tell_record,
+    wants_ids,
+    wants_trace,
+)
 from cutaway.server.openai.answer_parts import (
     Offsets,
     ending_of,
@@ -74,7 +83,7 @@ class CompletionBody(SamplingBody):
     logprobs: Annotated[int | None, Limited("logprobs")] = None
     add_special_tokens: bool | None = None
     control: bool | None = None
-    cutaway: OptIn | None = None
+    cutaway: TokenOptIn | None = None
     suffix: Annotated[object, Refused("It continues texts and fills no gaps.", ("",))] = None
 
 
@@ -95,6 +104,7 @@ class CompletionRequest:
     has_usage: bool
     counts_on: bool  # whether every event tells the counts so far
     is_traced: bool  # whether the end tells where the answer opens
+    has_ids: bool  # whether what is said has its tokens' ids
 
     @property
     def completion_id(self) -> str:
@@ -135,6 +145,13 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
     prompts = _prompts(read_body, context)
     longest = max(len(token_ids) for _, token_ids in prompts)
     params = _params(read_body, context, longest=longest)
+    continued = continued_ids(read_body.cutaway, context)
+    if continued and len(prompts) > 1:
+        raise RequestError(
+            f"{CONTINUED} is given with {len(prompts)} prompts; one answer is continued. Send a "
+            "request for each.",
+            param=CONTINUED,
+        )
     deadline = context.deadline(read_body.timeout)
     has_echo = bool(read_body.echo)
     asked = CompletionRequest(
@@ -148,6 +165,7 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
                 connection=call.connection,
                 deadline=deadline,
                 lora=lora,
+                continued_token_ids=continued,
             )
             for index, (_, token_ids) in enumerate(prompts)
         ],
@@ -160,9 +178,12 @@ def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
         has_usage=includes_usage(read_body),
         counts_on=counts_on(read_body),
         is_traced=wants_trace(read_body.cutaway, context),
+        has_ids=wants_ids(read_body.cutaway),
     )
-    for request in asked.requests:
-        check_request(request, context.service.model.vocab_size, context.service.model.max_length)
+    with rename_faults({"continued_token_ids": CONTINUED}):
+        for request in asked.requests:
+            model = context.service.model
+            check_request(request, model.vocab_size, model.max_length)
     return asked
 
 
@@ -250,6 +271,7 @@ def _completion(context: Context, asked: CompletionRequest, answers: Answers) ->
                         Offsets(),
                     ),
                     **ending_of(answer),
+                    **tell_ids(answer.token_ids, is_wanted=asked.has_ids),
                     **_scores(context, asked, each[0]),
                 }
             )
@@ -320,7 +342,9 @@ async def _events(
             is_first = (prompt, delta.choice) not in begun
             offsets = begun.setdefault((prompt, delta.choice), Offsets())
             piece = _piece(context, asked, prompt, delta, offsets, is_first=is_first)
-            if not (piece["text"] or piece["logprobs"] or delta.finish_reason):
+            piece |= tell_ids(delta.token_ids, is_wanted=asked.has_ids)
+            has_news = piece["text"] or piece["logprobs"] or piece.get("token_ids")
+            if not (has_news or delta.finish_reason):
                 continue
             event = {**frame, "choices": [piece]}
             if delta.finish_reason is not None:
