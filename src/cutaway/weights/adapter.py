@@ -312,8 +312,11 @@ def _read_config(path: Path) -> Mapping[str, Any]:
                 field=field,
             )
     alpha = values.get("lora_alpha")
-    is_number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-    if not (is_number and abs(alpha) <= MAX_ALPHA):
+    if (
+        not isinstance(alpha, int | float)
+        or isinstance(alpha, bool)
+        or not abs(alpha) <= MAX_ALPHA  # nor NaN
+    ):
         raise ModelFormatError(
             f"is {quote(alpha)}; it must be a number of at most {MAX_ALPHA}.",
             file=str(path),
