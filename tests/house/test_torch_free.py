@@ -27,7 +27,13 @@ def engine_modules() -> list[str]:
     """
     above = ("cutaway.cli.", "cutaway.server.", "cutaway.bench.peers.")
     below = [module for module in modules() if not f"{module}.".startswith(above)]
-    return [module for module in below if not module.rpartition(".")[2].startswith("triton")]
+    return [module for module in below if module not in triton_modules()]
+
+
+def triton_modules() -> set[str]:
+    """Those that hold kernels in Triton, whatever their name."""
+    forms = zip(modules(), source_files(), strict=True)
+    return {module for module, path in forms if "\nimport triton\n" in path.read_text("utf-8")}
 
 
 def modules() -> list[str]:
