@@ -115,6 +115,27 @@ def test_options_of_a_stream_and_an_empty_bias_ask_for_nothing(tmp_path: Path, p
     assert scripted(tmp_path, "x", walk) == [(200, True)] * 2
 
 
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/api/version", "API is that of OpenAI"),
+        ("/api/tags", "GET /v1/models"),
+        ("/generate", "API is that of OpenAI"),
+        ("/props", "GET /v1/models"),
+        ("/v1/complete", "/v1/messages"),
+    ],
+)
+def test_routes_of_other_servers_are_told_what_is_here(
+    tmp_path: Path, path: str, advice: str
+) -> None:
+    async def walk(http: httpx2.AsyncClient, _: ScriptedService) -> httpx2.Response:
+        return await http.post(path, json={})
+
+    answer = scripted(tmp_path, "x", walk)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "unsupported_endpoint" and advice in answer.text
+
+
 def test_a_model_that_does_not_reason_may_be_asked_not_to() -> None:
     plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     reasons = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}<think>")

@@ -14,7 +14,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
 from cutaway.server.field_types import array, object_schema
 from cutaway.text.kinds import is_row
-from cutaway.text.object_fields import ObjectFields
+from cutaway.text.object_fields import ObjectFields, RefusedField
 
 ToolMode = Literal["none", "auto", "required", "named"]
 
@@ -23,7 +23,14 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 # Nothing holds the arguments of a call that the model makes of itself to its schema, strict or not;
 # those of a call that it must make are held to it either way.
-TOOL = ObjectFields("a tool", read=("type", "function"), notes=("cache_control",))
+_INSIDE = RefusedField("Put it inside function.")
+TOOL = ObjectFields(
+    "a tool",
+    read=("type", "function"),
+    notes=("cache_control",),
+    # Where OpenAI's Responses has them.
+    refused={"name": _INSIDE, "description": _INSIDE, "parameters": _INSIDE},
+)
 FUNCTION = ObjectFields(
     "a function",
     read=("name", "description", "parameters", "return"),

@@ -13,7 +13,8 @@ MESSAGE = ObjectFields(
     # What clients note of a message for themselves or for a cache; parsed is the content again.
     notes=(
         *("id", "status", "phase", "annotations", "cache_control", "metadata", "created_at"),
-        *("parsed", "provider_specific_fields"),
+        *("parsed", "provider_specific_fields", "createdAt", "updatedAt", "updated_at"),
+        *("timestamp", "model", "usage"),  # of programs that send back their own rows
     ),
     refused={
         "function_call": RefusedField("Send tool_calls."),
