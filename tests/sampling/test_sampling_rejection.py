@@ -137,6 +137,30 @@ def test_many_answers_are_judged_as_each_alone() -> None:
         assert verify(logits, rows, guessed) == alone
 
 
+@pytest.mark.parametrize("params", [{}, {"temperature": 3.0}, {"top_p": 0.8}, {"min_p": 0.01}])
+def test_in_place_of_a_guess_comes_what_whole_rows_leave(params: dict[str, object]) -> None:
+    """The same by the weights of all tokens, not of those alone that may come."""
+    fallen, size = 0, 3000
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        logits = 8 * torch.randn(2, size, generator=generator)
+        rows = [row_of(seed, 5, **params), row_of(seed, 6, **params)]
+        guess = guess_of(8 * torch.randn(size, generator=generator), rows[0])
+        (given, *_) = judged(logits, rows, Sampler(size).sample(logits, rows), guess)
+        if given.residual is None:
+            continue
+        fallen += 1
+        p, q = (shares(each, rows[0])[None] * 2.0**30 for each in (logits[0], guess.logits))
+        rest = (p / p.sum() - q / q.sum()).clamp(min=0)[0]
+        rest /= rest.sum()
+        u = uniform(seed, choice=0, position=5, purpose=Purpose.RESIDUAL) / 2**32
+        ends = rest.double().cumsum(0)
+        assert given.residual == pytest.approx(float(rest[given.token_id]), rel=1e-3, abs=1e-7)
+        assert ends[given.token_id] - rest[given.token_id] - 1e-5 <= u
+        assert u <= ends[given.token_id] + 1e-5
+    assert fallen > 20
+
+
 def test_scores_are_the_raw_rows_and_a_bad_row_stays_bad() -> None:
     row = replace(row_of(3), num_logprobs=2)
     logits = torch.stack([P, P])
