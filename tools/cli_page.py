@@ -103,7 +103,7 @@ def settings() -> Iterator[str]:
 def request_fields() -> Iterator[str]:
     """Fields that have an effect, in the APIs that have them."""
     yield from ("| field | chat | completions | may be |", "|---|---|---|---|")
-    for name in dict.fromkeys([*ChatBody.model_fields, *CompletionBody.model_fields]):
+    for name in dict.fromkeys([*_ordered(ChatBody), *_ordered(CompletionBody)]):
         has = {body: _has_effect(body, name) for body in _BODIES}
         if any(has.values()):
             # Of two bodies the one that bounds a field tells more.

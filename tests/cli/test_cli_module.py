@@ -1,14 +1,17 @@
-"""`python -m cutaway` is the command."""
+"""`python -m cutaway` is the command, and so is the module that runs it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
 
-def test_the_package_runs_as_the_command() -> None:
+
+@pytest.mark.parametrize("name", ["cutaway", "cutaway.cli.main"])
+def test_the_package_runs_as_the_command(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cutaway", "--version"],
+        [sys.executable, "-m", name, "--version"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -19,10 +19,10 @@ from cutaway.bench.cpu import CpuReport, CpuRow
 from cutaway.cli import bench, environment
 from cutaway.cli.commands import program
 from cutaway.cli.help_examples import EXAMPLES, OTHER_NAMES
-from cutaway.cli.settings.setting_keys import BY_NAME, RECOMMENDED, VIEW_TOKENS
+from cutaway.cli.settings.setting_keys import BY_NAME, VIEW_TOKENS
 from cutaway.compare.levers import LEVERS
+from cutaway.core.request import RECOMMENDED
 from cutaway.views import VIEWS
-from cutaway.weights.find.folder import _SAMPLING
 from house_tree import ROOT
 from program import Cutaway
 
@@ -53,7 +53,7 @@ def test_2_an_answer_that_is_seen_is_that_long(cutaway: Cutaway, tiny_model: str
 
 
 def test_5_help_says_where_the_model_has_a_word() -> None:
-    assert (*RECOMMENDED,) == (*_SAMPLING,)
+    assert RECOMMENDED == ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     for name, key in BY_NAME.items():
         assert ("unless the model recommends another" in key.help) == (name in RECOMMENDED)
 
@@ -235,6 +235,24 @@ def test_24_a_difference_speaks_of_left_and_right(
     told = cutaway("trace", "diff", str(tmp_path / "a"), str(tmp_path / "b")).out
     assert " left, " in told and " right\n" in told and " there" not in told
     assert not told.endswith("\n\n")
+
+
+def test_24_a_picture_ends_with_its_last_line(cutaway: Cutaway, tiny_model: str) -> None:
+    asked = (
+        "compare",
+        "abc",
+        "-m",
+        tiny_model,
+        "--change",
+        "temperature=0.5",
+        "--change",
+        "seed=7",
+    )
+    told = cutaway(*asked, "--runs", "1", *SHORT).out
+    assert told.endswith("\n") and not told.endswith("\n\n")
+    assert told.count("\n\nseed=7, and nothing else\n") == 1, "an empty line stands between two"
+    seen = cutaway("view", "abc", "-m", tiny_model, *SHORT).out
+    assert not seen.endswith("\n\n") and "\n\ntokens: " in seen
 
 
 # And of issue 17: a model that cannot run says so where it is described.

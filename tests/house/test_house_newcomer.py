@@ -19,6 +19,23 @@ pytestmark = pytest.mark.slow
 
 RUN = ("--max-tokens", "4", "--temperature", "0")
 
+# Run in the copy: answers without and with the cut, and where its name is known.
+DRAWN = """
+import json, sys
+from cutaway import LLM, SamplingParams
+from cutaway.compare.levers import LEVERS
+from cutaway.server.anthropic.messages import MessagesBody
+from cutaway.server.openai.chat import ChatBody
+from cutaway.server.openai.responses import ResponsesBody
+answers = []
+for dtype in ("auto", "float32"):
+    llm = LLM(sys.argv[1], dtype=dtype)
+    asked = [SamplingParams(temperature=0.2, seed=3, max_tokens=8, top_a=a) for a in (0.0, 1.0)]
+    answers.append([llm.generate("Hello", each)[0].token_ids for each in asked])
+bodies = ["top_a" in each.model_fields for each in (ChatBody, ResponsesBody, MessagesBody)]
+print(json.dumps({"answers": answers, "bodies": bodies, "lever": "top_a" in LEVERS}))
+"""
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -27,10 +44,13 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PACKAGE, tmp_path / "src" / "cutaway", ignore=ignored))
 
 
+def page_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
 def blocks(page: str, heading: str) -> list[str]:
     """The Python that a page shows below a heading."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = page_of(page).split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
@@ -42,8 +62,12 @@ def put_before(path: Path, line: str, added: str) -> None:
 
 
 def cutaway(copy: Path, *arguments: str) -> str:
+    return python(copy, "-m", "cutaway", *arguments)
+
+
+def python(copy: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "cutaway", *arguments],
+        [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"},
         cwd=copy.parent,
         capture_output=True,
@@ -85,3 +109,32 @@ def test_an_architecture_is_one_file_and_one_line(copy: Path, tmp_path: Path) ->
     assert "parameters" in cutaway(copy, "models", "estimate", name)
     drawn = cutaway(copy, "view", "Hello", "--view", "attention", "-m", name, *RUN)
     assert "exact" in drawn, "the record replays"
+
+
+def test_a_cut_of_the_sampler_is_four_lines_and_acts_in_every_way_in(
+    copy: Path, tmp_path: Path
+) -> None:
+    (file,) = blocks("sampling.md", "To add a stage")
+    (copy / "sampling" / "top_a.py").write_text(file, encoding="utf-8")
+    sampler = copy / "sampling" / "sampler.py"
+    place = "from cutaway.sampling.uniform import uniform\n"
+    put_before(sampler, place, "from cutaway.sampling.top_a import TopA\n")
+    put_before(sampler, "    TopK(),\n", "    TopA(),\n")
+    request, limits = copy / "core" / "request.py", copy / "core" / "limits.py"
+    field, entry = re.findall(r"`(top_a: float.*?|\"top_a\": _draw.*?,)`", page_of("sampling.md"))
+    put_before(request, "    min_p: float = FloatByModel(0.0)\n", f"    {field}\n")
+    put_before(limits, '    "min_p": _draw(', f"    {entry}\n")
+    name = model(tmp_path)
+    told = json.loads(python(copy, "-c", DRAWN, name).splitlines()[-1])
+    for free, cut in told["answers"]:
+        assert free != cut, "it acts, whatever the dtype"
+    assert told["bodies"] == [True, True, True], "every API has the field"
+    assert told["lever"], "and the comparison"
+    looked = ("view", "Hello", "--view", "sampling", "-m", name, "--max-tokens", "8", "--json")
+    drawn = ("--temperature", "0.2", "--seed", "3", "--top-a", "1")
+    seen = json.loads(cutaway(copy, *looked, *drawn))
+    assert seen["settings"]["top_a"] == 1 and seen["is_same"]
+    kept = {each["name"]: each["num_kept"] for each in seen["effects"]}
+    assert 1 <= kept["top_a"] < kept["temperature"]
+    others = {each["name"]: each["num_kept"] for each in seen["strategies"]}
+    assert others["as it is"] > kept["top_a"], "other settings begin without it"

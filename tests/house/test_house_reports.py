@@ -137,6 +137,8 @@ NEWCOMERS: dict[int, tuple[str, ...]] = {
     1: (
         "engine/test_engine_sampler_stage.py::"
         "test_an_added_cut_acts_on_the_default_path_in_the_view_and_in_verify",
+        "house/test_house_newcomer.py::"
+        "test_a_cut_of_the_sampler_is_four_lines_and_acts_in_every_way_in",
     ),
     2: (
         f"{SHELL}::test_2_help_says_how_long_a_seen_answer_may_be",
@@ -200,6 +202,7 @@ NEWCOMERS: dict[int, tuple[str, ...]] = {
     23: (f"{SHELL}::test_23_one_extra_brings_all_and_nothing_of_a_linter_is_packed",),
     24: (
         f"{SHELL}::test_24_a_difference_speaks_of_left_and_right",
+        f"{SHELL}::test_24_a_picture_ends_with_its_last_line",
         f"{PYTHON}::test_24_what_is_closed_is_freed_and_given_back",
     ),
 }

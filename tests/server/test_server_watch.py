@@ -9,6 +9,8 @@ import logging
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -22,7 +24,7 @@ from cutaway.server.route_context import Context
 from cutaway.server.watching import log
 from cutaway.server.watching.metrics import Metrics
 from cutaway.service import view_queue
-from cutaway.service.service import EngineStats, GuessCount
+from cutaway.service.service import EngineStats, FleetStats, GuessCount, ReplicaStats
 
 # Stems that vLLM's dashboards read; ours begin with cutaway: instead of vllm:.
 STEMS = (
@@ -37,6 +39,7 @@ STEMS = (
     *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"),
     "spec_decode_num_drafts_total",
 )
+DOCS = Path(__file__).parents[2] / "docs"
 CANARY, KEY = "canary-content-7f3a", "key-canary-5d2e9b81"
 
 
@@ -80,6 +83,23 @@ def test_guesses_are_counted_by_drafter_and_place() -> None:
         name = "spec_decode_num_{}_tokens_per_pos_total"
         assert value(text, name.format("accepted"), **where) == each.right
         assert value(text, name.format("tried"), **where) == each.tried
+
+
+def test_every_metric_stands_on_a_page() -> None:
+    engine = EngineStats(running=1)
+    fleet = FleetStats(
+        replicas=(ReplicaStats(name="a", state="ready", numbers=engine),),
+        resumed={"yes": 1},
+        routes={"cache": 1},
+    )
+    text = Metrics("m").text(replace(engine, fleet=fleet)).decode()
+    typed = re.findall(r"^# TYPE cutaway:(\w+) (\w+)$", text, re.MULTILINE)
+    names = {name for name, _ in typed if not name.endswith("_created")}
+    assert len(names) > 40
+    pages = "".join((DOCS / name).read_text("utf-8") for name in ("serve.md", "fleet.md"))
+    told = set(re.findall(r"`(\w+)`", pages))
+    # Those of an engine are told once: a replica's have its word before the same name.
+    assert {name.removeprefix("replica_") for name in names - told} - told == set()
 
 
 def test_metrics_answer_while_the_engine_is_down(asked: Callable[..., Any]) -> None:

@@ -63,7 +63,7 @@ def compare(
 
     session = open_session(given, config=config)
     subject = look_at(session, words, is_chat=chat).subject
-    for each in changes:
+    for index, each in enumerate(changes):
         found = compared(
             session.llm.engine,
             subject.answer,
@@ -77,7 +77,7 @@ def compare(
         if json:
             print_json(_object(session, found))
         else:
-            print_drawing(found.draw())
+            print_drawing(found.draw(), is_first=index == 0)
 
 
 compare.__doc__ = f"""Answer a prompt, then change one thing of it and say what that does.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "chat": ("cutaway chat", 'echo "What is gravity?" | cutaway chat smollm2 --temperature 0'),
     "complete": (
-        'cutaway complete "The cat sat on the mat" --seed 1 --max-tokens 16',
+        'cutaway complete "Once upon a time" --seed 1 --max-tokens 16',
         'echo "What is gravity?" | cutaway complete --chat --temperature 0 --json',
     ),
     "view": (

@@ -67,3 +67,7 @@ def _forget_stdout() -> None:
     """Send what is still buffered nowhere: nobody reads it, and flushing at exit would fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

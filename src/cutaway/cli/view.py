@@ -107,12 +107,12 @@ def view(
     look = look_at(session, words, is_chat=chat, grammar=form)
     if name is None:
         look.prepare(views, query)
-    for each in views:
+    for index, each in enumerate(views):
         shown = each.show(look.subject, query)
         if json:
             print_json(_object(session, shown))
         else:
-            show(shown)
+            show(shown, is_first=index == 0)
 
 
 def _object(session: Session, shown: Shown) -> dict[str, object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import quote
+from cutaway.core.limits import DRAW_SETTINGS, LIMITS, quote
 from cutaway.core.whole_numbers import whole_number
 
 MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
@@ -20,13 +20,7 @@ MOST_SERVED_COPIES = 256
 
 # What each lever's value is, in the order of the help.
 DRAWS: Mapping[str, str] = {
-    "temperature": "a number; 0 takes the likeliest",
-    "top_k": "a whole number; 0 keeps all",
-    "top_p": "a number from 0 to 1",
-    "min_p": "a number from 0 to 1",
-    "repetition_penalty": "a number above 0",
-    "presence_penalty": "a number from -2 to 2",
-    "frequency_penalty": "a number from -2 to 2",
+    **{name: LIMITS[name].meaning for name in DRAW_SETTINGS},
     "seed": "a whole number",
 }
 WORDS: Mapping[str, str] = {

@@ -21,7 +21,11 @@ Kind = Literal["int", "float", "bool"]
 
 @dataclass(frozen=True)
 class Limit:
-    """Range of one field. Ends are included unless least_open says otherwise."""
+    """Range of one field. Ends are included unless least_open says otherwise.
+
+    is_draw: the field says how a token is drawn. Flags, the APIs' fields, levers and views are made
+        of these, so a further one needs no line there.
+    """
 
     kind: Kind
     default: float | int | bool | None
@@ -29,6 +33,7 @@ class Limit:
     most: float = math.inf
     least_open: bool = False
     meaning: str = ""
+    is_draw: bool = False
 
     def describe(self) -> str:
         """The range in words, for messages and help."""
@@ -42,14 +47,31 @@ class Limit:
 
 INT64_MAX = 2**63 - 1
 
+
+def _draw(
+    kind: Kind,
+    default: float,
+    least: float,
+    most: float,
+    meaning: str,
+    *,
+    least_open: bool = False,
+) -> Limit:
+    return Limit(kind, default, least, most, least_open, meaning, is_draw=True)
+
+
 LIMITS: Mapping[str, Limit] = {
-    "temperature": Limit("float", 1.0, 0, 5, meaning="divides the logits; 0 is greedy"),
-    "top_k": Limit("int", 0, -1, 2**31 - 1, meaning="keep the k most likely; 0 and -1 keep all"),
-    "top_p": Limit("float", 1.0, 0, 1, meaning="smallest set whose mass reaches p"),
-    "min_p": Limit("float", 0.0, 0, 1, meaning="least share of the top token's probability"),
-    "repetition_penalty": Limit("float", 1.0, 0, 10, least_open=True, meaning="prompt and output"),
-    "presence_penalty": Limit("float", 0.0, -2, 2, meaning="once per token in the output"),
-    "frequency_penalty": Limit("float", 0.0, -2, 2, meaning="times its count in the output"),
+    "temperature": _draw("float", 1.0, 0, 5, "divides the logits; 0 is greedy"),
+    "top_k": _draw("int", 0, -1, 2**31 - 1, "keep the k most likely; 0 and -1 keep all"),
+    "top_p": _draw("float", 1.0, 0, 1, "smallest set whose mass reaches p"),
+    "min_p": _draw("float", 0.0, 0, 1, "least share of the top token's probability"),
+    "repetition_penalty": _draw(
+        *("float", 1.0, 0, 10),
+        "divides the logits of tokens in prompt and output",
+        least_open=True,
+    ),
+    "presence_penalty": _draw("float", 0.0, -2, 2, "once per token in the output"),
+    "frequency_penalty": _draw("float", 0.0, -2, 2, "times its count in the output"),
     "logit_bias": Limit("float", 0.0, -100, 100, meaning="added to one token's logit"),
     "seed": Limit("int", None, -(2**63), INT64_MAX, meaning="repeats the draws"),
     "n": Limit("int", 1, 1, 128, meaning="answers per prompt"),
@@ -75,6 +97,9 @@ LIMITS: Mapping[str, Limit] = {
     "include_stop": Limit("bool", False),
     "skip_special_tokens": Limit("bool", True),
 }
+
+# Numbers that say how a token is drawn, in the order of the help.
+DRAW_SETTINGS: tuple[str, ...] = tuple(name for name, limit in LIMITS.items() if limit.is_draw)
 
 MAX_LEARN_BYTES = 10_000  # of a text that a vocabulary is learned from
 MAX_VIEW_TEXT = 10_000  # bytes of a text that a view works on: words, a sum of words, a name

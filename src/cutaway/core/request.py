@@ -122,6 +122,13 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
 
+# What a model's makers may recommend; it goes before the default.
+RECOMMENDED: tuple[str, ...] = tuple(
+    each.name
+    for each in fields(SamplingParams)
+    if isinstance(each.default, FloatByModel | IntByModel)
+)
+
 # Below this a float32 division of logits overflows or only the top token keeps any weight:
 # the same answer as greedy. vLLM uses the same bound.
 GREEDY_BELOW = 1e-5

@@ -52,8 +52,14 @@ from cutaway.sampling.uniform import uniform
 # vLLM's order. Hugging Face differs only in min_p, which it puts last; llama.cpp cuts before it
 # divides by the temperature and so keeps other sets.
 ORDER: tuple[SamplerStage, ...] = (
-    *(GrammarMask(), LogitBias(), Bans(), Penalties()),
-    *(Temperature(), MinP(), TopK(), TopP()),
+    GrammarMask(),
+    LogitBias(),
+    Bans(),
+    Penalties(),
+    Temperature(),
+    MinP(),
+    TopK(),
+    TopP(),
 )
 
 # What sample_native knows, in its order: edits are made in torch before the native call, and the

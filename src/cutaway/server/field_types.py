@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    create_model,
+)
 from pydantic_core import core_schema
 
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import LIMITS, Limit, quote
+from cutaway.core.limits import DRAW_SETTINGS, LIMITS, Limit, quote
 from cutaway.text.object_fields import ObjectFields, RefusedField
 
 _UNUSED = {"description": "taken, and without effect here"}
@@ -72,6 +78,13 @@ class Limited(_Checked):
     def schema(self) -> dict[str, Any]:
         """The range as a JSON schema, null allowed."""
         return nullable(range_schema(LIMITS[self.name]))
+
+
+# What says how a token is drawn, in every API that draws.
+_DRAW_FIELDS: dict[str, Any] = {
+    name: (Annotated[float | None, Limited(name)], None) for name in DRAW_SETTINGS
+}
+DrawBody = create_model("DrawBody", __base__=Body, **_DRAW_FIELDS)
 
 
 @dataclass(frozen=True)

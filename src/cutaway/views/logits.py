@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
+from cutaway.core.limits import DRAW_SETTINGS
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import uniforms
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
@@ -18,10 +19,6 @@ from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
 from cutaway.views.parts.view import View
 
-SETTINGS = (
-    *("temperature", "min_p", "top_k", "top_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
-)
 _BINS = 16
 
 
@@ -105,7 +102,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> LogitRow:
         choice=row.choice,
         position=row.position,
         u=uniforms([row])[0],
-        settings={name: getattr(row.params, name) for name in SETTINGS},
+        settings={name: getattr(row.params, name) for name in DRAW_SETTINGS},
         logits=logits.float().cpu().numpy(),
         said_token_ids=np.array(said, np.int64),
         output_token_ids=np.array(sorted(counts), np.int64),

@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import Tensor
 
+from cutaway.core.limits import DRAW_SETTINGS
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.effects import DrawEffect, outcomes, trace
@@ -22,11 +23,7 @@ from cutaway.views.parts.subject import Subject
 from cutaway.views.parts.view import View
 
 _NEUTRAL = SamplingParams()
-# Settings that decide a draw; each strategy starts from neutral ones.
-_SETTINGS = (
-    *("temperature", "min_p", "top_k", "top_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
-)
+# Each starts from neutral settings.
 STRATEGIES: Mapping[str, Mapping[str, float]] = {
     "greedy": {"temperature": 0.0},
     "as it is": {},
@@ -260,7 +257,7 @@ def _watched(logits: Tensor, recorded: int, *, top: int) -> tuple[int, ...]:
 
 def _settings(row: SamplerRow) -> dict[str, float]:
     own = {each.name: getattr(row.params, each.name) for each in fields(row.params)}
-    return {name: own[name] for name in _SETTINGS if own[name] != getattr(_NEUTRAL, name)}
+    return {name: own[name] for name in DRAW_SETTINGS if own[name] != getattr(_NEUTRAL, name)}
 
 
 def _drawn(row: SamplerRow, effect: DrawEffect) -> RowDraw:
@@ -279,7 +276,7 @@ def _drawn(row: SamplerRow, effect: DrawEffect) -> RowDraw:
 def _strategies(
     subject: Subject, logits: Tensor, row: SamplerRow, watched: tuple[int, ...]
 ) -> tuple[Strategy, ...]:
-    neutral = {each: getattr(_NEUTRAL, each) for each in _SETTINGS}
+    neutral = {each: getattr(_NEUTRAL, each) for each in DRAW_SETTINGS}
     rows = [
         replace(row, params=replace(row.params, **{**neutral, **settings}))
         for settings in STRATEGIES.values()

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from cutaway.core.limits import INT64_MAX, LIMITS, Limit
+from cutaway.core.limits import DRAW_SETTINGS, INT64_MAX, LIMITS, Limit
+from cutaway.core.request import RECOMMENDED
 from cutaway.engine.config import MOST_RANKS, ByDevice, EngineConfig
 from cutaway.fleet.fleet_config import MOST_REPLICAS, FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
@@ -25,8 +26,6 @@ DEFAULT_MODEL = "smollm2"
 # A plain prompt may never come to an end of its own, and a small model may repeat itself for ever.
 COMPLETE_TOKENS, CHAT_TOKENS = 256, 1024
 VIEW_TOKENS = 32  # of an answer that is looked at: each of its tokens is computed again
-# What a model's makers may recommend; it goes before the default.
-RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -212,13 +211,7 @@ KEYS: tuple[Key, ...] = (
         "processes among which the layers of the model are divided",
         limit=_RANKS,
     ),
-    _sampling("temperature"),
-    _sampling("top_k"),
-    _sampling("top_p"),
-    _sampling("min_p"),
-    _sampling("repetition_penalty", "divides the logits of tokens in prompt and output"),
-    _sampling("presence_penalty"),
-    _sampling("frequency_penalty"),
+    *map(_sampling, DRAW_SETTINGS),
     _sampling("seed"),
     _sampling(
         "max_tokens",

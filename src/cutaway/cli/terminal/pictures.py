@@ -31,8 +31,10 @@ _STYLES = {
 }
 
 
-def show(shown: Shown) -> None:
+def show(shown: Shown, *, is_first: bool = True) -> None:
     """A view to stdout: its question, its picture, and how far it is proven."""
+    if not is_first:
+        print_data("")
     proof = None if shown.proof is None else str(shown.proof)
     print_title(shown.view.name, shown.view.question, proof)
     print_drawing(shown.payload.draw())
@@ -47,10 +49,11 @@ def print_title(name: str, question: str, proof: str | None) -> None:
         print_lines([[(asked, "strong"), (f"  {proven}", "dim")]])
 
 
-def print_drawing(drawing: Drawing) -> None:
-    """A picture to stdout, and an empty line behind it."""
+def print_drawing(drawing: Drawing, *, is_first: bool = True) -> None:
+    """A picture to stdout, with an empty line between it and one before it."""
+    if not is_first:
+        print_data("")
     print_lines([[(span.text, span.style) for span in line] for line in drawing.lines])
-    print_data("")
 
 
 def print_lines(lines: StyledLines) -> None:

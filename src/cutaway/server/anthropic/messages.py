@@ -14,7 +14,7 @@ from starlette.responses import Response
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
 from cutaway.core.grammar import Grammar
-from cutaway.core.limits import quote
+from cutaway.core.limits import DRAW_SETTINGS, quote
 from cutaway.core.output import Delta, Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
@@ -42,7 +42,16 @@ from cutaway.server.conversation import (
     request_of,
 )
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Body, Ignored, Limited, Refused, array, optional, take_schema
+from cutaway.server.field_types import (
+    Body,
+    DrawBody,
+    Ignored,
+    Limited,
+    Refused,
+    array,
+    optional,
+    take_schema,
+)
 from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of
 from cutaway.server.reasoning import effort_extras, thinking_extras
@@ -86,18 +95,13 @@ class CountBody(Body):
     cache_control: Ignored = None  # every prompt is kept in the cache as it is
 
 
-class MessagesBody(CountBody):
+class MessagesBody(CountBody, DrawBody):
     """A conversation that is answered."""
 
     max_tokens: Annotated[int | None, Limited("max_tokens")]
     lora: str | None = None
     stream: bool | None = None
     stop_sequences: Annotated[object, take_schema(optional(_STOPS))] = None
-    temperature: Annotated[float | None, Limited("temperature")] = None
-    top_p: Annotated[float | None, Limited("top_p")] = None
-    top_k: Annotated[int | None, Limited("top_k")] = None
-    min_p: Annotated[float | None, Limited("min_p")] = None
-    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
     seed: Annotated[int | None, Limited("seed")] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
@@ -114,7 +118,7 @@ class MessagesBody(CountBody):
     diagnostics: Ignored = None
 
 
-_DRAWN = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+_DRAWN = (*DRAW_SETTINGS, "max_tokens", "seed", "ignore_eos")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +184,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
             f"stop_sequences is {quote(stops)}; it must be a list.", param="stop_sequences"
         )
     prepared = prepare_chat(_chat_input(body, context), context)
-    drawn = {name: getattr(body, name) for name in (*_DRAWN, "ignore_eos")}
+    drawn = {name: getattr(body, name) for name in _DRAWN}
     with rename_faults({"stop": "stop_sequences", "prompt": "messages"}):
         drawn["max_tokens"] = _bounded(body.max_tokens, prepared, context)
         params = context.sampling_params({**drawn, "stop": stops, **prepared.sampling})

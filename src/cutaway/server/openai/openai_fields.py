@@ -16,6 +16,7 @@ from cutaway.server.constraints import (
 )
 from cutaway.server.field_types import (
     Body,
+    DrawBody,
     Ignored,
     Limited,
     array,
@@ -88,7 +89,7 @@ class StreamOptions(Body):
     include_obfuscation: Ignored = None  # nothing is padded here
 
 
-class SamplingBody(ForeignFields):
+class SamplingBody(ForeignFields, DrawBody):
     """How the answer is drawn and when it ends.
 
     lora: the adapter that answers, or off; its name may also stand in model.
@@ -98,13 +99,6 @@ class SamplingBody(ForeignFields):
     lora: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float | None, Limited("temperature")] = None
-    top_p: Annotated[float | None, Limited("top_p")] = None
-    top_k: Annotated[int | None, Limited("top_k")] = None
-    min_p: Annotated[float | None, Limited("min_p")] = None
-    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
-    presence_penalty: Annotated[float | None, Limited("presence_penalty")] = None
-    frequency_penalty: Annotated[float | None, Limited("frequency_penalty")] = None
     logit_bias: Annotated[object, take_schema(optional(_BIAS))] = None
     seed: Annotated[int | None, Limited("seed")] = None
     n: Annotated[int | None, Limited("n")] = None
@@ -127,8 +121,8 @@ class SamplingBody(ForeignFields):
 
 # Fields that are called as in SamplingParams; the others have a line of their own below.
 _SAME = (
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
+    *limits.DRAW_SETTINGS,
+    *("seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
     *("ignore_eos", "skip_special_tokens", "prompt_logprobs", "draft"),
 )
 

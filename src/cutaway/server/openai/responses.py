@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import quote
+from cutaway.core.limits import DRAW_SETTINGS, quote
 from cutaway.core.output import Usage
 from cutaway.core.request import Request
 from cutaway.server.answers import ChoiceOutput, news
@@ -30,7 +30,7 @@ from cutaway.server.conversation import (
 )
 from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.field_types import (
-    Body,
+    DrawBody,
     Ignored,
     Limited,
     Refused,
@@ -80,7 +80,7 @@ _CONVERSATION = {
 }
 
 
-class ResponsesBody(Body):
+class ResponsesBody(DrawBody):
     """The body of a response."""
 
     model: str
@@ -89,11 +89,6 @@ class ResponsesBody(Body):
     instructions: str | None = None
     stream: bool | None = None
     max_output_tokens: Annotated[int | None, Limited("max_tokens")] = None
-    temperature: Annotated[float | None, Limited("temperature")] = None
-    top_p: Annotated[float | None, Limited("top_p")] = None
-    top_k: Annotated[int | None, Limited("top_k")] = None
-    min_p: Annotated[float | None, Limited("min_p")] = None
-    repetition_penalty: Annotated[float | None, Limited("repetition_penalty")] = None
     seed: Annotated[int | None, Limited("seed")] = None
     ignore_eos: Annotated[bool | None, Limited("ignore_eos")] = None
     timeout: Annotated[float | None, Limited("timeout")] = None
@@ -124,7 +119,7 @@ class ResponsesBody(Body):
     client_metadata: Ignored = None
 
 
-_DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "ignore_eos")
+_DRAWN = (*DRAW_SETTINGS, "seed", "ignore_eos")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, RequestError
 from cutaway.core.limits import LIMITS, check
+from cutaway.core.request import RECOMMENDED
 from cutaway.weights.files.safetensors_header import json_object
 from cutaway.weights.files.safetensors_index import INDEX, SINGLE
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---", re.DOTALL)
 _LICENCE = re.compile(r"^license:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 _MOST_BYTES = 2**20  # of a small text file beside the weights
@@ -59,7 +59,7 @@ def folder_sampling(path: Path) -> Mapping[str, float]:
         raw = opened.read(_MOST_BYTES)
     values = json_object(raw, file=str(file), field=GENERATION_CONFIG)
     sampling: dict[str, float] = {}
-    for name in _SAMPLING:
+    for name in RECOMMENDED:
         value = values.get(name)
         if value is None:
             continue
