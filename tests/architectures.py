@@ -275,6 +275,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "olmo": ("Olmo", FEW),
+    "olmo-flags": (
+        "Olmo",
+        {
+            **FEW,
+            **{"clip_qkv": 0.5, "attention_bias": True, "tie_word_embeddings": True},
+            **{"num_key_value_heads": 1, "hidden_act": "gelu"},
+        },
+    ),
     "olmo2": ("Olmo2", FEW),
     "olmo3-flags": (
         "Olmo3",

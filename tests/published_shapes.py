@@ -27,6 +27,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "LlamaForCausalLM": ("LlamaConfig", {}),  # Llama-2-7b
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
+    "OlmoForCausalLM": ("OlmoConfig", {}),  # OLMo-7B
     "Olmo2ForCausalLM": ("Olmo2Config", {}),
     "Olmo3ForCausalLM": ("Olmo3Config", {}),
     "OlmoeForCausalLM": ("OlmoeConfig", {}),  # OLMoE-1B-7B
@@ -61,6 +62,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "Lfm2ForCausalLM": {
         "conv_bias": True, "conv_L_cache": 4, "full_attn_idxs": [2], "block_multiple_of": 8,
     },
+    "OlmoForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},
     "OlmoeForCausalLM": {"attention_bias": True, "num_key_value_heads": 4},

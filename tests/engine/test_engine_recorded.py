@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(
 POSITIONS = frozenset({"take_rows"})
 LONG_ROPE = frozenset({"gt", "__getitem__", "where", "div", "cosines"})  # which factors hold
 IN_TORCH = {
-    **{"olmoe-flags": frozenset({"clamp"}), "cohere-flags": frozenset({"layer_norm", "mul"})},
+    **dict.fromkeys(("olmo-flags", "olmoe-flags"), frozenset({"clamp"})),
+    **{"cohere-flags": frozenset({"layer_norm", "mul"})},
     **{"phi3": LONG_ROPE, "phi3-flags": LONG_ROPE},
 }
 

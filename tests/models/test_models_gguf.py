@@ -35,6 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "smollm3",
         {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "attention_bias": False},
     ),
+    "olmo": ("olmo", {"clip_qkv": 0.5}),
     "olmo2": ("olmo2", {}),
     "phi3": ("phi3-flags", {}),
     "granite": ("granite", {"attention_bias": True}),
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("ernie4.5", {}),
     "lfm2": ("lfm2", {}),
 }
-PERMUTED = ("llama", "smollm3", "granite", "granitemoe")
+PERMUTED = ("llama", "smollm3", "granite", "granitemoe", "olmo")
 
 
 @pytest.mark.parametrize("word", CASES)
@@ -126,6 +127,7 @@ WRITTEN: dict[str, dict[str, str]] = {
     "command-r": _LOGITS,
     "cohere2": {**_WINDOW, **_LOGITS},
     "lfm2": {"conv_L_cache": "add_shortconv_l_cache"},
+    "olmo": {"clip_qkv": "add_clamp_kqv"},
 }
 
 
@@ -134,8 +136,8 @@ def add_norms_and_heads(writer: Any, word: str, config: Any) -> None:
     if word == "lfm2":
         groups = [0 if kind == "conv" else groups for kind in config.layer_types]
     writer.add_head_count_kv(groups)
-    if word in ("command-r", "cohere2"):
-        writer.add_layer_norm_eps(config.layer_norm_eps)
+    if word in ("command-r", "cohere2", "olmo"):
+        writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", 1e-5))
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
     if getattr(config, "head_dim", None):

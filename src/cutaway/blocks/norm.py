@@ -119,6 +119,21 @@ class LayerNorm(nn.Module):
         return layer_norm(hidden, self.weight, self.bias, self.epsilon)
 
 
+class UnitLayerNorm(nn.Module):
+    """Shift each row to mean 0 and scale it to deviation 1; nothing is learned.
+
+    Shapes: hidden [..., D] -> [..., D].
+    """
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
+        return layer_norm(hidden, None, None, self.epsilon)
+
+
 class HeadLayerNorm(nn.Module):
     """Shift each head to mean 0, scale it to deviation 1, then by weights of its own.
 

@@ -33,6 +33,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "MistralForCausalLM": "mistral",
     "Mistral3ForConditionalGeneration": "mistral",
     "MixtralForCausalLM": "mixtral",
+    "OlmoForCausalLM": "olmo",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
     "OlmoeForCausalLM": "olmoe",
@@ -67,6 +68,7 @@ GGUF_ARCHITECTURES: Mapping[str, str] = {
     "lfm2": "lfm2",
     "llama": "llama",
     "llama with experts": "mixtral",  # see gguf_word
+    "olmo": "olmo",
     "olmo2": "olmo2",
     "olmoe": "olmoe",
     "phi3": "phi3",

@@ -113,8 +113,13 @@ class GroupedDecoder:
             width=sizes.width,
             is_tied=sizes.is_tied,
             layers=tuple(self._layer_shape(layer) for layer in range(sizes.num_layers)),
-            norms=sizes.width,
+            norms=self._norm_width,
         )
+
+    @property
+    def _norm_width(self) -> int:
+        """Numbers that a norm of the stream learned."""
+        return 0 if self.norm == "bare" else self.sizes.width
 
     def _layer_shape(self, layer: int) -> LayerShape:
         sizes, form = self.sizes, self.attention
@@ -134,7 +139,7 @@ class GroupedDecoder:
         return LayerShape(
             attention=grouped if mixer is None else mixer.shape,
             mlp=dense if sparse is None else sparse.shape,
-            norms=sizes.width * len(_NORMS_AT[self.norms_at]),
+            norms=self._norm_width * len(_NORMS_AT[self.norms_at]),
         )
 
     def _sparse_of(self, layer: int) -> Sparse | None:
@@ -146,8 +151,9 @@ class GroupedDecoder:
         is_offset = self.norm == "offset"
         shift = tensor_names.offset_shift(layout) if is_offset else 0.0
         rest = 0.0 if is_offset else 1.0
-        targets = tensor_names.end_targets(sizes, table, shift=shift, rest=rest)
-        widths = dict.fromkeys(_NORMS_AT[self.norms_at], sizes.width)
+        has_norm = self._norm_width > 0
+        targets = tensor_names.end_targets(sizes, table, shift=shift, rest=rest, has_norm=has_norm)
+        widths = dict.fromkeys(_NORMS_AT[self.norms_at] if has_norm else (), sizes.width)
         for layer in range(sizes.num_layers):
             at, to = table["layer"].format(layer), f"blocks.{layer}."
             targets |= tensor_names.norm_targets(table, layer, widths, shift=shift, rest=rest)
@@ -283,9 +289,17 @@ class GroupedDecoder:
         return self._norm(size)
 
     def _norm(self, width: int | None = None) -> Norm:
-        from cutaway.blocks.norm import LayerNorm, OffsetRMSNorm, RMSNorm, WideRMSNorm
+        from cutaway.blocks.norm import (
+            LayerNorm,
+            OffsetRMSNorm,
+            RMSNorm,
+            UnitLayerNorm,
+            WideRMSNorm,
+        )
 
         width, epsilon = self.sizes.width if width is None else width, self.sizes.epsilon
+        if self.norm == "bare":
+            return UnitLayerNorm(epsilon)
         if self.norm == "mean":
             return LayerNorm(width, epsilon, has_bias=False)
         by_square = {"rms": RMSNorm, "wide": WideRMSNorm, "offset": OffsetRMSNorm}

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cutaway.blocks.slots import Attention, FeedForward
 
 # Norms by root mean square: cast before the weight or behind it, or times 1 + w; or by mean and
-# deviation, without a bias. Those of heads by mean have a weight for each number of all heads.
-NormKind = Literal["rms", "wide", "offset", "mean"]
+# deviation without a bias, and bare: without a weight either. Those of heads by mean have a weight
+# for each number of all heads.
+NormKind = Literal["rms", "wide", "offset", "mean", "bare"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,14 +88,25 @@ def offset_shift(layout: Layout) -> float:
     return -1.0 if layout == "gguf" else 0.0
 
 
-def end_targets(sizes: Sizes, names: Names, *, shift: float = 0.0, rest: float = 1.0) -> Targets:
-    """Embedding table, final norm and unembedding. shift, rest: of the norm, as in Target."""
+def end_targets(
+    sizes: Sizes,
+    names: Names,
+    *,
+    shift: float = 0.0,
+    rest: float = 1.0,
+    has_norm: bool = True,
+) -> Targets:
+    """Embedding table, final norm if it has a weight, and unembedding.
+
+    shift, rest: of the norm, as in Target.
+    """
     table = (sizes.vocab_size, sizes.width)
     # A tied head that was stored all the same (see optional_names) must equal the table.
     head = "embedding.table.weight" if sizes.is_tied else "unembedding.table.weight"
+    norm = Target("unembedding.norm.weight", (sizes.width,), shift=shift, rest=rest)
     return {
         names["table"]: Target("embedding.table.weight", table),
-        names["norm"]: Target("unembedding.norm.weight", (sizes.width,), shift=shift, rest=rest),
+        **({names["norm"]: norm} if has_norm else {}),
         names["head"]: Target(head, table),
     }
 
