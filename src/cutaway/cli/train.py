@@ -57,10 +57,12 @@ def pretrain(config: Config, overrides: Overrides = None, *, show: Show = 0) -> 
     The folder has a record of every update, checkpoints, and at the end the model.
     """
     from cutaway.train import pretrain as stage
+    from cutaway.train import ranks
     from cutaway.train.model.model_folder import tokenizer_of_model
     from cutaway.train.stage_config import read_settings
 
     settings = read_settings(stage.PretrainSettings, config, overrides or ())
+    ranks.join()
     prepared = stage.prepare(settings)
     if show:
         tokenizer = tokenizer_of_model(prepared.model)
@@ -75,12 +77,14 @@ def sft(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
 
     --show prints ids, text and mask side by side, so that both can be looked at first.
     """
+    from cutaway.train import ranks
     from cutaway.train import sft as stage
     from cutaway.train.model.model_folder import tokenizer_of_model
     from cutaway.train.stage_config import read_settings
 
     settings = read_settings(stage.SftSettings, config, overrides or ())
-    prepared = stage.prepare(settings, note)
+    ranks.join()
+    prepared = stage.prepare(settings, note if ranks.rank() == 0 else _say_nothing)
     if show:
         tokenizer = tokenizer_of_model(prepared.model)
         _show(stage.rows(prepared, show), tokenizer)
@@ -130,11 +134,14 @@ def _run_stage(
     """Read a stage's settings and run it, or show what it learns from."""
     from importlib import import_module
 
+    from cutaway.train import ranks
     from cutaway.train.model.model_folder import tokenizer_of_model
     from cutaway.train.stage_config import read_settings
 
     stage: Any = import_module(f"cutaway.train.{module}")
-    prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), note)
+    ranks.join()
+    say = note if ranks.rank() == 0 else _say_nothing
+    prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), say)
     if show:
         batches = prepared.feed(0)
         sequences = (s for batch in batches for pair in batch.pairs for s in pair.sides)
@@ -143,7 +150,17 @@ def _run_stage(
     _run(prepared)
 
 
+def _say_nothing(words: str) -> None:
+    """What processes beside the first say."""
+
+
 def _run(stage: TrainingStage[Any]) -> None:
+    from cutaway.train import ranks
+
+    if ranks.rank() > 0:
+        stage.run(say=_say_nothing)
+        ranks.leave()
+        return
     with _bar(stage.name) as advance:
 
         def report(progress: UpdateReport) -> None:
@@ -156,6 +173,7 @@ def _run(stage: TrainingStage[Any]) -> None:
             advance(updated.update + 1, progress.num_updates, words)
 
         path = stage.run(report, note)
+    ranks.leave()
     print_data(f"{path}")
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 
 from cutaway.core.errors import ConfigError, NumericsError
+from cutaway.train import ranks
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.optimizers import Optimizers
 from cutaway.train.schedules import Schedule
@@ -75,7 +76,7 @@ def descend(
     optimizers.forget_gradients()
     total = Figure(0.0, count)
     figures: dict[str, Figure] = {}
-    for batch in batches:
+    for batch in ranks.own(batches):
         if not batch.count:  # adds 0 / count: its forward would be for nothing
             continue
         loss = objective(batch)
@@ -84,6 +85,9 @@ def descend(
         total = total + Figure(loss.total.detach().double(), 0)
         for name, figure in loss.figures.items():
             figures[name] = figures.get(name, Figure(0.0, 0)) + figure
+    if ranks.size() > 1:
+        total, figures = _added_up(total, figures)
+        ranks.add_up_gradients(optimizers.parameters)
     norms = norms_by_block(optimizers)
     norm = clip(optimizers, math.hypot(*norms.values()))
     if not math.isfinite(total.mean) or not math.isfinite(norm):
@@ -125,6 +129,14 @@ def run(
     for update in range(first, schedule.num_updates):
         factor = schedule.factor(update)
         after(descend(feed(update), objective, optimizers, update=update, factor=factor))
+
+
+def _added_up(total: Figure, figures: Mapping[str, Figure]) -> tuple[Figure, dict[str, Figure]]:
+    """The loss and figures of all processes; the count is of the whole update already."""
+    own = {name: (float(each.total), each.count) for name, each in figures.items()}
+    sums = ranks.add_up({**own, "": (float(total.total), 0)})
+    loss, _ = sums.pop("")
+    return Figure(loss, total.count), {name: Figure(*each) for name, each in sums.items()}
 
 
 def clip(optimizers: Optimizers, norm: float) -> float:

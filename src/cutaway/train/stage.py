@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +24,7 @@ from cutaway.core.limits import quote
 from cutaway.core.version import __version__
 from cutaway.host.run_record import Record, read_record
 from cutaway.host.whole_file import write_whole
-from cutaway.train import checkpoint, exporters
+from cutaway.train import checkpoint, exporters, ranks
 from cutaway.train.loop import LossBatch, Updated, run
 from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms
@@ -115,24 +115,30 @@ class TrainingStage(Generic[Batch]):
         Raises: ConfigError when the folder holds another run or one of other data, or another
         process works in it; NumericsError.
         """
-        with alone(self.settings.out):
+        with alone(self.settings.out) if ranks.rank() == 0 else nullcontext():
             return self._run(report, say)
 
     def _run(self, report: Report, say: Callable[[str], None]) -> Path:
         settings = self.settings
-        self._claim()
+        is_first = ranks.rank() == 0
+        if is_first:
+            self._claim()
         module = self.model.transformer if self.module is None else self.module
         optimizers = Optimizers(module, self._optimizer_settings)
-        first = self._go_on(optimizers, say)
+        first = self._go_on(optimizers, say if is_first else lambda words: None)
         record = Record(settings.out)
-        record.begin(first)
-        told = exporters.exporter_of(settings.export, settings.out, resolve_settings(settings))
+        told = None
+        if is_first:
+            record.begin(first)
+            told = exporters.exporter_of(settings.export, settings.out, resolve_settings(settings))
         schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
         self._form()
         began = perf_counter()
 
         def after(updated: Updated) -> None:
             nonlocal began
+            if not is_first:
+                return
             done = updated.update + 1
             is_last = done == settings.updates
             seconds = perf_counter() - began
@@ -169,7 +175,9 @@ class TrainingStage(Generic[Batch]):
             )
         if told is not None:
             told.close()
-        return self._finish()
+        path = self._finish() if is_first else settings.out / MODEL
+        ranks.wait()
+        return path
 
     def _sample(self, update: int) -> list[tuple[str, str]]:
         """Each prompt and what the model writes behind it now."""
@@ -209,8 +217,10 @@ class TrainingStage(Generic[Batch]):
 
     def _go_on(self, optimizers: Optimizers, say: Callable[[str], None]) -> int:
         """The first update to be done, with weights and moments of the newest checkpoint."""
-        for folder in (self.settings.out, self._updates):
-            checkpoint.remove_unfinished(folder)
+        if ranks.rank() == 0:
+            for folder in (self.settings.out, self._updates):
+                checkpoint.remove_unfinished(folder)
+        ranks.wait()
         found, skipped = checkpoint.newest(self._updates)
         for each in skipped:
             say(f"skipped {each}")

@@ -18,6 +18,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.engine.build import device_of
 from cutaway.engine.loading.template_of import compiled_template, folder_template
 from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.train import ranks
 from cutaway.train.data.packing import MicroBatch, UpdatePlan, fill
 from cutaway.train.losses.divergences import k1, k3
 from cutaway.train.losses.likelihood import likelihood
@@ -101,6 +102,11 @@ class Sampling:
 
     def __init__(self, settings: RoundSettings) -> None:
         _check(settings)
+        if ranks.size() > 1:
+            raise ConfigError(
+                f"{ranks.size()} processes were started; rounds of sampled answers are made by "
+                "one. Start it without torchrun."
+            )
         device = device_of(settings.device)
         self.settings = settings
         self.model = with_adapter(
