@@ -31,8 +31,8 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.admission import prerequisites
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.draft_models import early_layers
 from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, NGramDrafter, Wish
+from cutaway.engine.drafters.draft_models import early_layers
 from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter

@@ -18,13 +18,13 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.draft_models import (
+from cutaway.engine.drafters import Controller, GuessSource, Wish
+from cutaway.engine.drafters.draft_models import (
     check_vocabulary,
     drafting_beside,
     drafting_of,
     early_layers,
 )
-from cutaway.engine.drafters import Controller, GuessSource, Wish
 from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine

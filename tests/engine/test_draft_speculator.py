@@ -18,8 +18,8 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.draft_models import trained_drafter
 from cutaway.engine.drafters import GuessSource, Wish
+from cutaway.engine.drafters.draft_models import trained_drafter
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting

@@ -17,7 +17,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.page_stores import stores_of
+from cutaway.engine.pages.page_stores import stores_of
 from cutaway.replay.recorded_answers import verify_answer
 from engines import engine, loaded, run, workload
 

@@ -16,7 +16,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import build_engine
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.pins import MOST_BYTES, parse_pins
+from cutaway.engine.pages.pins import MOST_BYTES, parse_pins
 from cutaway.replay.recorded_answers import verify_answer
 from engines import engine, loaded, run, workload
 

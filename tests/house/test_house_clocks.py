@@ -18,6 +18,7 @@ from house_tree import PACKAGE, ROOT, python_files, tree_files
 
 # Every look at the wall clock, and whom it tells what.
 PACKAGE_LOOKS = {
+    "cache/disk.py": ["time.time"],  # how old a file is whose writer may have been killed
     "cli/repl/local_tools.py": ["date.today", "date.today"],  # the tool that tells today's date
     "host/aside.py": ["time.clock_gettime"],  # of what a thread computed: no wall clock
     "server/route_context.py": ["time.time"],  # since when a model is served

@@ -16,8 +16,8 @@ import tiny
 from cutaway import LLM
 from cutaway.core.errors import ReplayError
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.draft_models import early_layers
 from cutaway.engine.drafters import NGramDrafter
+from cutaway.engine.drafters.draft_models import early_layers
 from cutaway.engine.drafters.model_drafter import ModelDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine

@@ -18,14 +18,14 @@ from cutaway.core.weight_targets import KeptRows
 from cutaway.engine import memory
 from cutaway.engine.adapters import Adapters, parse
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.draft_models import drafting_of
+from cutaway.engine.drafters.draft_models import drafting_of
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.template_of import folder_template, gguf_template
 from cutaway.engine.loading.text_side import Opening
 from cutaway.engine.loading.unloaded_model import OpenedModel, folder_of, open_gguf, open_hf
-from cutaway.engine.page_stores import stores_of
-from cutaway.engine.pins import parse_pins, tokens_of_system
+from cutaway.engine.pages.page_stores import stores_of
+from cutaway.engine.pages.pins import parse_pins, tokens_of_system
 from cutaway.engine.profiling import profile, rehearse
 from cutaway.engine.ranks.start_ranks import check_memory, start
 from cutaway.host.free_memory import free_memory

@@ -35,7 +35,7 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.paged_model import page_model
 from cutaway.engine.native import is_recorded
 from cutaway.engine.pace import Pace
-from cutaway.engine.pins import Pins
+from cutaway.engine.pages.pins import Pins
 from cutaway.engine.recorder import Recorder
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig

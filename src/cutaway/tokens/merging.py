@@ -174,7 +174,7 @@ def merge_long(token_ids: Sequence[int], table: MergeTable) -> list[int]:
             if (before := left_of[at]) >= 0:
                 note(before)
             if waiting and waiting[0] < now:
-                places[now] = ordered.left()
+                places[now] = ordered.rest()
                 heappush(waiting, now)
                 break
     return [part for part in parts if part != _GONE]
@@ -202,7 +202,7 @@ class _Ordered:
         """One more."""
         heappush(self._come, place)
 
-    def left(self) -> list[int]:
+    def rest(self) -> list[int]:
         """All that were not taken."""
         return self._places[self._next :] + self._come
 

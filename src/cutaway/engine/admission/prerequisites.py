@@ -15,7 +15,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.admission.grammar_queue import Pending
 from cutaway.engine.admission.request_checks import max_length_of
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.engine.pins import Pins
+from cutaway.engine.pages.pins import Pins
 from cutaway.engine.scheduler import Scheduler
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler

@@ -1,0 +1,1 @@
+"""Pages that outlive their answers: pinned prefixes, and stores behind the cache."""
