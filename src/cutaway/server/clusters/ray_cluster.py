@@ -251,4 +251,9 @@ def _why_out(words: str, ours: str, address: str) -> str:
             f"{address} does not take the token of this host. Set RAY_AUTH_TOKEN_PATH to the file "
             "that the head was started with."
         )
-    return f"Ray at {address} cannot be reached: {words.splitlines()[0] if words else 'no reason'}"
+    # Ray says of a wrong token on stderr alone, and then that nobody is there.
+    return (
+        f"Ray at {address} cannot be reached, or does not take the token of this host: "
+        f"{words.splitlines()[0] if words else 'no reason'}. Look whether it runs, and set "
+        "RAY_AUTH_TOKEN_PATH to the file that it was started with."
+    )
