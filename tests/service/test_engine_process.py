@@ -31,7 +31,7 @@ from cutaway.core.errors import (
 from cutaway.core.looks import EventRequest
 from cutaway.core.output import Delta
 from cutaway.service import inbox as inboxes
-from cutaway.service import process as module
+from cutaway.service import message_service as module
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
 from cutaway.service.local import LocalService
 from cutaway.service.process import ProcessService

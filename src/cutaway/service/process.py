@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
-from cutaway.core.errors import CutawayError, EngineClosedError, OverloadedError
-from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
-from cutaway.core.output import Delta, ToldChoice
-from cutaway.core.request import Request
-from cutaway.engine.admission.request_checks import check_request
+from cutaway.core.errors import CutawayError, EngineClosedError
 from cutaway.engine.config import EngineConfig
 from cutaway.service.bounds import FleetShare, ProcessConfig, TrafficConfig
-from cutaway.service.engine_calls import EngineCalls
 from cutaway.service.engine_messages import (
-    Abort,
     Load,
     Loaded,
     News,
@@ -30,7 +24,8 @@ from cutaway.service.engine_messages import (
     Report,
     Unloadable,
 )
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
+from cutaway.service.message_service import MessageService
+from cutaway.service.service import EngineStats, State
 from cutaway.service.spawn import EngineProcess
 from cutaway.service.traffic import Traffic
 
@@ -41,7 +36,7 @@ def _note(text: str) -> None:
     print(f"cutaway: {text}", file=sys.stderr, flush=True)
 
 
-class ProcessService:
+class ProcessService(MessageService):
     """A Service over an engine's process.
 
     tell: hears in the event loop what befalls the process; it must not wait for anybody.
@@ -61,6 +56,7 @@ class ProcessService:
         changed: Callable[[], None] = lambda: None,
         **settings: object,
     ) -> None:
+        super().__init__()
         self._tell = tell
         self._share = share or FleetShare()
         self._changed = changed
@@ -73,12 +69,9 @@ class ProcessService:
         )
         self._config = process or ProcessConfig()
         self._traffic_config = traffic or TrafficConfig()
-        self._traffic: Traffic | None = None
-        self._loaded: Loaded | None = None
         self._life: EngineProcess | None = None
         self._loading: asyncio.Future[Loaded] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._calls = EngineCalls(self._alive)
         self._restarts = 0
         self._has_answered = False
         self._num_fruitless = 0  # starts in a row without an answer
@@ -87,18 +80,6 @@ class ProcessService:
         self._has_moved = False  # since the watchdog last looked
         self._progress = -1
         self._state: State = "starting"
-
-    @property
-    def model(self) -> ModelCard:
-        """Known once the service is ready."""
-        assert self._loaded is not None, "a model is known once the service is ready"
-        return self._loaded.card
-
-    @property
-    def terms(self) -> EngineTerms:
-        """What the engine can take. Known once the service is ready."""
-        assert self._loaded is not None, "terms are known once the service is ready"
-        return self._loaded.terms
 
     @property
     def num_starts(self) -> int:
@@ -135,36 +116,9 @@ class ProcessService:
         """Why the engine is given up; returns when it is, and else never."""
         return await self._gone.get()
 
-    async def follow(
-        self, request: Request, told: tuple[ToldChoice, ...] = ()
-    ) -> AsyncGenerator[Delta]:
-        """News of one request until it is done. Leaving the loop ends it.
-
-        told: where another engine began it: its choices that have not ended.
-        Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
-        there; MovedError when move was called.
-        """
-        self._alive()
-        assert self._traffic is not None, "the door is made with the first process"
-        check_request(request, self.model.vocab_size, self.model.max_length)
-        assert request.request_id not in self._calls.open, "a request's id is its own while it runs"
-        with self._traffic.enter(request) as place:
-            async with aclosing(self._calls.follow(request, told, place)) as news:
-                async for delta in news:
-                    yield delta
-
-    def move(self, request_id: str) -> None:
-        """Have who follows a request go on elsewhere; what was told before is told first."""
-        self._calls.move(request_id)
-
-    async def end(self, request_id: str, choice: int) -> None:
-        """End one choice that has said something: its last news follows, as of an abort."""
-        if self._life is not None:
-            self._life.say(Abort(request_id, choice))
-
     async def stats(self) -> EngineStats:
         """What the engine holds between two steps. Raises: EngineClosedError."""
-        return replace(await self._calls.stats(), restarts=self._restarts)
+        return replace(await super().stats(), restarts=self._restarts)
 
     async def adapt(self, name: str, path: str | None) -> None:
         """Load an adapter, or unload it where there is no path; a restart loads the same again.
@@ -176,37 +130,6 @@ class ProcessService:
         self._loaded.card = replace(self.model, adapters=adapters)
         lora = tuple(f"{each.name}={each.path}" for each in adapters)
         self._load.settings["lora"] = lora or ("off",)  # for the next start
-
-    async def view(self, asked: ViewRequest) -> bytes:
-        """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
-        return await self._calls.view(asked)
-
-    async def snapshot(self, owner: str) -> bytes:
-        """What the engine holds now, as somebody may see it. Raises: EngineClosedError."""
-        return await self._calls.snapshot(owner)
-
-    async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
-        """The events of an answer, while it is made or afterwards, until the last.
-
-        Raises: ReplayError, OverloadedError, EngineClosedError.
-        """
-        async with aclosing(self._calls.listen(listened)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
-        """How far a comparison is, and in the end what it found. Leaving the loop ends it.
-
-        Raises: ReplayError, RequestError, OverloadedError, EngineClosedError.
-        """
-        async with aclosing(self._calls.compare(tried)) as batches:
-            async for batch in batches:
-                yield batch
-
-    def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
-        """Why an owner gets no further answer now, before anything of its request is parsed."""
-        traffic = self._traffic
-        return None if traffic is None else traffic.refusal(owner, num_coming=num_coming)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""
@@ -225,6 +148,10 @@ class ProcessService:
             self._life.cut()
             self._calls.fail_all("the engine was closed while this answer ran.")
             await self._life.close()
+
+    @property
+    def _reached(self) -> EngineProcess | None:
+        return self._life
 
     def _alive(self) -> EngineProcess:
         if self._life is None or self._life.ended.is_set():

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from cutaway.core.errors import ConfigError, CutawayError, EngineClosedError, OverloadedError
-from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
-from cutaway.core.output import Delta, ToldChoice
-from cutaway.core.request import Request
-from cutaway.engine.admission.request_checks import check_request
+from cutaway.core.errors import ConfigError, CutawayError, EngineClosedError
 from cutaway.host.faults import note
 from cutaway.host.link_key import LinkAddress, LinkKey
 from cutaway.host.sealed_link import LinkLostError, SealedLink, ask_for_link
 from cutaway.service.bounds import UNBOUNDED, ProcessConfig
-from cutaway.service.engine_calls import EngineCalls
-from cutaway.service.engine_messages import Abort, Command, Load, Loaded, Ping
+from cutaway.service.engine_messages import Command, Load, Loaded, Ping
 from cutaway.service.links.link_messages import (
     Answered,
     Beat,
@@ -32,14 +27,15 @@ from cutaway.service.links.link_messages import (
     decode_answered,
     encode,
 )
-from cutaway.service.service import EngineStats, EngineTerms, ModelCard, State
+from cutaway.service.message_service import MessageService
+from cutaway.service.service import State
 from cutaway.service.traffic import Traffic
 
 FIRST_PAUSE: Final = 0.25  # between two tries to reach a host; then twice as long each time
 LOOK_SECONDS: Final = 0.5  # between two looks at how long nothing was heard
 
 
-class LinkService:
+class LinkService(MessageService):
     """A member of a fleet on another host.
 
     tell: hears in the event loop what befalls the link; it must not wait for anybody.
@@ -58,12 +54,10 @@ class LinkService:
         tell: Callable[[str], None] = print,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         self.address, self._key, self._vocabulary = address, key, vocabulary
         self._config = config or ProcessConfig()
         self._tell, self._changed = tell, changed
-        self._calls = EngineCalls(self._alive)
-        self._traffic: Traffic | None = None
-        self._loaded: Loaded | None = None
         self._link: _LiveLink | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -73,18 +67,6 @@ class LinkService:
         self._silent = 0.0  # since something was heard, in looks
         self._is_closing = False
         self._told = ""
-
-    @property
-    def model(self) -> ModelCard:
-        """Known once the service is ready."""
-        assert self._loaded is not None, "a model is known once the service is ready"
-        return self._loaded.card
-
-    @property
-    def terms(self) -> EngineTerms:
-        """What the engine can take. Known once the service is ready."""
-        assert self._loaded is not None, "terms are known once the service is ready"
-        return self._loaded.terms
 
     @property
     def num_starts(self) -> int:
@@ -126,62 +108,12 @@ class LinkService:
         """Never returns: a member that is away may come back."""
         return await asyncio.get_running_loop().create_future()
 
-    async def follow(
-        self, request: Request, told: tuple[ToldChoice, ...] = ()
-    ) -> AsyncGenerator[Delta]:
-        """News of one request until it is done, as ProcessService has it."""
-        self._alive()
-        assert self._traffic is not None, "the door is made with the first link"
-        check_request(request, self.model.vocab_size, self.model.max_length)
-        with self._traffic.enter(request) as place:
-            async with aclosing(self._calls.follow(request, told, place)) as news:
-                async for delta in news:
-                    yield delta
-
-    def move(self, request_id: str) -> None:
-        """Have who follows a request go on elsewhere; what was told before is told first."""
-        self._calls.move(request_id)
-
-    async def end(self, request_id: str, choice: int) -> None:
-        """End one choice that has said something: its last news follows, as of an abort."""
-        if self._link is not None:
-            self._link.say(Abort(request_id, choice))
-
-    async def stats(self) -> EngineStats:
-        """What the engine holds between two steps. Raises: EngineClosedError."""
-        return await self._calls.stats()
-
     async def adapt(self, name: str, path: str | None) -> None:
         """Load an adapter from a folder of the member's host, or unload it. Raises: as there."""
         adapters = await self._calls.adapt(name, path)
         loaded = self._loaded
         assert loaded is not None, "whoever is alive has loaded"
         self._loaded = Loaded(replace(loaded.card, adapters=adapters), loaded.terms)
-
-    async def view(self, asked: ViewRequest) -> bytes:
-        """What a view of an answer gives. Raises: ReplayError, RequestError, EngineClosedError."""
-        return await self._calls.view(asked)
-
-    async def snapshot(self, owner: str) -> bytes:
-        """What the engine holds now, as somebody may see it. Raises: EngineClosedError."""
-        return await self._calls.snapshot(owner)
-
-    async def listen(self, listened: EventRequest) -> AsyncGenerator[EventBatch]:
-        """The events of an answer, until the last. Raises: as ProcessService."""
-        async with aclosing(self._calls.listen(listened)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def compare(self, tried: ComparisonRequest) -> AsyncGenerator[EventBatch]:
-        """How far a comparison is, and in the end what it found. Raises: as ProcessService."""
-        async with aclosing(self._calls.compare(tried)) as batches:
-            async for batch in batches:
-                yield batch
-
-    def refusal(self, owner: str, num_coming: int = 0) -> OverloadedError | None:
-        """Why an owner gets no further answer now, before anything of its request is parsed."""
-        traffic = self._traffic
-        return None if traffic is None else traffic.refusal(owner, num_coming=num_coming)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new in, and wait until what runs has ended, for so long at most."""
@@ -200,6 +132,10 @@ class LinkService:
         self._calls.fail_all("the engine was closed while this answer ran.")
         if link is not None:
             await link.close()
+
+    @property
+    def _reached(self) -> _LiveLink | None:
+        return self._link
 
     def _alive(self) -> _LiveLink:
         if self._link is None or not self._link.has_loaded:
