@@ -387,6 +387,11 @@ def test_caps_are_the_promised_ones_and_what_reaches_them_is_read(
         monkeypatch.setattr(own, cap, count)
 
 
+def test_an_array_of_empty_strings_fits_where_it_just_fits(tmp_path: Path) -> None:
+    many = b.array(b.STRING, 400, b.string("") * 400)
+    assert read(tmp_path, b.gguf([b.key("k", b.ARRAY, many)])).strings("k") == ("",) * 400
+
+
 def test_data_begin_at_a_multiple_of_32_where_nothing_else_is_said(tmp_path: Path) -> None:
     file = read(tmp_path, b.gguf([], [ONE], bytes(range(16))))
     assert file.tensors["t"].offset % 32 == 0 and bytes(file.data("t")) == bytes(range(16))

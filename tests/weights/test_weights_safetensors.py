@@ -14,7 +14,11 @@ import torch
 
 from cutaway.core.errors import ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from cutaway.weights.files.safetensors import SafetensorsWeights
-from cutaway.weights.files.safetensors_header import MAX_HEADER_BYTES, read_header
+from cutaway.weights.files.safetensors_header import (
+    MAX_HEADER_BYTES,
+    read_header,
+    shown_name,
+)
 from cutaway.weights.files.safetensors_index import INDEX, SINGLE
 from cutaway.weights.files.staged_reads import StagedReads
 from trials import ran, trials
@@ -90,6 +94,7 @@ def test_caps_are_the_promised_ones_and_what_reaches_them_is_read(tmp_path: Path
             read_header(path)
     path.write_bytes(raw_file({}))
     assert read_header(path) == {}
+    assert shown_name(name) == name and shown_name(f"{name}n").endswith("n...")
 
 
 def test_random_files_equal_the_safetensors_library(tmp_path: Path) -> None:
