@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from array import array
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -103,7 +104,15 @@ Order: TypeAlias = (
 )
 Reply: TypeAlias = AtStage | CannotFollow
 
-_ENCODER = msgspec.msgpack.Encoder()
+
+def _as_list(value: object) -> list[int]:
+    """Arrays of a step's numbers, which the format has no kind for."""
+    if isinstance(value, array):
+        return cast("array[int]", value).tolist()
+    raise TypeError(f"{type(value).__name__} is in no message between ranks.")
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_as_list)
 _ORDERS = msgspec.msgpack.Decoder(Order)
 _REPLIES = msgspec.msgpack.Decoder(Reply)
 
