@@ -61,8 +61,8 @@ def test_constants_of_other_languages() -> None:
     table = header.partition("kPolynomial[5] = {")[2].partition("}")[0]
     words = re.findall(r"0x1\.[0-9a-f]+p-\d+", table)
     assert [bits(float.fromhex(word)) for word in words] == list(POLYNOMIAL)
-    kernels = (KERNELS / "sample" / "triton.py").read_text(encoding="utf-8")
-    body = kernels.partition("def _exponential(")[2].partition("@triton.jit")[0]
+    kernels = (KERNELS / "sample" / "weights.py").read_text(encoding="utf-8")
+    body = kernels.partition("def exponential(")[2].partition("@triton.jit")[0]
     decimals = [float(word) for word in re.findall(r"\b[01]\.\d{6,}", body)]
     assert [bits(each) for each in decimals] == [bits(integer_weights.LOG2_E), *POLYNOMIAL]
 

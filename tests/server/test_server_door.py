@@ -381,7 +381,7 @@ def test_requests_past_the_most_that_may_be_open_are_refused_at_once(folder: Pat
                 await asyncio.sleep(0)
             code, told = await status(app, "GET", "/v1/models", [HOST])
             alive, _ = await status(app, "GET", "/health", [HOST])
-            context.worker._turns._pass_on()
+            context.worker._turns.leave()
             assert (await first)[0] == 200
             assert app.num_open == app._places.total == 0
             assert b'reason="open_requests"' in context.metrics.text(None)

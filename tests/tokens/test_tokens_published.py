@@ -256,9 +256,9 @@ def test_the_comparison_finds_a_difference(tmp_path) -> None:
     compare = comparison()
     ours, theirs = load_tokenizer_json(path), compare.hf_reference(path, load_tokenizer_json(path))
     texts = compare.draw_all(ours, texts=50, seed=1)
-    assert compare.first_difference(ours, theirs, texts) == ("", 0)
+    assert compare.first_difference(ours, theirs, texts) == ("", 0, 0)
     other = load(tmp_path, model=model(merges=[["a", "b"]], vocab=model()["vocab"]))
-    why, _ = compare.first_difference(other, theirs, [*texts, " ab"])
+    why, *_ = compare.first_difference(other, theirs, [*texts, " ab"])
     assert why.startswith("2 of 102; ' ab', control=") and "theirs [257]" in why
 
 

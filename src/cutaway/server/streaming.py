@@ -115,8 +115,10 @@ async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaita
         if not is_there:
             try:
                 await write_come()
-            except BaseException as fault:
-                await _throw(step, fault)
+            except BaseException:
+                # To the generator it is as any end from outside: nobody listens.
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await _throw(step, asyncio.CancelledError())
                 raise
             try:
                 got = await _go_on(step, got)
