@@ -21,6 +21,7 @@ from cutaway.core.errors import RequestError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
+from cutaway.kernels.native import PackedWeight
 from cutaway.quantize.packed import Packed
 from cutaway.replay.teacher_forcing import force_tokens
 from opened_models import engine_of_case
@@ -233,13 +234,13 @@ def test_modules_over_packed_weights_unpack_them_once_and_forget_them(
     engine = LLM(name, cache_tokens=512).engine
     answer, change = answered(engine, PROMPT), change_of("ablate=1")
     packed = [p for p in engine.model.transformer.modules() if isinstance(p, Packed)]
-    calls, dense = list[Packed](), Packed.dense
+    calls, dense = list[PackedWeight](), PackedWeight.dense
 
-    def counted(part: Packed) -> torch.Tensor:
+    def counted(part: PackedWeight, out: torch.Tensor | None = None) -> torch.Tensor:
         calls.append(part)
-        return dense(part)
+        return dense(part, out)
 
-    monkeypatch.setattr(Packed, "dense", counted)
+    monkeypatch.setattr(PackedWeight, "dense", counted)
     found = compare(engine, answer, change, name=name, num_runs=1)
     assert moved(found).distance.max() > 0.01
     # One run of each side, and the two together for their chances.

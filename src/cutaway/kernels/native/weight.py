@@ -185,9 +185,10 @@ class PackedWeight:
             raise AssertionError(f"{first} panels of {num_panels} were filled")
         return PackedWeight(data, rows, columns, kind)
 
-    def dense(self) -> Tensor:
-        """The matrix in float32: [N, K]."""
-        out = torch.empty(self.num_rows, self.num_columns)
+    def dense(self, out: Tensor | None = None) -> Tensor:
+        """The matrix in float32, in out if that is given: [N, K], contiguous."""
+        if out is None:
+            out = torch.empty(self.num_rows, self.num_columns)
         check(library().cw_unpack(ctypes.byref(self.struct()), out.data_ptr()))
         return out
 
