@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tiny
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.rank_shares import rank_share, values_of_rank
 from cutaway.core.shards import PANEL, balance, cuts, head_cuts, widths
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.parallel.rank_group import ThreadGroup
 
 

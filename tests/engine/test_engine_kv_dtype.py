@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine.build import num_pages, precision_of
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.loading.loaded_model import LoadedModel

@@ -16,10 +16,10 @@ import services
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
 from cutaway.core.rank_shares import layer_parts, rank_share, stage_share, values_of_rank
 from cutaway.core.request import Request, SamplingParams
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter

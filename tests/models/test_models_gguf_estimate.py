@@ -10,8 +10,8 @@ import test_models_gguf_experts
 
 import architectures
 from cutaway.cli.session.shape_at import shape_at
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.estimate import estimate
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.weights.find.find import find

@@ -9,9 +9,9 @@ import pytest
 
 import engines
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork, Work
 from cutaway.core.layout import FULL, Window
 from cutaway.core.request import Request, SamplingParams
+from cutaway.core.work import CacheReads, Matrices, ModelWork, Work
 from cutaway.trace.cost import Rates, charge, fit_rates, works_of
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import Admission, AnswerRecord, Part, StepRecord

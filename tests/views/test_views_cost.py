@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import engines
-from cutaway.core.arithmetic import STAGES
 from cutaway.core.errors import RequestError
+from cutaway.core.work import STAGES
 from cutaway.replay.look import Look
 from cutaway.views import view_of
 from cutaway.views.cost import AnswerCost

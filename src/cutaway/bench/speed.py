@@ -13,8 +13,8 @@ import torch
 from cutaway.bench import machine
 from cutaway.bench.workloads import Workload
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import ModelWork, Work
 from cutaway.core.errors import ConfigError
+from cutaway.core.work import ModelWork, Work
 from cutaway.engine.engine import Engine
 from cutaway.kernels import hardware
 from cutaway.trace.cost import works_of

@@ -17,9 +17,9 @@ from cutaway.blocks.linear import Linear
 from cutaway.blocks.moe import MixtureOfExperts
 from cutaway.blocks.router import Router
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork
 from cutaway.core.facts import ModelFacts
 from cutaway.core.layout import Extent
+from cutaway.core.work import CacheReads, Matrices, ModelWork
 
 
 def model_work(transformer: Transformer, facts: ModelFacts, cache_dtype: str) -> ModelWork:

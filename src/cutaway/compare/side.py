@@ -17,10 +17,10 @@ from torch import Tensor
 
 from cutaway.blocks.weighed import model_work
 from cutaway.compare.allowance import Allowance
-from cutaway.core.arithmetic import Work
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Sink
+from cutaway.core.work import Work
 from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
 from cutaway.host.turns import read_own_clock

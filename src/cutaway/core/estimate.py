@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.devices import Device
 from cutaway.core.layout import DTYPE_BYTES, Window
 from cutaway.core.shapes import ModelShape, seen_pairs, seen_tokens
 from cutaway.core.weight_types import WeightBytes
+from cutaway.core.work import cache_bytes_per_token
 
 KV_DTYPES = tuple(DTYPE_BYTES)
 

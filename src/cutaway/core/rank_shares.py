@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import CacheSpec, grouped_cache_spec
 from cutaway.core.shapes import (
@@ -23,6 +22,7 @@ from cutaway.core.shapes import (
     ModelShape,
 )
 from cutaway.core.shards import balance, cuts, head_cuts
+from cutaway.core.work import cache_bytes_per_token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from typing import cast
 import torch
 
 from cutaway.cache.disk import open_folder, page_secret_of
-from cutaway.core.arithmetic import cache_bytes_per_token
 from cutaway.core.errors import ConfigError, UnsupportedModelError
 from cutaway.core.limits import quote
 from cutaway.core.rank_shares import layer_parts
 from cutaway.core.weight_targets import KeptRows
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine import memory
 from cutaway.engine.adapters import Adapters, parse
 from cutaway.engine.config import EngineConfig

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from cutaway.core.errors import OverloadedError
 from cutaway.host.turns import resting
 from cutaway.server.entry.owner import who_asks
-from cutaway.service.shared_bound import SharedBound
+from cutaway.service.bounds import SharedBound
 
 P = ParamSpec("P")
 T = TypeVar("T")

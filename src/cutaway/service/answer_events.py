@@ -13,10 +13,10 @@ from functools import cached_property
 from itertools import groupby, islice
 
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
 from cutaway.core.limits import quote
+from cutaway.core.work import ModelWork
 from cutaway.engine.engine import Engine
 from cutaway.stream.text import TextPiece
 from cutaway.trace.cost import PLAIN, StageCost, StepCost, share_of

@@ -1,10 +1,12 @@
 """Bounds of a served engine, each with the reason of its default: what may wait, and for how long.
 
-Free of torch and of asyncio: the command line reads the defaults for its help.
+SharedBound is one that owners share. Free of torch and of asyncio: the command line reads the
+defaults for its help.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -97,3 +99,44 @@ class FleetShare:
         """All variables that the process has beside those of this one."""
         threads = {} if self.num_threads is None else {"OMP_NUM_THREADS": str(self.num_threads)}
         return {**threads, **self.variables}
+
+
+# An owner gets more while it holds less than so many times what is free: alone 4/5 of a bound, so
+# that others find room. Choudhury and Hahne 1998 share the buffers of switches this way.
+SHARE = 4
+
+
+class SharedBound:
+    """How much of something owners hold, and whether one may hold more."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total = 0
+        self._held: Counter[str] = Counter()
+
+    @property
+    def left(self) -> int:
+        """What nobody holds; below 0 when one that came first brought more than all."""
+        return self.most - self.total
+
+    def has_room(self, owner: str, amount: int = 1, *, coming: int = 0) -> bool:
+        """Whether an owner may hold so much more; whoever comes when it is empty may.
+
+        coming: what it is about to hold besides.
+        """
+        left = self.left - coming
+        if not self.total and not coming:
+            return True
+        return amount <= left and self._held[owner] + coming < SHARE * left
+
+    def take(self, owner: str, amount: int = 1) -> None:
+        """Count what an owner holds from now on; whether it may is for has_room to say."""
+        self._held[owner] += amount
+        self.total += amount
+
+    def give(self, owner: str, amount: int = 1) -> None:
+        """Count what an owner gives back."""
+        self.total -= amount
+        self._held[owner] -= amount
+        if not self._held[owner]:
+            del self._held[owner]  # owners come and go

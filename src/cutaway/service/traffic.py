@@ -13,8 +13,7 @@ from types import TracebackType
 
 from cutaway.core.errors import OverloadedError
 from cutaway.core.request import Request
-from cutaway.service.bounds import TrafficConfig
-from cutaway.service.shared_bound import SharedBound
+from cutaway.service.bounds import SharedBound, TrafficConfig
 
 DRAIN_RETRY_SECONDS = 30  # another server, or the next process here, should answer by then
 MOST_RETRY_SECONDS = 60

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cutaway.core.arithmetic import STAGES, ModelWork, Work
+from cutaway.core.work import STAGES, ModelWork, Work
 from cutaway.host.turns import breathe
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord, Part, StepRecord

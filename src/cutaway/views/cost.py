@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.limits import quote
+from cutaway.core.work import ModelWork
 from cutaway.trace.cost import Rates, StageCost, StepCost, charge, fit_rates
 from cutaway.trace.ledger import part_of
 from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, strip

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import Literal
 
 from cutaway.blocks.weighed import model_work
-from cutaway.core.arithmetic import ModelWork
 from cutaway.core.errors import ReplayError
 from cutaway.core.layout import CacheGroup, Window, group_layers
 from cutaway.core.limits import quote
+from cutaway.core.work import ModelWork
 from cutaway.trace.ledger import part_of
 from cutaway.trace.misses import Miss, miss_of
 from cutaway.trace.records import AnswerRecord

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutaway.cache.table import pages_for
 from cutaway.compare.sides.pair import Source
-from cutaway.core.arithmetic import cache_bytes_per_token
+from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.draft_models import drafting_beside
 from cutaway.engine.engine import Engine

@@ -9,7 +9,7 @@ from cutaway.compare.side import Side
 from cutaway.compare.sides.beside import second_engine
 from cutaway.compare.sides.inputs import ask_of
 from cutaway.compare.sides.pair import Pair, Source
-from cutaway.core.arithmetic import weight_bytes
+from cutaway.core.work import weight_bytes
 from cutaway.engine.build import load_model
 from cutaway.quantize.schemes import scheme_of
 from cutaway.weights.find.find import Found, find

@@ -5,7 +5,8 @@ pages cost an address for each row. The copy is some percent of what it saves.
 """
 
 # pyright: basic
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 # A kernel is no Python: its parameters have the types of the language that Triton compiles.
 
 from __future__ import annotations

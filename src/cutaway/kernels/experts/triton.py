@@ -7,7 +7,8 @@ order. A pair is summed over columns in their order whatever its place and its b
 """
 
 # pyright: basic
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 # A kernel is no Python: its parameters have the types of the language that Triton compiles.
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ become short floats by their bits, two at a time, for the matrix units.
 """
 
 # pyright: basic
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# pyright: reportMissingImports=false, reportMissingModuleSource=false
+# pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 # A kernel is no Python: its parameters have the types of the language that Triton compiles.
 
 from __future__ import annotations

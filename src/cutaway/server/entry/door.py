@@ -32,7 +32,7 @@ from cutaway.server.server_config import (
 )
 from cutaway.server.watching import log
 from cutaway.server.watching.metrics import Metrics
-from cutaway.service.shared_bound import SharedBound
+from cutaway.service.bounds import SharedBound
 
 Scope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]

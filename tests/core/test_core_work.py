@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cutaway.core.arithmetic import CacheReads, Matrices, ModelWork, Work
 from cutaway.core.layout import FULL, Extent, Window
+from cutaway.core.work import CacheReads, Matrices, ModelWork, Work
 
 
 def seen(extent: Extent, position: int) -> set[int]:
