@@ -17,6 +17,7 @@ RUN = Path(__file__).parents[2] / "bench" / "clients" / "run.py"
 CLIENTS = (
     *("codex", "claude-code", "opencode", "continue", "aider"),
     *("openai-agents", "openai-agents-node", "pydantic-ai", "langchain", "llama-index", "litellm"),
+    "open-webui",
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -29,7 +30,7 @@ def test_n26_n27_n32_a_client_does_a_whole_task(name: str) -> None:
         [sys.executable, str(RUN), name, "--folder", str(folder)],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,  # Open WebUI is 2.4 GB to fetch
         check=False,
     )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
