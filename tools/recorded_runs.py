@@ -32,6 +32,8 @@ from cutaway.train.vocabulary import VocabularySettings, learn  # noqa: E402
 INTO = ROOT / "web" / "core" / "recorded_runs.json"
 ASKED = "Which word is last: red moon fish?"
 DIGITS = 3  # of each number: a curve shows no more
+# A figure's curve shows no more of these; the page has a budget of bytes.
+COARSE = {"norm": 2, "rate": 2, "margin": 2}
 EVERY = 2  # of so many updates the last is kept; measurements come at even counts
 # A settings' path names a folder of this machine; these say what a run was.
 SETTINGS = ("updates", "rate", "tokens", "context", "pairs", "prompts", "loss", "beta", "rewards")
@@ -128,9 +130,9 @@ def train(folder: Path) -> Iterable[tuple[str, str, TrainingStage[Any]]]:
     )
 
 
-def shorten(value: Any) -> Any:
+def shorten(value: Any, digits: int) -> Any:
     """A number of few digits; what is none stays as it is."""
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def columns(rows: Sequence[Mapping[str, Any]], part: str | None) -> dict[str, list[Any]]:
@@ -143,7 +145,9 @@ def columns(rows: Sequence[Mapping[str, Any]], part: str | None) -> dict[str, li
             name for each in parts for name in each if part != "figures" or name in FIGURES
         )
     )
-    return {name: [shorten(each.get(name)) for each in parts] for name in names}
+    of_part = 2 if part == "norms" else DIGITS
+    digits = {name: COARSE.get(name, of_part) for name in names}
+    return {name: [shorten(each.get(name), digits[name]) for each in parts] for name in names}
 
 
 def record(name: str, about: str, stage: TrainingStage[Any]) -> dict[str, Any]:

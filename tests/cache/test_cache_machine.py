@@ -121,6 +121,8 @@ class CacheMachine(RuleBasedStateMachine):
         admitted = self.cache.admit(
             token_ids, self.cache.keys(root), owed=owed, owner=owner, takes_all=takes_all
         )
+        if self.cache.moves.stores:
+            self.charge_tried(owner, before)
         if admitted is not None:
             tables, num_hit = admitted
             assert num_hit < len(token_ids) and tables.owner == owner
@@ -257,6 +259,14 @@ class CacheMachine(RuleBasedStateMachine):
             for page in table.held:
                 if page in cached or page not in owner_of:
                     owner_of[page] = tables.owner
+
+    def charge_tried(self, owner: str, before: list[set[int]]) -> None:
+        """Where a store forgot, a longer hit was tried first: what it found counts too."""
+        owners = zip(self.owner_of, self.cache.allocators, before, strict=True)
+        for owner_of, allocator, cached in owners:
+            for page in cached & owner_of.keys():
+                if allocator._owner_of[page] == owner:
+                    owner_of[page] = owner
 
     def charge_found(
         self, token_ids: list[int], root: bytes, owner: str, before: list[set[int]]

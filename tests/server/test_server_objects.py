@@ -154,7 +154,7 @@ KEPT_ALONE = (R.REFERENCE, R.CONVERSATION)
 ANYTHING: tuple[Any, ...] = ("x", 3, True, ["x"], {"type": "ephemeral"}, 0.5, [{"a": []}])
 
 
-def put(body: Mapping[str, Any], place: Place, name: str, value: object) -> Any:
+def put(body: Mapping[str, Any], place: Place, name: str | int, value: object) -> Any:
     """The body with one field more in one of its objects."""
     made = json.loads(json.dumps(body))
     inner = made
@@ -223,6 +223,34 @@ def test_n06_at_every_depth_a_field_is_refused_by_its_path_or_changes_nothing(
                 for value in refusal.neutral:
                     answer = await http.post(path, json=put(BODIES[path], place, name, value))
                     if answer.status_code != 200 or asked_of(service) != whole[path]:
+                        wrong.append((path, place, name, value, answer.text[:200]))
+        return wrong
+
+    assert scripted(tmp_path, '{"a": 1}', walk, template=THINKING_TEMPLATE) == []
+
+
+def every_place(value: object, begin: Place = ()) -> Iterator[Place]:
+    """The paths to all that stands in a body."""
+    inner = value.items() if isinstance(value, dict) else ()
+    for each, part in enumerate(value) if isinstance(value, list) else inner:
+        yield (*begin, each)
+        yield from every_place(part, (*begin, each))
+
+
+def test_any_json_value_at_any_place_is_answered_or_refused(tmp_path: Path) -> None:
+    """An object for a kind of part was a fault of our own in three APIs."""
+    values = ({}, [], [{}], {"a": {}}, True, 1.5, 10**30, "\0", None)
+
+    async def walk(http: httpx2.AsyncClient, _: ScriptedService) -> list[Any]:
+        wrong: list[Any] = []
+        for path, body in BODIES.items():
+            for *place, name in every_place(body):
+                for value in values:
+                    made = json.dumps(put(body, tuple(place), name, value))
+                    answer = await http.post(
+                        path, content=made, headers={"content-type": "application/json"}
+                    )
+                    if answer.status_code not in (200, 400, 404, 413):
                         wrong.append((path, place, name, value, answer.text[:200]))
         return wrong
 

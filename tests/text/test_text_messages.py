@@ -65,6 +65,8 @@ def test_h06_an_assistant_that_only_calls_tools_has_no_content(content: str | No
         ([{"type": "text"}], "[0].text", "null; it must be a string"),
         ([{"type": "text", "text": 3}], "[0].text", "3; it must be a string"),
         ([{"text": "a"}], "[0].type", "null; this model reads parts"),
+        ([{"type": {}}], "[0].type", "{}; this model reads parts"),
+        ([{"type": ["text"]}], "[0].type", "; this model reads parts"),
         (["a"], "[0]", '"a"; it must be an object'),
         ([], "", "[]; it must be a string or a list"),
         (7, "", "7; it must be a string or a list"),

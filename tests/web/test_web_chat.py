@@ -227,9 +227,9 @@ def test_an_answer_that_repeats_itself_ends_and_can_go_on(opened: Opened) -> Non
 
 
 def test_a_refusal_is_told_in_the_servers_words(opened: Opened) -> None:
-    changing(opened, max_tokens=-1)
+    changing(opened, max_tokens=-2)
     answer = ask(opened)
-    assert "max_tokens is -1" in answer.get_by_role("alert").inner_text()
+    assert "max_tokens is -2" in answer.get_by_role("alert").inner_text()
 
 
 def test_without_the_cookie_the_page_says_what_it_lacks(chromium: Browser, opened: Opened) -> None:

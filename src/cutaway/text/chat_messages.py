@@ -140,7 +140,7 @@ def unread(kind: object, param: str, *, is_newest: bool) -> str:
 
     Raises: RequestError naming param, in the newest message of the user, or for no known kind.
     """
-    if is_newest or kind not in _UNREAD:
+    if is_newest or not isinstance(kind, str) or kind not in _UNREAD:
         raise _fault(param, kind, 'this model reads parts of type "text" only')
     return f"[{kind}: not shown, since this model reads text alone]"
 
