@@ -108,6 +108,17 @@ def requests(seed: int, count: int, round_: str) -> list[Request]:
     return made
 
 
+HEARD = [0]  # tokens of all answers: what is to happen amid them waits for so many, not for a time
+
+
+async def until_heard(count: int) -> None:
+    """Wait for so many tokens more."""
+    enough = HEARD[0] + count
+    async with asyncio.timeout(100):
+        while HEARD[0] < enough:
+            await asyncio.sleep(0)
+
+
 async def essence(fleet: Fleet, request: Request) -> tuple[list[Any], list[bool | None]]:
     """What must not depend on what becomes of engines; and each choice's seam."""
     said: dict[int, list[Any]] = {}
@@ -115,6 +126,7 @@ async def essence(fleet: Fleet, request: Request) -> tuple[list[Any], list[bool 
     async for delta in fleet.follow(request):
         ids, text, logprobs, last = said.setdefault(delta.choice, [[], "", [], None])
         assert last is None, "nothing comes after the end"
+        HEARD[0] += len(delta.token_ids)
         ids += delta.token_ids
         logprobs += delta.logprobs
         said[delta.choice][1] = text + delta.text
@@ -143,7 +155,7 @@ async def rounds(fleet: Fleet, count: int, streams: int, act: Callable[[int], An
 
 
 async def kill_one(fleet: Fleet, chance: random.Random) -> None:
-    await asyncio.sleep(chance.uniform(0.02, 0.3))
+    await until_heard(chance.randint(1, 150))  # of some 1,000 that 16 answers have
     if running := pids(fleet):
         os.kill(chance.choice(running), signal.SIGKILL)
 
@@ -294,10 +306,7 @@ async def test_an_answer_that_went_on_is_told_and_verifies_through_the_front(
         params = SamplingParams(temperature=0.9, seed=4, max_tokens=200, ignore_eos=True)
         asked = Request(request_id="told", prompt_token_ids=tuple(range(40)), params=params)
         answer = asyncio.create_task(essence(fleet, asked))
-        async with asyncio.timeout(100):
-            while not any(member.streams for member in fleet.members):
-                await asyncio.sleep(0)
-        await asyncio.sleep(0.03)
+        await until_heard(1)
         holder = next(member for member in fleet.members if member.streams)
         os.kill(holder.service.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         (said,), seams = await answer
