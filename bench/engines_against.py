@@ -1,12 +1,13 @@
 """This engine against that of another checkout: whole engines, in turn, on the same core.
 
 Each side is a process of its own with its own checkout's code and library, so structs may differ.
-A round starts two of each at once, for equal processes were seen to differ by some percent, and is
+A round starts some of each at once, for equal processes were seen to differ by some percent, and is
 a row of short slices: old, new, new, old and so on, so that both meet the same machine. Its ratio
-is the median over pairs of slices. What is judged is the lower quartile of the rounds' ratios, old
+is the geometric mean over pairs of processes of the median over pairs of slices. What is judged is the lower quartile of the rounds' ratios, old
 seconds over new: above 1, this checkout is faster. On one thread the clock is the processor's time
 of that thread, since a busy machine takes the wall's. Run it against the same commit first: how far
-from 1 it comes then is its error on this machine. Seven rounds take four minutes on two threads.
+from 1 it comes then is its error on this machine; more --pairs make it smaller. Seven rounds of two
+pairs take four minutes on two threads.
 
     git worktree add /tmp/old COMMIT && (cd /tmp/old && python native/build.py)
     python bench/engines_against.py /tmp/old
@@ -91,26 +92,27 @@ def slices(old: Peer, new: Peer, ask: Callable[[Peer], float], pairs: int) -> li
 
 
 def run_round(old: Path, new: Path, model: Path, options: argparse.Namespace) -> Ratios:
-    """Old seconds over new, by case: the geometric mean of two pairs of new processes.
+    """Old seconds over new, by case: the geometric mean of some pairs of new processes.
 
     Which of two equal processes is faster is settled when they start, by where their memory comes
     to lie: one round of equals gave 0.80.
     """
     found: Ratios = {}
-    order = (old, new, new, old)
-    with ExitStack() as stack, ThreadPoolExecutor(len(order)) as starting:
-        peers = [starting.submit(side, each, model, options) for each in order]
-        first, second, third, fourth = (stack.enter_context(each.result()) for each in peers)
-        assert {first.versions} == {each.versions for each in (second, third, fourth)}, (
-            f"sides run in different forms: {first.versions}; {second.versions}"
-        )
+    with ExitStack() as stack, ThreadPoolExecutor(4) as starting:
+        # Who of a pair starts first changes with each.
+        checkouts = [(old, new) if number % 2 == 0 else (new, old) for number in range(options.pairs)]
+        starts = [[starting.submit(side, each, model, options) for each in two] for two in checkouts]
+        peers = [[stack.enter_context(each.result()) for each in two] for two in starts]
+        forms = {each.versions for two in peers for each in two}
+        assert len(forms) == 1, f"sides run in different forms: {'; '.join(sorted(forms))}"
         for name, sequences, context, steps in CASES:
             if options.only not in name:
                 continue
             ask = question(sequences, context, steps, REST if options.threads > 1 else 0.0)
             pairs = options.slices if sequences else options.slices // 2
             ratios: list[float] = []
-            for before, after in ((first, second), (fourth, third)):
+            for number, two in enumerate(peers):
+                before, after = two if number % 2 == 0 else reversed(two)
                 for peer in (before, after) if sequences else ():
                     peer.ask("start", context=context, sequences=sequences)
                 slices(before, after, ask, 1)  # warms up
@@ -160,6 +162,7 @@ def main() -> int:
     parser.add_argument(
         "--slices", type=int, default=6, help="pairs of two processes in a round; of prompts half"
     )
+    parser.add_argument("--pairs", type=int, default=2, help="of processes in a round")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=("thread", "wall"), default="thread")
     parser.add_argument("--core", default="any", help="the core that both sides stay on")
