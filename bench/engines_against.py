@@ -3,11 +3,11 @@
 Each side is a process of its own with its own checkout's code and library, so structs may differ.
 A round starts some of each at once, for equal processes were seen to differ by some percent, and is
 a row of short slices: old, new, new, old and so on, so that both meet the same machine. Its ratio
-is the geometric mean over pairs of processes of the median over pairs of slices. What is judged is the lower quartile of the rounds' ratios, old
-seconds over new: above 1, this checkout is faster. On one thread the clock is the processor's time
-of that thread, since a busy machine takes the wall's. Run it against the same commit first: how far
-from 1 it comes then is its error on this machine; more --pairs make it smaller. Seven rounds of two
-pairs take four minutes on two threads.
+is the geometric mean over pairs of processes of the median over pairs of slices. What is judged is
+the lower quartile of the rounds' ratios, old seconds over new: above 1, this checkout is faster. On
+one thread the clock is the processor's time of that thread, since a busy machine takes the wall's.
+Run it against the same commit first: how far from 1 it comes then is its error on this machine;
+more --pairs make it smaller. Seven rounds of two pairs take four minutes on two threads.
 
     git worktree add /tmp/old COMMIT && (cd /tmp/old && python native/build.py)
     python bench/engines_against.py /tmp/old
@@ -100,8 +100,13 @@ def run_round(old: Path, new: Path, model: Path, options: argparse.Namespace) ->
     found: Ratios = {}
     with ExitStack() as stack, ThreadPoolExecutor(4) as starting:
         # Who of a pair starts first changes with each.
-        checkouts = [(old, new) if number % 2 == 0 else (new, old) for number in range(options.pairs)]
-        starts = [[starting.submit(side, each, model, options) for each in two] for two in checkouts]
+        starts = [
+            [
+                starting.submit(side, each, model, options)
+                for each in ((old, new), (new, old))[number % 2]
+            ]
+            for number in range(options.pairs)
+        ]
         peers = [[stack.enter_context(each.result()) for each in two] for two in starts]
         forms = {each.versions for two in peers for each in two}
         assert len(forms) == 1, f"sides run in different forms: {'; '.join(sorted(forms))}"
