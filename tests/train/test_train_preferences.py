@@ -235,8 +235,9 @@ def test_t32_ppo_begins_with_ratio_one_and_samples_as_it_trains(folder: Path) ->
     assert {"reward", "ended", "length", "explained_variance", "k1_of_answer"} <= figures.keys()
 
 
+# T13: a generator seeded anew after a restore repeats its noise; draws are keyed by the round.
 @pytest.mark.parametrize("kind", ["ppo", "grpo"])
-def test_rounds_run_and_go_on_to_the_bit(kind: str, folder: Path) -> None:
+def test_t13_rounds_run_and_go_on_to_the_bit(kind: str, folder: Path) -> None:
     def stage(out: str) -> TrainingStage[Any]:
         if kind == "ppo":
             return ppo.prepare(ppo.PpoSettings(**rounds(folder, out)))
