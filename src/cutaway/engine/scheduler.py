@@ -134,7 +134,7 @@ class _Plan:
         steps: list[Scheduled] = []
         for sequence, count in self.granted.items():
             start = sequence.num_computed_tokens
-            past_end = start + count - sequence.num_tokens
+            past_end = start + count - len(sequence.token_ids)
             is_forked = sequence.fork is not None
             steps.append(
                 Scheduled(sequence, start, count, max(0, past_end), past_end >= 0, is_forked)
@@ -382,7 +382,8 @@ class Scheduler:
         self._plan_heavy(plan, [s for s in heavy if s.tables is not None], num_prompt)
         if not num_prompt:
             for sequence in self._running:
-                self._grant_drafts(plan, sequence)
+                if sequence.draft_token_ids:
+                    self._grant_drafts(plan, sequence)
         self._admit(plan)
         for sequence in plan.granted:
             sequence.last_step = self._num_steps
@@ -483,7 +484,7 @@ class Scheduler:
     def _grant_drafts(self, plan: _Plan, sequence: Sequence) -> None:
         """Let the drafts join for which budget and pages are left over, and drop the others."""
         tables, drafts = sequence.tables, sequence.draft_token_ids
-        if not drafts or tables is None or sequence not in plan.granted:
+        if tables is None or sequence not in plan.granted:
             return
         self.turn = sequence
         known = sequence.num_tokens
@@ -619,11 +620,16 @@ class Scheduler:
 
 def _split(running: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
     """Those with one token to compute, and those with more."""
-    assert all(_num_left(s) > 0 for s in running), (
-        "a running sequence has a token to compute: append the sampled one, or finish it"
-    )
-    return [s for s in running if _num_left(s) == 1], [s for s in running if _num_left(s) > 1]
+    decodes: list[Sequence] = []
+    prefills: list[Sequence] = []
+    for sequence in running:  # every one in every step: once through, and one call for each
+        num_left = _num_left(sequence)
+        assert num_left > 0, (
+            "a running sequence has a token to compute: append the sampled one, or finish it"
+        )
+        (prefills if num_left > 1 else decodes).append(sequence)
+    return decodes, prefills
 
 
 def _num_left(sequence: Sequence) -> int:
-    return sequence.num_tokens - sequence.num_computed_tokens
+    return len(sequence.token_ids) - sequence.num_computed_tokens

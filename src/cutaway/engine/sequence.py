@@ -35,15 +35,12 @@ class Sequence:
     num_preemptions: int = 0
     last_step: int = 0  # the last one in which it was in
     tables: PageTables | None = None  # None while waiting
+    owner: str = field(init=False)  # whose share of slots, steps and pages it takes
 
     def __post_init__(self) -> None:
+        self.owner = self.request.sharer
         if not self.token_ids:
             self.token_ids = list(self.request.prompt_token_ids)
-
-    @property
-    def owner(self) -> str:
-        """Whose share of slots, steps and pages it takes."""
-        return self.request.sharer
 
     @property
     def num_prompt_tokens(self) -> int:
