@@ -174,7 +174,7 @@ def test_tools_calls_and_results_reach_the_prompt(tmp_path: Path, template: str)
         assert word in prompt, word
     if template == "plain":
         assert prompt.index("The time.") < prompt.index("What time?")
-        assert "<user>Result:\nnoon" in prompt and "<tool>" not in prompt
+        assert "<user>Result of clock:\nnoon" in prompt and "<tool>" not in prompt
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])

@@ -185,7 +185,7 @@ def test_messages_must_be_a_list_of_at_least_one(messages: object) -> None:
         ({"role": 1, "content": "a"}, r"messages\[0\].role is 1; it must be a string"),
         ({1: "a"}, r"messages\[0\] is 1; it must be a string"),
         ({"role": "user"}, r"messages\[0\].content is null"),
-        ({"role": "tool", "tool_call_id": "x"}, r"messages\[0\].content is null"),
+        ({"role": "system"}, r"messages\[0\].content is null"),
         (
             {"role": "user", "content": "a", "prefixes": True},
             r"prefixes is not a field of a message. Did you mean prefix\?",

@@ -186,11 +186,9 @@ def test_n03_texts_become_parts_for_templates_of_models_that_see() -> None:
 
 
 def test_a_templates_refusal_stays_its_own() -> None:
-    source = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('No system here.') }}{% endif %}"
-    )
-    with pytest.raises(TemplateError, match=r"^No system here\.$"):
-        rendered(source, "an order and a question")
+    source = "{% if messages | length > 1 %}{{ raise_exception('One at a time.') }}{% endif %}"
+    with pytest.raises(TemplateError, match=r"^One at a time\.$"):
+        rendered(source, "three turns")
 
 
 def test_a_long_history_is_not_tried_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from cutaway.stream.formats import (
 )
 from cutaway.stream.text_events import CallEnd, CallStart, Content, Event, ParsedAnswer, gather
 from cutaway.stream.tool_grammar import Tool, call_grammar
+from cutaway.text.call_order import order_results
 from cutaway.text.chat_messages import Message
 from cutaway.text.prompt import Prompt, encode
 from cutaway.text.reach import render_open, render_whole
@@ -220,7 +221,7 @@ def start_answer(prepared: PreparedChat, token_ids: Sequence[int], *, param: str
 
 
 def _prompt(chat_input: ChatInput, context: Context, tool_format: ToolFormat) -> Prompt:
-    messages, tools = chat_input.messages, chat_input.tools
+    messages, tools = order_results(chat_input.messages), chat_input.tools
     in_words = partial(tell_tools, tools=tools, tool_format=tool_format)
     has_words = not knows_tools(context.template_source)
     messages = in_words(messages) if has_words else messages

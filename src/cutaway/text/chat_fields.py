@@ -5,16 +5,27 @@ from __future__ import annotations
 from cutaway.text.object_fields import ObjectFields, RefusedField
 
 # The same thing under the names that clients use; the first one that is set counts.
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning", "reasoning_text")
+# Lists of thoughts: OpenRouter's and LiteLLM's, most often beside one of the above.
+THOUGHT_LISTS = ("reasoning_details", "thinking_blocks")
 _CALLS = ("tool_calls", "tool_call_id")
 MESSAGE = ObjectFields(
     "a message",
-    read=("role", "content", "name", *_CALLS, "refusal", *REASONING_FIELDS, "prefix"),
+    read=(
+        "role",
+        "content",
+        "name",
+        *_CALLS,
+        "refusal",
+        *REASONING_FIELDS,
+        *THOUGHT_LISTS,
+        "prefix",
+    ),
     # What clients note of a message for themselves or for a cache; parsed is the content again.
     notes=(
         *("id", "status", "phase", "annotations", "cache_control", "metadata", "created_at"),
         *("parsed", "provider_specific_fields", "createdAt", "updatedAt", "updated_at"),
-        *("timestamp", "model", "usage"),  # of programs that send back their own rows
+        *("timestamp", "model", "usage", "opts"),  # of programs that send back their own rows
     ),
     refused={
         "function_call": RefusedField("Send tool_calls."),

@@ -20,6 +20,7 @@ from cutaway.text.chat_fields import (
     REASONING_FIELDS,
     REFUSAL_PART,
     TEXT_PART,
+    THOUGHT_LISTS,
     TOOL_CALL,
 )
 from cutaway.text.kinds import is_row, is_table
@@ -88,6 +89,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 # Other APIs' and servers' words for a text, with where it stands.
 _TEXT_PARTS = {kind: "text" for kind in ("text", "input_text", "output_text")}
 _TEXT_PARTS["refusal"] = "refusal"
+# Whose turn may be over without a word: a model's, and a function's.
+_SILENT = ("assistant", "tool")
 # What this model cannot read. The newest question must not rest on it; what came before is told
 # in words, or a conversation with one picture could never go on.
 _UNREAD = frozenset(
@@ -99,8 +102,9 @@ _UNREAD = frozenset(
 def from_dicts(messages: object) -> tuple[Message, ...]:
     """Messages in the form of OpenAI's chat API.
 
-    Content is a string, a list of text parts, or null beside tool_calls. A field that is null or
-    empty counts as absent; one that is unknown and set is refused rather than dropped in silence.
+    Content is a string or a list of text parts. null and an empty list are nothing said: a model
+    may have had no answer and a function no result, but a question has words. Of other fields null
+    and an empty list count as absent; one that is unknown and set is refused.
 
     Raises: RequestError naming the field, as in messages[2].content[0].type.
     """
@@ -195,17 +199,33 @@ def _message(item: object, param: str, *, is_newest: bool) -> Message:
     fields = _mapping(item, param)
     MESSAGE.check(fields, param)
     role = _role(fields.get("role"), f"{param}.role")
-    reasoning = [(f, fields[f]) for f in REASONING_FIELDS if f in fields]
     message = Message(
         role=role,
         content=_content(fields, role, param, is_newest=is_newest and role == "user"),
         name=_string(fields["name"], f"{param}.name") if "name" in fields else None,
-        reasoning=_string(reasoning[0][1], f"{param}.{reasoning[0][0]}") if reasoning else None,
+        reasoning=_reasoning(fields, param),
         place=param,
     )
-    if not message.content and message.reasoning is None:
+    if not message.content and message.reasoning is None and role not in _SILENT:
         raise _fault(f"{param}.content", None, "it must be a string or a list of text parts")
     return message
+
+
+def _reasoning(fields: Mapping[str, object], param: str) -> str | None:
+    """What was thought, by the first field that says it."""
+    for name in REASONING_FIELDS:
+        if name in fields:
+            return _string(fields[name], f"{param}.{name}")
+    for name in THOUGHT_LISTS:
+        if name in fields:
+            place = f"{param}.{name}"
+            if not is_row(fields[name]):
+                raise _fault(place, fields[name], "it must be a list of thoughts")
+            thoughts = [_mapping(each, place) for each in cast("Sequence[object]", fields[name])]
+            kinds = ("text", "thinking", "summary")  # and what its maker alone can read
+            words = [each[kind] for each in thoughts for kind in kinds if kind in each]
+            return "".join(_string(word, place) for word in words) if words else None
+    return None
 
 
 def _role(value: object, param: str) -> str:
@@ -220,7 +240,7 @@ def _role(value: object, param: str) -> str:
 def _content(
     fields: Mapping[str, object], role: str, param: str, *, is_newest: bool
 ) -> tuple[Part, ...]:
-    has_content = "content" in fields and not (fields["content"] == [] and "tool_calls" in fields)
+    has_content = "content" in fields and not (role in _SILENT and fields["content"] == [])
     content = fields["content"] if has_content else fields.get("refusal")
     texts = () if content is None else _texts(content, f"{param}.content", is_newest=is_newest)
     if role == "tool":
@@ -231,7 +251,7 @@ def _content(
             call_id=None if call_id is None else _string(call_id, f"{param}.tool_call_id"),
             name=None if name is None else _string(name, f"{param}.name"),
         )
-        return (result,) if texts else ()
+        return (result,)
     return (*texts, *_tool_calls(fields.get("tool_calls", ()), f"{param}.tool_calls"))
 
 

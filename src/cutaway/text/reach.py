@@ -15,6 +15,7 @@ from itertools import count
 
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.core.limits import quote
+from cutaway.text.call_order import order_results
 from cutaway.text.chat_messages import Message, Part, Text, ToolCall, ToolResult
 from cutaway.text.kinds import is_table
 from cutaway.text.meter import BudgetError
@@ -78,7 +79,7 @@ def render_whole(
     Raises: TemplateError with what the template says of the history as it came; RequestError
     naming the message that it leaves out.
     """
-    given = History(tuple(messages), tools)
+    given = History(order_results(messages), tools)
     fault: TemplateError | RequestError | None = None
     tried = 0
     for form in _forms(given, in_words):
@@ -148,24 +149,35 @@ def _all_forms(
     given: History, in_words: Callable[[Sequence[Message]], Sequence[Message]] | None
 ) -> Iterator[History]:
     messages, tools = given.messages, given.tools
-    ordered = tuple(map(_ordered, messages))
-    orders = (messages, ordered, _merged(ordered))
-    for form in orders:
+    for form in _orders(messages):
         objects, texts = _changed(form, _as_object), _changed(form, _as_text)
         for calls in (form, objects, texts, _apart(objects), _apart(texts)):
             yield History(calls, tools)
             yield History(tuple(map(_named, calls)), tools)
-    last = tuple(map(_named, _changed(ordered, _as_object)))
+    last = tuple(map(_named, _changed(tuple(map(_ordered, messages)), _as_object)))
     yield History(last, tools, in_parts=True)
     yield History(_apart(last), tools, in_parts=True)
     if tools is None:
         yield History(last, [])  # a template that never comes without tools
     if in_words is not None:
-        for form in orders:
-            told = tuple(map(_named, in_words(form)))
+        for form in _orders(tuple(in_words(messages))):
+            told = tuple(map(_named, form))
             yield History(told, None)
             yield History(told, [])
             yield History(told, None, in_parts=True)
+
+
+def _orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
+    """The history with its orders, and then whose turn it is, told in other ways."""
+    yield messages
+    ordered = tuple(map(_ordered, messages))
+    yield ordered
+    merged = _merged(ordered)
+    yield merged
+    yield tuple(_as_asked(merged, start=1))
+    named = tuple(map(_named, merged))
+    yield _joined(tuple(_as_asked(named, start=1)))
+    yield _joined(tuple(_as_asked(named)))
 
 
 def _ordered(message: Message) -> Message:
@@ -182,6 +194,41 @@ def _merged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
         return messages
     text = "\n\n".join(message.text or "" for message in messages[:orders])
     return (replace(messages[0], content=(Text(text),)), *messages[orders:])
+
+
+def _as_asked(messages: tuple[Message, ...], *, start: int = 0) -> Iterator[Message]:
+    """Orders from there on in the role of the user, where they stand.
+
+    Many templates take orders at the start alone, some none at all; programs send them amid.
+    """
+    for index, message in enumerate(messages):
+        is_order = index >= start and message.role in _ORDERS
+        yield replace(message, role="user") if is_order else message
+
+
+def _joined(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Neighbours of one role as one message: many templates want user and assistant in turns."""
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is None or not _may_join(last, message):
+            joined.append(message)
+            continue
+        between = (Text("\n\n"),) if last.texts and message.texts else ()
+        joined[-1] = replace(last, content=(*last.content, *between, *message.content))
+    return tuple(joined)
+
+
+def _may_join(last: Message, message: Message) -> bool:
+    """Whether two messages are of one speaker, and one message of both says things in order."""
+    if last.role != message.role or message.role not in ("user", "assistant"):
+        return False
+    if last.name != message.name or message.reasoning is not None:
+        return False
+    if any(isinstance(part, ToolResult) for part in message.content):
+        return False  # results come before the words of their message
+    has_called = any(isinstance(part, ToolCall) for part in last.content)
+    return not (has_called and message.texts)  # and calls behind them
 
 
 def _as_object(call: ToolCall) -> ToolCall:

@@ -86,7 +86,7 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
 
 def _conversation(fields: Mapping[str, object]) -> Conversation:
-    messages = from_dicts(fields.get("messages"))
+    messages = _told(fields.get("messages"))
     tools = fields.get("tools")
     if tools is None or tools == []:
         return Conversation(messages)
@@ -112,7 +112,16 @@ def _side(fields: Mapping[str, object], name: str, role: str) -> tuple[Message, 
     value = fields.get(name)
     if isinstance(value, str):
         value = [{"role": role, "content": value}]
-    return from_dicts(value)
+    return _told(value)
+
+
+def _told(value: object) -> tuple[Message, ...]:
+    """Messages, none of them without a word: nothing is learnt of silence."""
+    messages = from_dicts(value)
+    for message in messages:
+        if not message.content and message.reasoning is None:
+            raise RequestError(f"{message.place}.content is null; a message needs words or calls.")
+    return messages
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:
