@@ -114,6 +114,7 @@ BAD: dict[str, list[Any]] = {
     "system": [1, {}, [1], [{}], [{"type": "image"}], [{"type": "text"}]],
     "stop_sequences": [1, {}, "a", [""], [1], TOO_MANY_STOPS, ["x" * 257], ["x"] * 10_000],
     "thinking": [1, [], {}, {"type": "x"}, {"type": 1}],
+    "enable_thinking": [1, [], {}, "yes"],
     "output_config": [
         1,
         [],

@@ -25,8 +25,6 @@ from cutaway.server.anthropic.messages_fields import (
     OUTPUT_CONFIG,
     OUTPUT_FORMAT,
     SYSTEM,
-    THINKING_SCHEMA,
-    THINKING_SWITCH,
     TOOLS,
 )
 from cutaway.server.anthropic.messages_input import messages_of, tools_of
@@ -54,7 +52,7 @@ from cutaway.server.field_types import (
 )
 from cutaway.server.looks.opt_in import OptIn, tell_record, wants_trace
 from cutaway.server.openai.answer_parts import timings_of
-from cutaway.server.reasoning import effort_extras, thinking_extras
+from cutaway.server.reasoning import THINKING_SCHEMA, effort_extras, switch_extras
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import EventStream, name_event, until_gone
@@ -216,7 +214,8 @@ def _bounded(max_tokens: int, prepared: PreparedChat, context: Context) -> int:
 
 def _chat_input(body: CountBody, context: Context) -> ChatInput:
     tools, is_parallel = tools_of(body.tools, body.tool_choice)
-    extras = _effort(body.output_config, context) | _thinking(body.thinking, context)
+    extras = _effort(body.output_config, context)
+    extras |= switch_extras(body.thinking, context, param="thinking")
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     messages = messages_of(body.system, body.messages)
@@ -235,21 +234,6 @@ def _chat_input(body: CountBody, context: Context) -> ChatInput:
 def _is_begun(last: Message) -> bool:
     """Whether the answer's first words are given: the conversation ends with the assistant's."""
     return last.role == "assistant" and bool(last.text) and len(last.texts) == len(last.content)
-
-
-def _thinking(value: object, context: Context) -> dict[str, object]:
-    """Whether the model is to reason, as its template takes it; budgets are not held to."""
-    if value is None:
-        return {}
-    fields = object_of(value, "thinking")
-    THINKING_SWITCH.check(fields, "thinking")
-    kind = fields.get("type")
-    if kind not in ("enabled", "adaptive", "disabled"):
-        raise RequestError(
-            f"thinking.type is {quote(kind)}; it must be enabled, adaptive or disabled.",
-            param="thinking.type",
-        )
-    return thinking_extras(kind != "disabled", context)
 
 
 def _effort(value: object, context: Context) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from cutaway.server.field_types import array, object_schema, optional
 from cutaway.server.reasoning import EFFORT
+from cutaway.server.reasoning import THINKING as THINKING_SWITCH
 from cutaway.server.tools import MAX_TOOLS
 from cutaway.text.object_fields import ObjectFields, RefusedField
 
@@ -55,9 +56,6 @@ TOOL = ObjectFields(
     notes=(*_CACHE, "strict", "defer_loading", "eager_input_streaming"),
 )
 TOOL_CHOICE = ObjectFields("tool_choice", read=("type", "name", "disable_parallel_tool_use"))
-THINKING_SWITCH = ObjectFields(
-    "thinking", read=("type",), notes=("budget_tokens", "display", "block_binding")
-)
 OUTPUT_CONFIG = ObjectFields(
     "output_config",
     read=("effort", "format"),
@@ -104,9 +102,6 @@ TOOLS = array(
 )
 CHOICES = object_schema(
     TOOL_CHOICE, {"type": {"enum": ["auto", "any", "tool", "none"]}}, required=["type"]
-)
-THINKING_SCHEMA = object_schema(
-    THINKING_SWITCH, {"type": {"enum": ["enabled", "adaptive", "disabled"]}}
 )
 CONFIG: dict[str, Any] = object_schema(
     OUTPUT_CONFIG,

@@ -65,7 +65,12 @@ from cutaway.server.openai.openai_fields import (
     includes_usage,
     params_of,
 )
-from cutaway.server.reasoning import EFFORT, effort_extras
+from cutaway.server.reasoning import (
+    CHAT_REASONING_SCHEMA,
+    EFFORT,
+    THINKING_SCHEMA,
+    chat_extras,
+)
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.streaming import DONE, EventStream, data, until_gone
@@ -97,6 +102,7 @@ _MESSAGES = array(
     ),
     minItems=1,
 )
+_THINKING = {"anyOf": [THINKING_SCHEMA, {"type": ["boolean", "null"]}]}
 _USE_TOOLS = "Send tools and tool_choice."
 
 
@@ -120,6 +126,9 @@ class ChatBody(SamplingBody):
     modalities: Annotated[object, Refused("It writes text alone.", (["text"],))] = None
     web_search_options: Annotated[object, Refused("It never asks the web.")] = None
     reasoning_effort: Annotated[object, take_schema(EFFORT)] = None
+    reasoning: Annotated[object, take_schema(optional(CHAT_REASONING_SCHEMA))] = None
+    thinking: Annotated[object, take_schema(_THINKING)] = None
+    enable_thinking: Annotated[object, take_schema({"type": ["boolean", "null"]})] = None
     echo: Annotated[object, Refused("Put the words in front yourself.", (False,))] = None
     verbosity: Ignored = None
     prediction: Ignored = None  # the answer is the same without
@@ -130,6 +139,9 @@ class ChatBody(SamplingBody):
     chat_id: Ignored = None  # these are notes of clients for themselves
     session_id: Ignored = None
     client_metadata: Ignored = None
+
+
+_REASONING = ("reasoning_effort", "reasoning", "thinking", "enable_thinking")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +244,7 @@ def _prepare(body: ChatBody, context: Context) -> PreparedChat:
 
 
 def _chat_input(body: ChatBody, context: Context) -> ChatInput:
-    extras = effort_extras(body.reasoning_effort, context, param="reasoning_effort")
+    extras = chat_extras({name: getattr(body, name) for name in _REASONING}, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
