@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from server_app import serving
 
-from cutaway.server.entry.connection import protocol, settings
+from cutaway.server.entry.connection import Connection, protocol, settings
 from cutaway.server.entry.door import Door
 from cutaway.server.route_context import Context
 from cutaway.server.run import listening
@@ -28,6 +28,7 @@ class Live:
     context: Context
     port: int
     writers: list[asyncio.StreamWriter]  # closed at the end, whatever a test left
+    connections: type[Connection]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection of a client's own."""
@@ -59,13 +60,14 @@ async def live(folder: Path, **changes: Any) -> AsyncIterator[Live]:
     header_seconds = changes.get("header_seconds", 10)
     async with serving(folder, **changes) as (app, context):
         listener = listening(ServerConfig(port=0))
+        connections = protocol(header_seconds=header_seconds)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
-            **settings(protocol(header_seconds=header_seconds)),
+            **settings(connections),
         )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -74,7 +76,7 @@ async def live(folder: Path, **changes: Any) -> AsyncIterator[Live]:
             await asyncio.sleep(0.001)
         writers: list[asyncio.StreamWriter] = []
         try:
-            yield Live(app, context, listener.getsockname()[1], writers)
+            yield Live(app, context, listener.getsockname()[1], writers, connections)
         finally:
             for writer in writers:
                 writer.close()

@@ -280,6 +280,22 @@ def test_one_connection_carries_several_requests(folder: Path) -> None:
     assert run(folder, body) > 0
 
 
+def test_an_idle_connection_outlives_the_pools_that_keep_it(folder: Path) -> None:
+    """peonist-ai/halogen-flash-server#25, NVIDIA-NeMo/Gym#1555, llm-d/llm-d-benchmark#1675."""
+
+    async def body(server: Live) -> float:
+        reader, writer = await server.connect()
+        writer.write(post("/tokenize", {"prompt": "hello"}))
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        (connection,) = server.connections.alive
+        while connection.timeout_keep_alive_task is None:
+            await asyncio.sleep(0)
+        return connection.timeout_keep_alive_task.when() - asyncio.get_running_loop().time()
+
+    assert run(folder, body) > 90  # seconds that Go's pools keep one
+
+
 def test_many_streams_run_at_once(folder: Path) -> None:
     async def one(server: Live, number: int) -> bytes:
         reader, writer = await server.connect()

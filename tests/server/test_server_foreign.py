@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from scripted import ScriptedService, scripted
-from server_app import chat, completion
+from server_app import ORIGIN, chat, completion
 from test_server_objects import ANYTHING, asked_of
 
 from cutaway.core.errors import RequestError
@@ -83,13 +83,16 @@ def test_minus_one_is_as_many_tokens_as_there_is_room_for(tmp_path: Path, path: 
 
 
 def test_addresses_with_a_slash_or_a_route_too_many(tmp_path: Path) -> None:
-    """A slash behind is served; a route put behind a route is told where it comes from."""
+    """A slash behind, or one too many (BerriAI/litellm#8350, sigoden/aichat#767), is served; a
+    route put behind a route is told where it comes from.
+    """
 
     async def walk(http: httpx2.AsyncClient, _: ScriptedService) -> list[Any]:
         wrong: list[Any] = []
         for path, body in PATHS.items():
-            if (await http.post(f"{path}/", json=body)).status_code != 200:
-                wrong.append(path)
+            for joined in (f"{path}/", path.replace("/v1/", "/v1//"), f"/{path}", f"{path}//"):
+                if (await http.post(f"{ORIGIN}{joined}", json=body)).status_code != 200:
+                    wrong.append(joined)
             for other in itertools.chain(PATHS, ("/chat/completions",)):
                 answer = await http.post(path + other, json=body)
                 if answer.status_code != 404 or "that ends in /v1" not in answer.text:

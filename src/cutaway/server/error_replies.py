@@ -73,6 +73,8 @@ ABSENT = {
     "/v1/batches": "Cutaway keeps no jobs; send requests at once, they share steps.",
     "/v1/fine_tuning": "Cutaway trains no models by HTTP.",
     "/v1/assistants": "Cutaway keeps no conversations; use /v1/chat/completions.",
+    "/v1/responses/compact": "It packs no history; have the client sum up what was said.",
+    "/v1/responses/input_tokens": "POST /v1/messages/count_tokens counts a conversation's tokens.",
     "/v1/responses": "This server keeps no answers; start it with --store FILE for that.",
     "/v1/conversations": "This server keeps no conversations; start it with --store FILE for that.",
     "/v1/threads": "Cutaway keeps no conversations; use /v1/chat/completions.",

@@ -89,7 +89,6 @@ async def serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=5,
             timeout_graceful_shutdown=CLOSE_SECONDS,
             backlog=2048,
             **settings(connections),

@@ -15,6 +15,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from cutaway.server.error_replies import HttpError, encode_fault
 from cutaway.server.server_config import MAX_HEADER_BYTES
 
+# What a connection without a request stays open, longer than pools of clients and proxies keep one
+# (Go 90 s, aiohttp 15 s): with uvicorn's own 5 s they ask on one that is just being closed, and no
+# client repeats a POST by itself. The oldest are closed when descriptors run out.
+IDLE_SECONDS = 120
 _CLOSED_AT_ONCE = 16  # when descriptors run out: so many newcomers find room
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
@@ -167,5 +171,6 @@ def settings(connections: type[Connection]) -> dict[str, Any]:
     return {
         "http": connections,
         "ws": "none",
+        "timeout_keep_alive": IDLE_SECONDS,
         "proxy_headers": False,  # nothing here rests on what a client says of its own address
     }

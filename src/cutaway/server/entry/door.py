@@ -42,10 +42,13 @@ App = Callable[[Scope, Receive, Send], Any]
 Headers = list[tuple[bytes, bytes]]
 
 OPEN_PATHS = frozenset(("/health", "/ready"))  # answered without a key; they hold no data
-# Clients that join addresses put a slash behind these; nothing else is meant by it.
-_SLASHED = frozenset(
-    f"/v1/{name}/"
-    for name in ("chat/completions", "completions", "responses", "messages", "models")
+# Clients that join addresses write slashes twice, or behind these; nothing else is meant by it.
+_JOINED = frozenset(
+    f"/v1/{name}"
+    for name in (
+        *("chat/completions", "completions", "responses", "messages", "messages/count_tokens"),
+        "models",
+    )
 )
 _ASKED_HEADERS = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")  # names, as HTTP has them
 # What is left of a refused body is read and thrown away, so that the client comes to read the
@@ -150,8 +153,8 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["path"] in _SLASHED:
-            path: str = scope["path"][:-1]
+        path = _unslashed(scope["path"])
+        if path != scope["path"] and path in _JOINED:
             scope = {**scope, "path": path, "raw_path": path.encode()}
         state = scope.setdefault("state", {})
         call = state["call"] = HttpCall(send, connection=state.get("connection", ""))
@@ -438,6 +441,11 @@ def _only(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
     if len(values) > 1:
         raise HttpError(status=400, message=f"{wanted.decode()} stands twice in the headers.")
     return values[0].decode("latin-1") if values else None
+
+
+def _unslashed(path: str) -> str:
+    """A path without slashes that join nothing."""
+    return "".join(f"/{part}" for part in path.split("/") if part)
 
 
 def _trace_parent(headers: Headers) -> str | None:
