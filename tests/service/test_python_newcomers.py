@@ -169,6 +169,17 @@ def test_7_what_is_wrong_is_told_at_the_call(
         call(llm)
 
 
+def test_7_conversations_find_their_way(llm: LLM) -> None:
+    """vllm-project/vllm#6416, #8117, #12234: several conversations, or one where a text belongs."""
+    talk = [{"role": "user", "content": "hi"}]
+    with pytest.raises(RequestError, match=r"prompts\[0\] is .*; a conversation goes to chat"):
+        llm.generate(talk)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"generate\(\[encode_chat\(each\) for each in"):
+        llm.chat([talk, talk])  # type: ignore[list-item]
+    both = llm.generate([llm.encode_chat(each) for each in (talk, talk)], SHORT)
+    assert both[0].token_ids == both[1].token_ids == llm.chat(talk, SHORT).token_ids
+
+
 def test_7_numbers_of_other_libraries_and_none_are_taken(llm: LLM) -> None:
     params = SamplingParams(
         temperature=np.float32(0), max_tokens=np.int64(4), ignore_eos=True, stop=None, top_k=None

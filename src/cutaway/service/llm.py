@@ -28,6 +28,7 @@ from cutaway.service.looking import Looks, ViewPlaces, record_of
 from cutaway.service.notebook import block, facts_table
 from cutaway.service.spelling import spell
 from cutaway.text.chat_messages import from_dicts
+from cutaway.text.kinds import is_row
 from cutaway.text.prompt import encode
 from cutaway.text.reach import render_whole
 from cutaway.views.parts.view import Shown
@@ -228,6 +229,12 @@ class LLM:
         template_options: further variables that the template reads, for instance enable_thinking.
         """
         model = self.engine.model
+        if is_row(messages) and messages and is_row(messages[0]):
+            raise RequestError(
+                "messages is a list of conversations; one is answered at a time. Several run "
+                "together as prompts: generate([encode_chat(each) for each in conversations]).",
+                param="messages",
+            )
         prompt = render_whole(
             model.template, from_dicts(messages), tools=tools, extras=template_options
         )
@@ -355,7 +362,9 @@ def _ids(prompt: object, param: str = "prompt") -> list[int]:
 def _items(value: object, param: str, wanted: str) -> list[object]:
     """What a list has; numbers of other libraries are Python's."""
     refused = partial(_no_prompt, param, value, wanted)
-    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+    if isinstance(value, Mapping):
+        raise _no_prompt(param, cast("object", value), f"{wanted}; a conversation goes to chat")
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
         raise refused()
     return [plain_number(each) for each in cast("Iterable[object]", value)]
 
