@@ -20,7 +20,7 @@ from cutaway.cli.help_examples import EXAMPLES
 from cutaway.cli.settings.setting_keys import CHAT, KEYS
 from cutaway.cli.terminal.exits import EXIT_CODES
 from cutaway.core.limits import LIMITS
-from cutaway.server import constraints, tools
+from cutaway.server import constraints, reasoning, tools
 from cutaway.server.anthropic.messages import CountBody, MessagesBody
 from cutaway.server.anthropic.messages_fields import OBJECTS as MESSAGES_OBJECTS
 from cutaway.server.field_types import Body, Limited, Refused, Unused
@@ -240,7 +240,7 @@ _NOUNS = {
 }
 _BODIES = (ChatBody, CompletionBody)
 _OBJECTS = {
-    "chat": (*chat_fields.OBJECTS, *tools.OBJECTS, *constraints.OBJECTS),
+    "chat": (*chat_fields.OBJECTS, *tools.OBJECTS, *constraints.OBJECTS, *reasoning.OBJECTS),
     "Responses": RESPONSES_OBJECTS,
     "Messages": MESSAGES_OBJECTS,
 }

@@ -206,7 +206,43 @@ NEWCOMERS: dict[int, tuple[str, ...]] = {
         f"{PYTHON}::test_24_what_is_closed_is_freed_and_given_back",
     ),
 }
-NAMED = {**REPORTS, **{str(number): tests for number, tests in NEWCOMERS.items()}}
+SESSIONS, TURNS = "server/test_server_sessions.py", "text/test_text_turns.py"
+# Reports of the same kinds that were looked for when these were mended; the tests name them.
+FRESH: dict[str, tuple[str, ...]] = {
+    "orders amid, and turns of one role": (
+        f"{TURNS}::test_any_order_of_roles_is_told_whole_and_in_its_order",
+        f"{SESSIONS}::test_orders_amid_a_conversation_do_not_end_it",
+    ),
+    "results out of order and without names": (
+        f"{TURNS}::test_results_stand_in_the_order_of_their_calls_with_their_names",
+        f"{SESSIONS}::test_three_apis_tell_results_out_of_order_alike",
+    ),
+    "turns and results without a word": (
+        f"{SESSIONS}::test_whatever_an_api_answers_can_be_sent_back",
+        f"{SESSIONS}::test_a_function_may_have_no_result",
+    ),
+    "tools in namespaces, and in the input": (
+        f"{SESSIONS}::test_a_call_of_a_tool_in_a_namespace_comes_back_under_both_names",
+        f"{SESSIONS}::test_tools_that_stand_in_the_input_are_offered",
+    ),
+    "what others left in a history": (
+        f"{SESSIONS}::test_what_a_providers_tools_left_in_a_history_is_told",
+        f"{SESSIONS}::test_what_one_agent_tells_another_reaches_the_prompt",
+        f"{SESSIONS}::test_thoughts_come_back_under_every_name_that_others_have",
+    ),
+    "ways to ask for thoughts": (
+        f"{SESSIONS}::test_every_way_to_ask_for_thoughts_reaches_the_template",
+    ),
+    "long names, many tools, schemas with their names elsewhere": (
+        f"{SESSIONS}::test_names_may_be_long_and_tools_many",
+        f"{SESSIONS}::test_a_forced_call_follows_a_schema_that_lists_its_names_elsewhere",
+    ),
+    "connections in pools": (
+        "server/test_server_connection.py::test_an_idle_connection_outlives_the_pools_that_keep_it",
+    ),
+    "conversations in Python": (f"{PYTHON}::test_7_conversations_find_their_way",),
+}
+NAMED = {**FRESH, **REPORTS, **{str(number): tests for number, tests in NEWCOMERS.items()}}
 
 
 def is_there(place: str) -> bool:

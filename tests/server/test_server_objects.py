@@ -14,7 +14,7 @@ from scripted import THINKING_TEMPLATE, ScriptedService, scripted
 from server_app import chat, completion
 
 from cutaway.core.errors import RequestError
-from cutaway.server import constraints, tools
+from cutaway.server import constraints, reasoning, tools
 from cutaway.server.anthropic import messages_fields as ours_of_messages
 from cutaway.server.openai import responses_fields as ours_of_responses
 from cutaway.text import chat_fields as ours_of_chat
@@ -44,6 +44,8 @@ BODIES: dict[str, dict[str, Any]] = {
         ],
         "tools": [{"type": "function", "function": FUNCTION}],
         "tool_choice": CHOICE,
+        "reasoning": {"effort": "low", "enabled": True},
+        "thinking": {"type": "enabled"},
     },
     COMPLETIONS: {**completion(), "response_format": FORM},
     RESPONSES: {
@@ -58,6 +60,8 @@ BODIES: dict[str, dict[str, Any]] = {
             {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
             {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"},
             {"type": "function_call_output", "call_id": "c1", "output": "3"},
+            {"type": "agent_message", "content": [{"type": "input_text", "text": "hi"}]},
+            {"type": "additional_tools", "tools": [{"type": "function", "name": "k"}]},
         ],
         "tools": [
             {"type": "function", **FUNCTION},
@@ -113,6 +117,8 @@ PLACES: list[tuple[str, Place, ObjectFields]] = [
     (CHAT, ("tools", 0, "function"), tools.FUNCTION),
     (CHAT, ("tool_choice",), tools.TOOL_CHOICE),
     (CHAT, ("tool_choice", "function"), tools.CHOSEN_FUNCTION),
+    (CHAT, ("reasoning",), reasoning.CHAT_REASONING),
+    (CHAT, ("thinking",), reasoning.THINKING),
     (COMPLETIONS, ("response_format",), constraints.RESPONSE_FORMAT),
     (COMPLETIONS, ("response_format", "json_schema"), constraints.NAMED_SCHEMA),
     (RESPONSES, ("input", 0), R.MESSAGE),
@@ -123,6 +129,10 @@ PLACES: list[tuple[str, Place, ObjectFields]] = [
     (RESPONSES, ("input", 3), R.FUNCTION_CALL),
     (RESPONSES, ("input", 4), R.CUSTOM_CALL),
     (RESPONSES, ("input", 5), R.CALL_OUTPUT),
+    (RESPONSES, ("input", 6), R.AGENT_MESSAGE),
+    (RESPONSES, ("input", 6, "content", 0), R.TEXT_PART),
+    (RESPONSES, ("input", 7), R.ADDED_TOOLS),
+    (RESPONSES, ("input", 7, "tools", 0), R.FUNCTION),
     (RESPONSES, ("tools", 0), R.FUNCTION),
     (RESPONSES, ("tools", 1), R.CUSTOM_TOOL),
     (RESPONSES, ("tools", 1, "format"), R.CUSTOM_FORMAT),
@@ -172,7 +182,14 @@ def path_of(place: Place, name: str) -> str:
 
 def every_object() -> Iterator[ObjectFields]:
     """All kinds of objects that the APIs describe."""
-    for objects in (C.OBJECTS, tools.OBJECTS, constraints.OBJECTS, R.OBJECTS, M.OBJECTS):
+    for objects in (
+        C.OBJECTS,
+        tools.OBJECTS,
+        constraints.OBJECTS,
+        R.OBJECTS,
+        M.OBJECTS,
+        reasoning.OBJECTS,
+    ):
         yield from objects
 
 

@@ -18,8 +18,10 @@ from cutaway.text.object_fields import ObjectFields, RefusedField
 
 ToolMode = Literal["none", "auto", "required", "named"]
 
-MAX_TOOLS = 128  # also OpenAI's
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# OpenAI takes 128 and Anthropic many more; programs with several MCP servers send some hundreds.
+MAX_TOOLS = 512
+MAX_NAME = 128  # as Anthropic and MCP; OpenAI takes 64
+_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}")
 
 # Nothing holds the arguments of a call that the model makes of itself to its schema, strict or not;
 # those of a call that it must make are held to it either way.
@@ -112,18 +114,18 @@ def choose_tools(
     return None if mode == "none" else Tools(offered, mode, name)
 
 
-def entries_of(tools: object) -> list[tuple[Mapping[str, object], str]]:
+def entries_of(tools: object, place: str = "tools") -> list[tuple[Mapping[str, object], str]]:
     """The entries of a list of tools, each with its place, as in tools[2]."""
     if tools is None:
         return []
     if not isinstance(tools, list):
-        raise RequestError(f"tools is {quote(tools)}; it must be a list.", param="tools")
+        raise RequestError(f"{place} is {quote(tools)}; it must be a list.", param=place)
     entries = cast("list[object]", tools)
     if len(entries) > MAX_TOOLS:
         raise RequestError(
-            f"tools has {len(entries)} entries; at most {MAX_TOOLS} are allowed.", param="tools"
+            f"{place} has {len(entries)} entries; at most {MAX_TOOLS} are allowed.", param=place
         )
-    places = [f"tools[{index}]" for index in range(len(entries))]
+    places = [f"{place}[{index}]" for index in range(len(entries))]
     return [(object_of(entry, at), at) for entry, at in zip(entries, places, strict=True)]
 
 
@@ -134,7 +136,7 @@ def function_of(
     name, parameters, words = fields.get("name"), fields.get(schema), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise RequestError(
-            f"{param}.name is {quote(name)}; it must have 1 to 64 letters, digits, "
+            f"{param}.name is {quote(name)}; it must have 1 to {MAX_NAME} letters, digits, "
             "underscores, dots or dashes.",
             param=f"{param}.name",
         )

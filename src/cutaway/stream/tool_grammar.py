@@ -19,6 +19,8 @@ MAX_TOOLS = 128
 MAX_CALLS = 8  # in one forced answer
 # The form of json.dumps, as for schemas of whole answers.
 _JSON_FORM = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+# Where a schema may list its names besides properties: a rule on all others would shut those out.
+_ELSEWHERE = frozenset(("$ref", "anyOf", "oneOf", "allOf", "if", "then", "else"))
 _NO_ARGUMENTS: Mapping[str, object] = {"type": "object", "properties": {}}
 
 
@@ -52,12 +54,13 @@ def call_grammar(
 
     Raises: RequestError naming what is wrong with which tool.
     """
-    if not 1 <= len(tools) <= MAX_TOOLS:
+    chosen = [(index, tool) for index, tool in enumerate(tools) if name in (None, tool.name)]
+    if not tools or len(chosen) > MAX_TOOLS:
         raise RequestError(
-            f"tools has {len(tools)} entries; a call can be asked for of 1 to {MAX_TOOLS}.",
+            f"tools has {len(tools)} entries; a call can be asked for of 1 to {MAX_TOOLS}. Name "
+            "the one to call, or let the model choose.",
             param="tools",
         )
-    chosen = [(index, tool) for index, tool in enumerate(tools) if name in (None, tool.name)]
     if not chosen:
         raise RequestError(
             f"tool_choice names {quote(name)}, which is none of the tools: "
@@ -118,7 +121,8 @@ def _quoted(text: str) -> str:
 def _schema(tool: Tool, index: int) -> dict[str, object]:
     schema: dict[str, object] = {**(_NO_ARGUMENTS if tool.parameters is None else tool.parameters)}
     schema.setdefault("type", "object")
-    schema.setdefault("additionalProperties", False)
+    if not _ELSEWHERE & schema.keys():
+        schema.setdefault("additionalProperties", False)
     try:
         text = Grammar.json_schema(schema).text
     except RequestError as error:

@@ -24,6 +24,7 @@ from cutaway.server.anthropic.messages_fields import (
     TOOL_RESULT,
     TOOL_USE,
 )
+from cutaway.server.told_items import tell_item
 from cutaway.server.tools import (
     ToolMode,
     Tools,
@@ -39,6 +40,7 @@ from cutaway.text.chat_messages import (
     Text,
     ToolCall,
     ToolResult,
+    arguments_of,
     newest,
     plain,
     unread,
@@ -135,7 +137,9 @@ def _message(entry: object, param: str, names: dict[str, str], *, is_newest: boo
         raise _fault(f"{param}.role", role, "it must be user, assistant or system")
     if isinstance(content, str):
         return Message(role=cast(str, role), content=(Text(content),))
-    if not is_row(content) or not content:
+    if role == "assistant" and content is None:
+        content = list[object]()  # a model may have had no answer
+    if not is_row(content) or not (content or role == "assistant"):
         raise _fault(f"{param}.content", content, "it must be a string or a list of blocks")
     thoughts: list[str] = []
     parts: list[Part] = []
@@ -166,8 +170,10 @@ def _part(
             TOOL_USE.check(fields, param)
             call_id = _string(fields.get("id"), f"{param}.id")
             names[call_id] = name = _string(fields.get("name"), f"{param}.name")
-            given = object_of(fields.get("input"), f"{param}.input")
-            return ToolCall(name, plain(given, f"{param}.input"), call_id)
+            given = arguments_of(fields.get("input"), f"{param}.input")
+            if not isinstance(given, dict | str):
+                raise _fault(f"{param}.input", given, "it must be an object")
+            return ToolCall(name, given, call_id)
         case "tool_result", "user":
             TOOL_RESULT.check(fields, param)
             call_id = _string(fields.get("tool_use_id"), f"{param}.tool_use_id")
@@ -178,13 +184,13 @@ def _part(
                 text = f"Error: {text}"
             return ToolResult(text, call_id, names.get(call_id))
         case kind, "assistant" if isinstance(kind, str) and _PROVIDERS.fullmatch(kind):
-            return Text(f"[{kind}: {json.dumps(plain(fields, param), ensure_ascii=False)}]")
+            return Text(tell_item(kind, fields, param))
         case _:
             return Text(_text(fields, param, is_newest=is_newest))
 
 
 # What tools that ran at a provider left in a history: told as it is.
-_PROVIDERS = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result|container_upload")
+_PROVIDERS = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result|container_upload|compaction")
 
 
 def _texts(value: object, param: str, *, is_result: bool = True) -> Sequence[str]:

@@ -50,9 +50,10 @@ from cutaway.server.openai.responses_fields import (
     REASONING_SCHEMA,
     TOOLS,
 )
-from cutaway.server.openai.responses_input import custom_names, form_of, messages_of, tools_of
+from cutaway.server.openai.responses_input import form_of, messages_of
 from cutaway.server.openai.responses_output import Items
 from cutaway.server.openai.responses_state import Earlier, earlier_of, keep
+from cutaway.server.openai.responses_tools import Offer, choose_of, offer_of
 from cutaway.server.reasoning import effort_extras
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
@@ -132,6 +133,7 @@ class ResponsesRequest:
     body: ResponsesBody
     is_traced: bool  # whether the end tells where the answer opens
     earlier: Earlier  # what it goes on from
+    offer: Offer  # tools, and what the client calls them
     is_kept: bool
     created: int = field(default_factory=lambda: int(time.time()))
     began: float = field(default_factory=perf_counter)
@@ -166,7 +168,8 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
     earlier = earlier_of(
         body.previous_response_id, body.conversation, context.store, call.owner.name
     )
-    prepared = prepare_chat(_chat_input(body, context, earlier), context)
+    offer = offer_of(body.tools, _items(body.input, earlier))
+    prepared = prepare_chat(_chat_input(body, context, earlier, offer), context)
     drawn = {name: getattr(body, name) for name in _DRAWN}
     drawn |= {"max_tokens": body.max_output_tokens, "logprobs": _logprobs(body)}
     with rename_faults({"max_tokens": "max_output_tokens", "prompt": "input"}):
@@ -188,6 +191,7 @@ def _asked(data: bytes, context: Context, call: HttpCall) -> ResponsesRequest:
         body=body,
         is_traced=is_traced,
         earlier=earlier,
+        offer=offer,
         is_kept=context.store is not None and body.store is not False,
     )
 
@@ -214,13 +218,20 @@ def _logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _chat_input(body: ResponsesBody, context: Context, earlier: Earlier) -> ChatInput:
+def _items(given: object, earlier: Earlier) -> list[tuple[object, str]]:
+    """All items of the conversation, each with its place."""
+    new = given if is_row(given) else ()
+    kept = [(item, f"earlier item {index}") for index, item in enumerate(earlier.items)]
+    return [*kept, *((item, f"input[{index}]") for index, item in enumerate(new))]
+
+
+def _chat_input(body: ResponsesBody, context: Context, earlier: Earlier, offer: Offer) -> ChatInput:
     extras = _effort(body.reasoning, context)
     if body.chat_template_kwargs is not None:
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
-        messages=messages_of(body.instructions, body.input, earlier=earlier.items),
-        tools=tools_of(body.tools, body.tool_choice),
+        messages=messages_of(body.instructions, body.input, earlier=earlier.items, offer=offer),
+        tools=choose_of(offer, body.tool_choice),
         form=form_of(body.text),
         form_field="text.format",
         schema_field="parameters",
@@ -278,7 +289,7 @@ async def _told(
     write = partial(token_logprobs, tokenizer=context.tokenizer)
     answer, items = (
         ChoiceOutput(),
-        Items(asked.answer_format, write=write, customs=custom_names(asked.body.tools)),
+        Items(asked.answer_format, write=write, find=asked.offer.find),
     )
     has_begun = False
     following = news(

@@ -10,26 +10,48 @@ from cutaway.server.reasoning import EFFORT
 from cutaway.server.tools import MAX_TOOLS
 from cutaway.text.object_fields import ObjectFields, RefusedField
 
+# Items that tools of a provider left in a history; nothing here makes one.
+PROVIDERS_ITEMS = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+    *("computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output"),
+    *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
+    *("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+    *("tool_search_call", "compaction", "compaction_summary"),
+)
 # Notes: ids and states of what was said, and who said it. A provider's own words for its thoughts
 # are readable to itself alone.
 _ITEM_NOTES = ("id", "status", "created_by", "agent")
-_CALL_NOTES = (*_ITEM_NOTES, "namespace", "caller", "async")
+_CALL_NOTES = (*_ITEM_NOTES, "caller", "async")
 MESSAGE = ObjectFields(
     "a message", read=("type", "role", "content"), notes=(*_ITEM_NOTES, "phase", "name")
 )
 FUNCTION_CALL = ObjectFields(
-    "a function_call", read=("type", "call_id", "name", "arguments"), notes=_CALL_NOTES
+    "a function_call",
+    read=("type", "call_id", "name", "namespace", "arguments"),
+    notes=_CALL_NOTES,
 )
 CUSTOM_CALL = ObjectFields(
-    "a custom_tool_call", read=("type", "call_id", "name", "input"), notes=_CALL_NOTES
+    "a custom_tool_call",
+    read=("type", "call_id", "name", "namespace", "input"),
+    notes=_CALL_NOTES,
 )
 CALL_OUTPUT = ObjectFields(
-    "an output of a call", read=("type", "call_id", "output"), notes=(*_CALL_NOTES, "name")
+    "an output of a call",
+    read=("type", "call_id", "output"),
+    notes=(*_CALL_NOTES, "name", "namespace"),
+)
+AGENT_MESSAGE = ObjectFields(
+    "an agent_message", read=("type", "author", "recipient", "content"), notes=_ITEM_NOTES
 )
 REASONING_ITEM = ObjectFields(
     "a reasoning item",
     read=("type", "content", "summary"),
     notes=(*_ITEM_NOTES, "encrypted_content"),
+)
+ADDED_TOOLS = ObjectFields(
+    "an item of tools",
+    read=("type", "tools"),
+    notes=(*_ITEM_NOTES, "role", "call_id", "execution"),
 )
 REFERENCE = ObjectFields("an item_reference", read=("type", "id"), notes=_ITEM_NOTES[1:])
 TEXT_PART = ObjectFields(
@@ -57,8 +79,8 @@ CUSTOM_TOOL = ObjectFields(
     refused=_IN_TURN,
 )
 CUSTOM_FORMAT = ObjectFields("a custom tool's format", read=("type", "syntax", "definition"))
-NAMESPACE = ObjectFields("a namespace", read=("type", "description", "tools"), notes=("name",))
-TOOL_CHOICE = ObjectFields("a choice of a tool", read=("type", "name"))
+NAMESPACE = ObjectFields("a namespace", read=("type", "name", "description", "tools"))
+TOOL_CHOICE = ObjectFields("a choice of a tool", read=("type", "name", "namespace"))
 TEXT = ObjectFields("text", read=("format",), notes=("verbosity",))
 REASONING = ObjectFields(
     "reasoning",
@@ -67,7 +89,10 @@ REASONING = ObjectFields(
     refused={"mode": RefusedField("It answers in one way.", ("standard",))},
 )
 CONVERSATION = ObjectFields("conversation", read=("id",))
-ITEMS = (MESSAGE, FUNCTION_CALL, CUSTOM_CALL, CALL_OUTPUT, REASONING_ITEM, REFERENCE)
+ITEMS = (
+    *(MESSAGE, FUNCTION_CALL, CUSTOM_CALL, CALL_OUTPUT, REASONING_ITEM, AGENT_MESSAGE, ADDED_TOOLS),
+    REFERENCE,
+)
 OBJECTS = (
     *ITEMS,
     *(TEXT_PART, REFUSAL_PART, FUNCTION, CUSTOM_TOOL, CUSTOM_FORMAT, NAMESPACE, TOOL_CHOICE),
@@ -83,7 +108,11 @@ _ITEM = {
         object_schema(CUSTOM_CALL),
         object_schema(CALL_OUTPUT, {"output": _TEXTS}),
         object_schema(REASONING_ITEM),
+        object_schema(AGENT_MESSAGE),
+        object_schema(ADDED_TOOLS),
         object_schema(REFERENCE),
+        # What tools of a provider left in a history: told as it is.
+        {"type": "object", "properties": {"type": {"enum": list(PROVIDERS_ITEMS)}}},
     ]
 }
 ITEM_LIST = array(_ITEM, minItems=1)

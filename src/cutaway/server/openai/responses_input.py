@@ -1,9 +1,7 @@
-"""Items, tools and text formats of OpenAI's Responses as ours; faults name fields as they came."""
+"""Items and text formats of OpenAI's Responses as ours; faults name fields as they came."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -13,30 +11,21 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.limits import quote
 from cutaway.server.constraints import FORMATS, TEXT_FORMAT, schema_grammar
 from cutaway.server.openai.responses_fields import (
+    AGENT_MESSAGE,
     CALL_OUTPUT,
     CUSTOM_CALL,
-    CUSTOM_FORMAT,
-    CUSTOM_TOOL,
-    FUNCTION,
     FUNCTION_CALL,
     MESSAGE,
-    NAMESPACE,
+    PROVIDERS_ITEMS,
     REASONING_ITEM,
     REFERENCE,
     REFUSAL_PART,
     TEXT,
     TEXT_PART,
-    TOOL_CHOICE,
 )
-from cutaway.server.tools import (
-    ToolMode,
-    Tools,
-    choose_tools,
-    entries_of,
-    function_of,
-    may_be_called,
-    object_of,
-)
+from cutaway.server.openai.responses_tools import BRINGS_TOOLS, Offer
+from cutaway.server.told_items import UNREADABLE, is_packed, tell_item
+from cutaway.server.tools import object_of
 from cutaway.text.chat_messages import (
     Json,
     Message,
@@ -46,7 +35,6 @@ from cutaway.text.chat_messages import (
     ToolResult,
     arguments_of,
     newest,
-    plain,
     unread,
 )
 from cutaway.text.kinds import is_row, is_table
@@ -61,11 +49,13 @@ def messages_of(
     *,
     earlier: Sequence[Mapping[str, object]] = (),
     place: str = "input",
+    offer: Offer | None = None,
 ) -> tuple[Message, ...]:
     """The conversation; instructions are a system message at its start.
 
     earlier: items of turns before, as the server kept them.
     place:   the field that holds what is given.
+    offer:   tools, under whose names calls are told.
 
     Reasoning and calls belong to one message of the assistant, as templates expect them.
     """
@@ -93,20 +83,18 @@ def messages_of(
         if fields.get("type") == "item_reference" and str(fields.get("id")) in told:
             REFERENCE.check(fields, param)
             continue  # it stands in what is kept
-        message = replace(_item(fields, param, names, is_newest=is_newest), place=param)
+        if fields.get("type") in BRINGS_TOOLS:
+            continue  # they are offered, and nobody said anything
+        read = _item(fields, param, names, offer=offer or Offer(), is_newest=is_newest)
+        message = replace(read, place=param)
         last = messages[-1] if messages else None
         if last is not None and _is_one_turn(last, message):
             messages[-1] = _joined(last, message)
         else:
             messages.append(message)
+    if not messages:
+        raise _fault(place, given, "nothing is said in it; it needs a message")
     return tuple(messages)
-
-
-def tools_of(tools: object, tool_choice: object) -> Tools | None:
-    """What is offered. Raises: RequestError; also for tools that OpenAI runs itself."""
-    offered = [tool for entry in entries_of(tools) for tool in _tools(*entry)]
-    mode, name = _choice(tool_choice)
-    return choose_tools(offered, mode, name=name)
 
 
 def form_of(text: object) -> Grammar | None:
@@ -131,109 +119,13 @@ def form_of(text: object) -> Grammar | None:
             raise _fault("text.format.type", kind, f"it must be one of {', '.join(FORMATS)}")
 
 
-def _choice(value: object) -> tuple[ToolMode, str | None]:
-    match value:
-        case None | "auto":
-            return "auto", None
-        case "none":
-            return "none", None
-        case "required":
-            return "required", None
-        case {"type": "function" | "custom", "name": str() as name}:
-            TOOL_CHOICE.check(object_of(value, "tool_choice"), "tool_choice")
-            return "named", name
-        case _:
-            rule = "it must be none, auto, required, or an object with type function and name"
-            raise _fault("tool_choice", value, rule)
-
-
-# Tools that OpenAI runs. The model is not told of them, as if it never chose one.
-HOSTED = frozenset(
-    "web_search web_search_preview file_search code_interpreter image_generation mcp computer "
-    "computer_use_preview local_shell shell apply_patch tool_search".split()
-)
-
-
-def _tools(fields: Mapping[str, object], param: str) -> list[Mapping[str, object]]:
-    """What the model is told of one entry."""
-    kind = fields.get("type")
-    if not may_be_called(fields):
-        return []
-    if kind == "function":
-        FUNCTION.check(fields, param)
-        return [function_of(_with_output(fields, param), param)]
-    if kind == "custom":
-        return [custom_of(fields, param)]
-    if kind == "namespace":
-        members = [each for at, entry in _members(fields, param) for each in _tools(entry, at)]
-        return _introduced(members, fields, param)
-    if isinstance(kind, str) and _undated(kind) in HOSTED:
-        return []
-    raise _fault(f"{param}.type", kind, 'only tools of your own, "function", can be called')
-
-
-def _with_output(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
-    """A function whose output's schema stands in its description: templates have no other place."""
-    if fields.get("output_schema") is None:
-        return fields
-    schema = object_of(fields["output_schema"], f"{param}.output_schema")
-    written = json.dumps(plain(schema, f"{param}.output_schema"), ensure_ascii=False)
-    words, own = f"Its output follows this schema: {written}", fields.get("description")
-    return {**fields, "description": words if own is None else f"{own}\n{words}"}
-
-
-def _members(fields: Mapping[str, object], param: str) -> list[tuple[str, Mapping[str, object]]]:
-    NAMESPACE.check(fields, param)
-    entries = fields.get("tools")
-    if not is_row(entries):
-        raise _fault(f"{param}.tools", entries, "it must be a list")
-    places = [f"{param}.tools[{index}]" for index in range(len(entries))]
-    return [(at, object_of(each, at)) for at, each in zip(places, entries, strict=True)]
-
-
-def _introduced(
-    members: Sequence[Mapping[str, object]], fields: Mapping[str, object], param: str
-) -> list[Mapping[str, object]]:
-    """The tools of a namespace; what is said of all of them stands before the first."""
-    words = fields.get("description")
-    if words is None or not members:
-        return [*members]
-    words = _string(words, f"{param}.description")
-    function = cast("Mapping[str, object]", members[0]["function"])
-    own = function.get("description")
-    told = {**function, "description": f"{words}\n{own}" if own else words}
-    return [{**members[0], "function": told}, *members[1:]]
-
-
-def _undated(kind: str) -> str:
-    """A tool's type without the date of its version."""
-    return re.sub(r"_(\d{4}_\d{2}_\d{2}|\d{8})$", "", kind)
-
-
-def custom_names(tools: object) -> frozenset[str]:
-    """Names of the tools that take free text."""
-    entries = [each for each in tools if is_table(each)] if is_row(tools) else []
-    return frozenset(str(each.get("name")) for each in entries if each.get("type") == "custom")
-
-
-def custom_of(fields: Mapping[str, object], param: str) -> Mapping[str, object]:
-    """A tool that takes free text, as a function of one text."""
-    CUSTOM_TOOL.check(fields, param)
-    words = fields.get("description")
-    if fields.get("format") is not None:
-        form = object_of(fields["format"], f"{param}.format")
-        CUSTOM_FORMAT.check(form, f"{param}.format")
-        if isinstance(form.get("definition"), str):
-            words = f"{words or ''}\nThe input follows this {form.get('syntax')} grammar:\n"
-            words += str(form["definition"])
-    schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-    return function_of(
-        {"name": fields.get("name"), "description": words, "parameters": schema}, param
-    )
-
-
 def _item(
-    fields: Mapping[str, object], param: str, names: dict[str, str], *, is_newest: bool
+    fields: Mapping[str, object],
+    param: str,
+    names: dict[str, str],
+    *,
+    offer: Offer,
+    is_newest: bool,
 ) -> Message:
     match fields.get("type"):
         case None | "message":
@@ -242,20 +134,25 @@ def _item(
         case "function_call":
             FUNCTION_CALL.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
-            names[call_id] = name = _string(fields.get("name"), f"{param}.name")
+            name = _string(fields.get("name"), f"{param}.name")
+            names[call_id] = name = offer.told_name(name, _space(fields, param))
             at = f"{param}.arguments"
             arguments = arguments_of(_string(fields.get("arguments"), at), at)
             return Message(role="assistant", content=(ToolCall(name, arguments, call_id),))
         case "custom_tool_call":
             CUSTOM_CALL.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
-            names[call_id] = name = _string(fields.get("name"), f"{param}.name")
+            name = _string(fields.get("name"), f"{param}.name")
+            names[call_id] = name = offer.told_name(name, _space(fields, param))
             given: Json = {"input": _string(fields.get("input"), f"{param}.input")}
             return Message(role="assistant", content=(ToolCall(name, given, call_id),))
         case "function_call_output" | "custom_tool_call_output":
             CALL_OUTPUT.check(fields, param)
             call_id = _string(fields.get("call_id"), f"{param}.call_id")
-            text = _text(fields.get("output"), f"{param}.output", is_newest=False)
+            output = fields.get("output")
+            if "output" in fields and output in (None, []):
+                output = ""  # a function may have no result
+            text = _text(output, f"{param}.output", is_newest=False)
             return Message(role="tool", content=(ToolResult(text, call_id, names.get(call_id)),))
         case "reasoning":
             REASONING_ITEM.check(fields, param)
@@ -264,6 +161,11 @@ def _item(
             thoughts = fields.get(at)
             text = "" if not thoughts else _text(thoughts, f"{param}.{at}", is_newest=True)
             return Message(role="assistant", content=(), reasoning=text)
+        case "agent_message":
+            AGENT_MESSAGE.check(fields, param)
+            return _passed_on(fields, param)
+        case str(kind) if kind in PROVIDERS_ITEMS:
+            return _told_as_it_is(kind, fields, param)
         case kind:
             rule = "it must be message, function_call, function_call_output or reasoning"
             if kind == "item_reference":
@@ -271,13 +173,55 @@ def _item(
             raise _fault(f"{param}.type", kind, rule)
 
 
+def _space(fields: Mapping[str, object], param: str) -> str | None:
+    """The namespace of a call's tool."""
+    value = fields.get("namespace")
+    return None if value is None else _string(value, f"{param}.namespace")
+
+
 def _message(fields: Mapping[str, object], param: str, *, is_newest: bool) -> Message:
     role = fields.get("role")
     if role not in ROLES:
         raise _fault(f"{param}.role", role, f"it must be one of {', '.join(ROLES)}")
     is_newest = is_newest and role == "user"
-    text = _text(fields.get("content"), f"{param}.content", is_newest=is_newest)
+    content = fields.get("content")
+    if role == "assistant" and content in (None, []):
+        content = ""  # a model may have had no answer
+    text = _text(content, f"{param}.content", is_newest=is_newest)
     return Message(role=cast(str, role), content=(Text(text),))
+
+
+def _passed_on(fields: Mapping[str, object], param: str) -> Message:
+    """What one agent of Codex says to another: a task, or an answer to one."""
+    parts = fields.get("content")
+    if not is_row(parts):
+        raise _fault(f"{param}.content", parts, "it must be a list of text parts")
+    words = [
+        _secret(part.get("encrypted_content"), f"{param}.content[{index}].encrypted_content")
+        if is_table(part) and part.get("type") == "encrypted_content"
+        else _part(part, f"{param}.content[{index}]", is_newest=False)
+        for index, part in enumerate(parts)
+    ]
+    names = (fields.get("author"), fields.get("recipient"))
+    head = " ".join(
+        f"{word} {name}"
+        for word, name in zip(("from", "to"), names, strict=True)
+        if isinstance(name, str)
+    )
+    text = "".join(words)
+    return Message(role="user", content=(Text(f"[{head}]\n{text}" if head else text),))
+
+
+def _secret(value: object, param: str) -> str:
+    """Text in a field for secrets: Codex puts plain words there for those who keep none."""
+    text = _string(value, param)
+    return UNREADABLE if is_packed(text) else text
+
+
+def _told_as_it_is(kind: str, fields: Mapping[str, object], param: str) -> Message:
+    role = "user" if kind.endswith(("_output", "_response")) else "assistant"
+    text = tell_item(kind, fields, param, without=("id", "type", "status"))
+    return Message(role=role, content=(Text(text),))
 
 
 def _text(value: object, param: str, *, is_newest: bool) -> str:
@@ -286,20 +230,21 @@ def _text(value: object, param: str, *, is_newest: bool) -> str:
         return value
     if not is_row(value) or not value:
         raise _fault(param, value, "it must be a string or a list of text parts")
-    texts: list[str] = []
-    for index, part in enumerate(value):
-        at = f"{param}[{index}]"
-        fields = object_of(part, at)
-        kind = fields.get("type")
-        if kind in _TEXTS:
-            TEXT_PART.check(fields, at)
-            texts.append(_string(fields.get("text"), f"{at}.text"))
-        elif kind == "refusal":
-            REFUSAL_PART.check(fields, at)
-            texts.append(_string(fields.get("refusal"), f"{at}.refusal"))
-        else:
-            texts.append(unread(kind, f"{at}.type", is_newest=is_newest))
-    return "".join(texts)
+    return "".join(
+        _part(part, f"{param}[{index}]", is_newest=is_newest) for index, part in enumerate(value)
+    )
+
+
+def _part(part: object, param: str, *, is_newest: bool) -> str:
+    fields = object_of(part, param)
+    kind = fields.get("type")
+    if kind in _TEXTS:
+        TEXT_PART.check(fields, param)
+        return _string(fields.get("text"), f"{param}.text")
+    if kind == "refusal":
+        REFUSAL_PART.check(fields, param)
+        return _string(fields.get("refusal"), f"{param}.refusal")
+    return unread(kind, f"{param}.type", is_newest=is_newest)
 
 
 def _is_one_turn(last: Message, message: Message) -> bool:

@@ -10,6 +10,7 @@ import pydantic_core
 
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.server.conversation import AnswerFormat
+from cutaway.server.openai.responses_tools import Called
 from cutaway.stream.text_events import CallArguments, CallEnd, CallStart, Content, Event, Reasoning
 from cutaway.text.kinds import is_table
 
@@ -27,7 +28,7 @@ class Items:
     """One answer's events, item by item.
 
     write:  log-probabilities of tokens as the API has them.
-    customs: tools that take free text; their calls tell it whole.
+    find:   the client's names for a tool; calls of one that takes free text tell it whole.
     output: the items that are complete, as the whole response has them.
 
     Log-probabilities stand with the first words that come with a token or after it, those of a
@@ -39,9 +40,9 @@ class Items:
         answer_format: AnswerFormat,
         *,
         write: Callable[[Sequence[TokenLogprob]], list[dict[str, Any]]],
-        customs: frozenset[str] = frozenset(),
+        find: Callable[[str], Called] = Called,
     ) -> None:
-        self._customs = customs
+        self._find = find
         self.output: list[dict[str, Any]] = []
         self._answer_format = answer_format
         self._reader = answer_format.reader()
@@ -76,12 +77,12 @@ class Items:
                 yield from self._say("message", text)
             case Reasoning(text):
                 yield from self._say("reasoning", text)
-            case CallStart(_, name) if name in self._customs:
-                call = {"input": "", "call_id": self._answer_format.call_id(), "name": name}
-                yield from self._begin("custom_tool_call", call)
             case CallStart(_, name):
-                call = {"arguments": "", "call_id": self._answer_format.call_id(), "name": name}
-                yield from self._begin("function_call", call)
+                called = self._find(name)
+                kind = "custom_tool_call" if called.is_custom else "function_call"
+                said = {"input" if called.is_custom else "arguments": ""}
+                ids = {"call_id": self._answer_format.call_id()}
+                yield from self._begin(kind, {**said, **ids, **called.fields})
             case CallArguments(_, text):
                 self._text += text
                 if self._open is not None and self._open["type"] == "custom_tool_call":
