@@ -1,6 +1,6 @@
-"""For how long each view holds the engine at the most, and how well it was priced before.
+"""For how long each view and comparison holds the engine at the most, and how views were priced.
 
-python bench/pieces.py MODEL [--tokens 3000]     MODEL as for `cutaway run`
+python bench/pieces.py MODEL [--tokens 3000] [--of views|comparisons]     MODEL as for `cutaway run`
 
 Every view is asked for at its heaviest places of one answer, three times each, so that its own pace
 is learned; of the last the longest piece is told, beside the longest step without a view, and what
@@ -19,7 +19,7 @@ from typing import Any
 
 from cutaway import LLM
 from cutaway.bench.form import form_of
-from cutaway.core.looks import ViewRequest
+from cutaway.core.looks import ComparisonRequest, ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.service.view_queue import ViewQueue
@@ -33,11 +33,14 @@ FURTHER: tuple[dict[str, Any], ...] = (
     *({"text": text} for text in TEXTS),
 )
 
+CHANGES = ("temperature=1.5", "token@2=65", "batch=64", "ablate=1", "window=64")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=3_000, help="of the prompt")
+    parser.add_argument("--of", choices=("views", "comparisons"), help="both, if left out")
     given = parser.parse_args()
     engine = LLM(given.model, cache_tokens=2 * given.tokens + 1_024).engine
     print(form_of(engine))
@@ -45,12 +48,45 @@ def main() -> None:
     print(
         f"longest step without a view: {max(plain[1:]) * 1e3:.1f} ms, median {median(plain):.4f} s"
     )
+    if given.of != "comparisons":
+        tell_views(engine)
+    if given.of != "views":
+        tell_comparisons(engine)
+
+
+def tell_views(engine: Engine) -> None:
+    """A line for each view and place."""
     print("| view | places | pieces | longest, ms | CPU, ms | took, s | foreseen, s | answer |")
     print("|---|---|---|---|---|---|---|---|")
     for view in VIEWS:
         for places in ({}, *FURTHER):
             if set(places) <= set(view.takes):
                 print(line(engine, view.name, places), flush=True)
+
+
+def tell_comparisons(engine: Engine) -> None:
+    """A line for each change: the ones whose steps would be longest."""
+    print("| change | pieces | longest, ms | CPU, ms | took, s | end |")
+    print("|---|---|---|---|---|---|")
+    for change in CHANGES:
+        view_queue, told = ViewQueue(engine), list[object]()
+        asked = ComparisonRequest(
+            request_id="one",
+            choice=0,
+            owner="",
+            change=change,
+            num_runs=1,
+            price=None,
+            max_tokens=32,
+            max_bytes=2**32,
+            max_flops=10**16,
+        )
+        view_queue.compare(1, asked, told.append)
+        pieces = timed(view_queue)
+        walls, cpus = zip(*pieces, strict=True)
+        end = told[-1] if isinstance(told[-1], Exception) else "done"
+        numbers = f"{len(pieces)} | {max(walls) * 1e3:.1f} | {max(cpus) * 1e3:.1f}"
+        print(f"| {change} | {numbers} | {sum(walls):.1f} | {str(end)[:60]} |", flush=True)
 
 
 def served(engine: Engine, num_tokens: int) -> list[float]:
@@ -105,12 +141,17 @@ def looked(
         max_flops=2 * 10**13,
     )
     view_queue.add(1, asked, told.append)
+    return timed(view_queue), told[0]
+
+
+def timed(view_queue: ViewQueue) -> list[tuple[float, float]]:
+    """Run what waits, and give the seconds of each piece, by the wall and of all threads."""
     pieces: list[tuple[float, float]] = []
     while view_queue.has_work:
         began, computed = perf_counter(), process_time()
         view_queue.step()
         pieces.append((perf_counter() - began, process_time() - computed))
-    return pieces, told[0]
+    return pieces
 
 
 if __name__ == "__main__":

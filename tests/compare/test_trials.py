@@ -23,11 +23,14 @@ from cutaway.compare.lever_cards import levers_of
 from cutaway.compare.levers import LEVERS, NOT_SERVED, change_of
 from cutaway.core.errors import CutawayError, OverloadedError, ReplayError, RequestError
 from cutaway.core.looks import ComparisonRequest, EventBatch, ViewRequest
+from cutaway.core.step import Numbers
 from cutaway.engine.engine import Engine
+from cutaway.engine.runner import Runner
 from cutaway.host import turns
 from cutaway.kernels import capture
 from cutaway.kernels.native import library, program
 from cutaway.quantize.packed import Packed
+from cutaway.replay.look import PIECE_TOKENS
 from cutaway.service import view_queue as lanes
 from cutaway.service.view_queue import ViewQueue
 from cutaway.trace.records import AnswerRecord
@@ -225,6 +228,42 @@ def test_a_long_step_is_left_between_its_operations_and_nobody_gets_other_bits(
     assert ours is not None and theirs is not None and ours.finish_reason is not None
     assert [t.checksum for t in ours.tokens] == [t.checksum for t in theirs.tokens]
     assert max(parts) <= 8 * 32 and sum(map(bool, parts)) > 20
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+@pytest.mark.parametrize("change", ["batch=40", "token@2=65", "kv_cache=off", "ablate=0"])
+def test_no_more_than_a_piece_goes_through_the_model_at_once_beside_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Prompts, copies and forced rows alike; what is found is what whole steps find."""
+    name = make_model(tmp_path, hidden_size=64, intermediate_size=96, head_dim=16)
+    engine = LLM(name, cache_tokens=2048).engine
+    assert engine.runner.is_invariant
+    answer = answered(engine, range(20, 180), temperature=0.9, seed=5)
+    sizes: list[tuple[int, int]] = []  # tokens and rows of each forward of the comparison
+    forward = Runner.forward
+
+    def counted(self: Runner, numbers: Numbers, *rest: Any) -> Any:
+        if self is not engine.runner:
+            sizes.append((len(numbers.token_ids), len(numbers.logit_rows)))
+        return forward(self, numbers, *rest)
+
+    monkeypatch.setattr(Runner, "forward", counted)
+    engine.add(replace(engines.workload(4, count=1)[0], request_id="other"))
+    told = ended(
+        ViewQueue(engine), tried(answer, change), lambda: engine.step() if engine.has_work else None
+    )
+    found = events_of(told)[-1]
+    assert max(num_tokens for num_tokens, _ in sizes) == PIECE_TOKENS
+    assert max(num_rows for _, num_rows in sizes) <= PIECE_TOKENS
+    assert any("32 tokens went through the model at once" in note for note in found["notes"])
+    plain = compare(engine, answer, change_of(change), name="tiny", num_runs=1)
+    wanted = json.loads(json.dumps(as_json(plain)))
+    same = ["first_difference", "recorded_token_ids", "changed_token_ids", "num_equal_rows"]
+    if change != "ablate=0":  # by modules, whose products are the library's
+        same += ["divergence"]
+    assert [found[each] for each in same] == [wanted[each] for each in same]
+    assert found["recorded"]["num_computed"] == wanted["recorded"]["num_computed"]
 
 
 def test_looks_go_first_and_comparisons_in_their_order() -> None:

@@ -157,7 +157,18 @@ def _told(
         recorded=_measured(pair.recorded, runs[0], price),
         changed=_measured(pair.changed, runs[1], price),
         num_runs=len(runs[0]),
-        notes=pair.notes,
+        notes=(*pair.notes, *_note_pieces(source, pair)),
+    )
+
+
+def _note_pieces(source: Source, pair: Pair) -> tuple[str, ...]:
+    """What is to be said where steps were shorter than an engine alone would take."""
+    most, sides = source.piece_tokens, (pair.recorded, pair.changed)
+    if most is None or all(max(len(side.prompt), side.batch) <= most for side in sides):
+        return ()
+    return (
+        f"no more than {most} tokens went through the model at once, so that others could go on; "
+        "the command compare takes whole steps.",
     )
 
 

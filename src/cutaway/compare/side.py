@@ -25,6 +25,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.memory import free_bytes
 from cutaway.host.turns import read_own_clock
 from cutaway.quantize.packed import unpack_once
+from cutaway.replay.look import PIECE_TOKENS
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.trace.ledger import part_of
 from cutaway.trace.records import AnswerRecord
@@ -142,10 +143,13 @@ class Side:
     ) -> Iterator[tuple[int, Tensor] | None]:
         """The rows from which given tokens would have been drawn; see replay/teacher_forcing.py.
 
+        In short steps: one of 512 rows is a product with all of the vocabulary that takes 0.3 s.
         None is a step that gave no row: a matrix was unpacked.
         """
         if self.sink_of is None:
-            yield from force_tokens(self.engine, like, prompt=self.prompt, output=output)
+            yield from force_tokens(
+                self.engine, like, prompt=self.prompt, output=output, chunk=PIECE_TOKENS
+            )
             return
         sink = self.sink_of()
         with self._by_modules() as unpacking:
@@ -155,6 +159,7 @@ class Side:
                 like,
                 prompt=self.prompt,
                 output=output,
+                chunk=PIECE_TOKENS,
                 sink_of=lambda run: sink,
                 intervenes=True,
             )

@@ -26,6 +26,7 @@ from cutaway.core.looks import ComparisonRequest, EventBatch
 from cutaway.engine.engine import Engine
 from cutaway.host.faults import refuse
 from cutaway.host.turns import in_turns, rest
+from cutaway.replay.look import PIECE_TOKENS
 from cutaway.trace.ledger import find_recorded
 from cutaway.views.parts.payload import as_json
 
@@ -139,8 +140,10 @@ class Trials:
         allowance = Allowance(
             max_tokens=tried.max_tokens, max_bytes=tried.max_bytes, max_flops=tried.max_flops
         )
+        # Where products are the library's, other steps would be other bits than those served.
+        pieces = PIECE_TOKENS if self._engine.runner.is_invariant else None
         # No lever that is served loads a model again, so the name that it was loaded by is nothing.
-        return Source(self._engine, answer, self._engine.model.name, None, allowance)
+        return Source(self._engine, answer, self._engine.model.name, None, allowance, pieces)
 
 
 def _steps(

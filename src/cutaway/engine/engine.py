@@ -92,12 +92,15 @@ class Engine:
         scores_drawn: bool = False,
         page_secret: bytes | None = None,
         pinned: Items[tuple[str, Items[int]]] = (),
+        piece_tokens: int | None = None,
     ) -> None:
         """scores_drawn: see Sampler; a request that asks for logprobs gets them so.
 
         page_secret: of which keys of pages are made; None draws one. Engines that share it could
         find one another's pages.
         pinned: names and tokens of prefixes that are computed first and never evicted.
+        piece_tokens: most of one forward, for whoever lets others in between two; a step of more
+            sequences is computed in several. Where the runner is invariant that changes no bit.
         """
         config = config.on(model.device.type)
         self.model = model
@@ -117,7 +120,7 @@ class Engine:
                 max_sequences=config.max_sequences,
                 max_tokens_per_step=config.max_tokens_per_step,
                 prefill_chunk=config.prefill_chunk,
-                max_prompt_tokens=_NATIVE_PROMPT_TOKENS if is_recorded(model) else None,
+                max_prompt_tokens=_max_prompt_tokens(model, piece_tokens),
                 shared_tokens=_NATIVE_SHARED_TOKENS if is_recorded(model) else None,
             ),
             self.cache,
@@ -138,6 +141,7 @@ class Engine:
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
+        self._piece_tokens = piece_tokens
         self._admission = AdmissionQueue(
             model, self.scheduler, max_length=self.max_length, page_secret=page_secret
         )
@@ -376,7 +380,7 @@ class Engine:
             answer = self._answers[item.sequence]
             answer.started = answer.started or began
         is_over = self._is_over(scheduled)
-        parts = self._apart(scheduled) if self._suspects else [scheduled]
+        parts = self._apart(scheduled) if self._suspects else self._in_pieces(scheduled)
         while parts and (part := parts.pop()):
             try:
                 computed = self._compute(part, began, is_over if part is scheduled else None)
@@ -439,6 +443,22 @@ class Engine:
         others = [item for item in scheduled if item.sequence not in self._suspects]
         self._suspects -= {item.sequence for item in scheduled if item.samples}
         return [*alone, others] if others else [*alone]
+
+    def _in_pieces(self, scheduled: Items[Scheduled]) -> list[Items[Scheduled]]:
+        """A step as forwards of no more than piece_tokens, the last one first."""
+        most = self._piece_tokens
+        if most is None or sum(item.count + item.num_other for item in scheduled) <= most:
+            return [scheduled]
+        pieces: list[list[Scheduled]] = []
+        left = 0
+        for item in scheduled:
+            count = item.count + item.num_other
+            if count > left:
+                pieces.append([])
+                left = most
+            pieces[-1].append(item)
+            left -= count
+        return [*reversed(pieces)]
 
     def _advance(self, item: Scheduled, drawn: list[Sampled]) -> None:
         """Take one sequence past what was computed for it."""
@@ -644,6 +664,12 @@ class Engine:
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
         return Running(sequence, stream, ending, arrived, ends, tells_draws=self.tells_draws)
+
+
+def _max_prompt_tokens(model: LoadedModel, piece_tokens: int | None) -> int | None:
+    """Prompt tokens in a step; None sets no bound of its own."""
+    most = _NATIVE_PROMPT_TOKENS if is_recorded(model) else None
+    return most if piece_tokens is None else min(piece_tokens, most or piece_tokens)
 
 
 def _take_other(sequence: Sequence) -> None:

@@ -28,7 +28,9 @@ def second_engine(
     words = f"a second pool beside: {num_bytes / 2**20:,.1f} MiB of keys and values"
     source.allowance.take(num_bytes, words)
     drafting = drafting_beside(source.engine.drafting, model, config, num_pages=num_pages)
-    engine = Engine(model, config, num_pages=num_pages, drafting=drafting)
+    engine = Engine(
+        model, config, num_pages=num_pages, drafting=drafting, piece_tokens=source.piece_tokens
+    )
     engine.runner.gives_turns = True
     return engine
 

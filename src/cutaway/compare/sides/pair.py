@@ -24,6 +24,7 @@ class Source:
     engine:   nobody else uses it meanwhile.
     name:     under which the model was loaded, to load it again in another form.
     messages: the conversation behind the prompt, where there is one.
+    piece_tokens: of one forward at most, where others go on meanwhile; None takes whole steps.
     """
 
     engine: Engine
@@ -31,6 +32,7 @@ class Source:
     name: str
     messages: tuple[Message, ...] | None
     allowance: Allowance
+    piece_tokens: int | None = None
 
     @property
     def params(self) -> SamplingParams:
