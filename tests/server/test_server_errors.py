@@ -15,6 +15,7 @@ from server_app import chat, completion, events
 from cutaway.core.errors import DeadlineError, GrammarError, NumericsError, OverloadedError
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
+from cutaway.server import conversation
 from cutaway.server.route_context import Context
 
 URL = "/v1/chat/completions"
@@ -178,6 +179,52 @@ def test_a_prompt_that_cannot_fit_is_told_with_both_numbers(asked: Callable[...,
         "max_tokens",
     )
     assert "256" in long["message"]
+
+
+@pytest.mark.parametrize("texts", [["x"] * 20_000, ["hello", "x y" * 600], ["x"] * 257])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [(URL, "messages"), ("/v1/responses", "input"), ("/v1/messages", "messages")],
+)
+def test_a_conversation_that_no_template_makes_fit_is_refused_before_it_is_written(
+    asked: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    field: str,
+    texts: list[str],
+) -> None:
+    """20,000 messages were written out for 26 s before that."""
+    written: list[object] = []
+    plain = conversation.render_whole
+
+    def render(*args: Any, **options: Any) -> Any:
+        written.append(args)
+        return plain(*args, **options)
+
+    monkeypatch.setattr(conversation, "render_whole", render)
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> Any:
+        said = [{"role": "user", "content": text} for text in texts]
+        most = "max_output_tokens" if field == "input" else "max_tokens"
+        return await http.post(path, json={"model": "tiny", most: 8, field: said})
+
+    answer = asked(ask)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert f"{field} has {len(texts)} messages" in error["message"]
+    assert "256 tokens" in error["message"] and "Send fewer or shorter" in error["message"]
+    assert written == []
+    if path != "/v1/messages":  # Anthropic's errors have neither
+        assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+
+
+def test_what_is_only_counted_may_be_longer_than_the_context(asked: Callable[..., Any]) -> None:
+    async def ask(http: httpx2.AsyncClient, _: Context) -> Any:
+        said = [{"role": "user", "content": "x"}] * 300
+        body = {"model": "tiny", "messages": said}
+        return await http.post("/v1/messages/count_tokens", json=body)
+
+    assert asked(ask).json()["input_tokens"] > 300
 
 
 def test_h10_a_refusal_of_a_stream_is_an_ordinary_answer(asked: Callable[..., Any]) -> None:

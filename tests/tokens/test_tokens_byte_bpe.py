@@ -15,7 +15,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from cutaway.tokens import byte_bpe, piece_cache
 from cutaway.tokens.added import AddedToken
+from cutaway.tokens.byte_bpe import ByteBPE
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
+from cutaway.tokens.fewest_tokens import FewestTokens
 from cutaway.tokens.patterns import GPT2
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.tokens.unicode import BYTE_SYMBOLS, repair_surrogates, symbols_to_bytes
@@ -46,6 +48,23 @@ def test_it_is_a_tokenizer():
 def test_decoding_gives_back_every_text(text):
     tokenizer = tiny([("a", "b"), ("\x7f", " ")], patterns=[GPT2])
     assert tokenizer.decode(tokenizer.encode(text)) == repair_surrogates(text)
+
+
+@given(st.lists(st.text(st.sampled_from("ab0 \n.\u0301\xe9<h1>"), max_size=40), max_size=4))
+def test_no_text_has_fewer_tokens_than_are_foretold(texts):
+    merges = [("a", "b"), ("ab", "ab"), ("abab", "abab"), (" ", " "), ("a", "0")]
+    for form in (None, "NFC", "NFKD"):
+        plain = tiny(merges, added=[H1])
+        tokenizer = ByteBPE(replace(plain.vocabulary, normal_form=form))
+        assert FewestTokens(tokenizer).of(texts) <= len(tokenizer.encode("".join(texts)))
+    assert FewestTokens(tokenizer).of(["ab" * 400, "a"]) == 101  # eight letters in one token
+
+
+def test_nothing_is_foretold_where_a_letter_may_be_in_no_token():
+    plain = tiny([("a", "b")])
+    byte_ids = tuple(None if byte == ord("q") else byte for byte in range(256))
+    tokenizer = ByteBPE(replace(plain.vocabulary, byte_ids=byte_ids))
+    assert FewestTokens(tokenizer).of(["q" * 100]) == 0
 
 
 @given(st.binary())

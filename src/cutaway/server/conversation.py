@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 from typing import cast
 
-from cutaway.core.errors import RequestError
+from cutaway.core.errors import ContextLengthError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.output import Delta
 from cutaway.core.request import Request, SamplingParams
@@ -30,7 +30,7 @@ from cutaway.stream.formats import (
 from cutaway.stream.text_events import CallEnd, CallStart, Content, Event, ParsedAnswer, gather
 from cutaway.stream.tool_grammar import Tool, call_grammar
 from cutaway.text.call_order import order_results
-from cutaway.text.chat_messages import Message
+from cutaway.text.chat_messages import Message, ToolCall
 from cutaway.text.prompt import Prompt, encode
 from cutaway.text.reach import render_open, render_whole
 
@@ -39,6 +39,7 @@ from cutaway.text.reach import render_open, render_whole
 class ChatInput:
     """What was said, and what may come next.
 
+    messages_field: the request's field that has them.
     form:        what the answer is held to, where it is no call.
     form_field:  the request's field that asks for it.
     schema_field: where a tool has the schema of its arguments.
@@ -49,6 +50,7 @@ class ChatInput:
     """
 
     messages: Sequence[Message]
+    messages_field: str = "messages"
     tools: Tools | None = None
     form: Grammar | None = None
     form_field: str = "response_format"
@@ -156,6 +158,42 @@ class PreparedChat:
 
 def prepare_chat(chat_input: ChatInput, context: Context) -> PreparedChat:
     """Write the prompt and choose what the answer is held to and how it is read.
+
+    Raises: RequestError naming the field; ContextLengthError for what is seen to be too long
+    before it is written; TemplateError.
+    """
+    check_may_fit(chat_input, context)
+    return write_chat(chat_input, context)
+
+
+def check_may_fit(chat_input: ChatInput, context: Context) -> None:
+    """Raise ContextLengthError for a conversation that is too long however it is written.
+
+    A template takes 1.3 ms for a message: 20,000 of them were refused after 26 s.
+    """
+    messages, most = chat_input.messages, context.service.model.max_length
+    # Every text reaches the prompt (text/reach.py), but what an answer's model thought.
+    texts = [
+        part.text
+        for message in messages
+        if message.role != "assistant"
+        for part in message.content
+        if not isinstance(part, ToolCall)
+    ]
+    is_long = sum(map(len, texts)) > most
+    least = max(len(messages), context.fewest_tokens.of(texts) if is_long else 0)
+    if least > most:
+        field_of_messages = chat_input.messages_field
+        raise ContextLengthError(
+            f"{field_of_messages} has {len(messages)} messages, which are at least {least} tokens; "
+            f"the longest sequence is {most} tokens, prompt and answer together. Send fewer or "
+            "shorter messages.",
+            param=field_of_messages,
+        )
+
+
+def write_chat(chat_input: ChatInput, context: Context) -> PreparedChat:
+    """The same for whoever only counts: of any length.
 
     With a grammar a model cannot reason first, so no reasoning is looked for.
 

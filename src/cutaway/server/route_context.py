@@ -22,6 +22,7 @@ from cutaway.service.bounds import ProcessConfig
 from cutaway.service.service import AdapterCard, Service
 from cutaway.text.long_renderings import LongRenderings
 from cutaway.text.template import ChatTemplate
+from cutaway.tokens.fewest_tokens import FewestTokens
 from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.weights.find.find import Found
 
@@ -76,6 +77,11 @@ class Context:
     def metrics(self) -> Metrics:
         """The numbers of this model."""
         return Metrics(self.name)
+
+    @cached_property
+    def fewest_tokens(self) -> FewestTokens:
+        """How many tokens texts have in any case."""
+        return FewestTokens(self.tokenizer)
 
     @cached_property
     def template(self) -> ChatTemplate:

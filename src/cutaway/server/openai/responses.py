@@ -231,6 +231,7 @@ def _chat_input(body: ResponsesBody, context: Context, earlier: Earlier, offer: 
         extras |= object_of(body.chat_template_kwargs, "chat_template_kwargs")
     return ChatInput(
         messages=messages_of(body.instructions, body.input, earlier=earlier.items, offer=offer),
+        messages_field="input",
         tools=choose_of(offer, body.tool_choice),
         form=form_of(body.text),
         form_field="text.format",
