@@ -302,12 +302,11 @@ class Simulation:
                     require(evictions == allocator.num_evictions, "evicted beside free pages")
                     return page
                 before = Counter(allocator.owners())
-                idle = {each for each in before if allocator.is_idle(each)}
+                idle = {each for each in before if each != owner and allocator.is_idle(each)}
                 cached, evictions = set(allocator._cached), allocator.num_evictions
                 page = honest(owner)
                 if allocator.num_evictions > evictions:
-                    num_owners = len({*before, owner})
-                    share = allocator.num_usable / num_owners
+                    share = allocator.num_usable / len({*before, owner} - idle)
                     rich = {o for o, n in before.items() if n > share or o in idle}
                     lost = before - Counter(allocator.owners())
                     victim = next(iter(lost), owner)

@@ -263,6 +263,26 @@ def test_who_was_not_seen_for_long_has_no_share_until_it_comes_again() -> None:
     assert allocator.owners() == {"alice": 8}, "after a while they are anybody's"
 
 
+def test_pages_are_shared_among_those_who_are_not_idle() -> None:
+    """Who was not seen for long makes the others' shares no smaller while its pages are there."""
+    allocator = PageAllocator(9)
+    for number in range(3):
+        cache_one(allocator, f"carol {number}", "carol")
+    cache_one(allocator, "bob", "bob")
+    assert allocator.num_sharers("alice") == 3
+    for number in range(POOLS_UNTIL_IDLE * allocator.num_usable):
+        assert not allocator.is_idle("carol")
+        cache_one(allocator, f"bob {number}", "bob")
+    assert allocator.is_idle("carol")
+    assert allocator.owners() == {"carol": 3, "bob": 5}
+    assert (allocator.num_sharers("alice"), allocator.num_sharers("bob")) == (2, 1)
+    assert allocator.available_to("alice") == 4, "bob's half is bob's"
+    assert allocator.num_sharers("carol") == 2, "who comes is there"
+    for number in range(3 * allocator.num_usable):
+        cache_one(allocator, f"alice {number}", "alice")
+    assert allocator.owners() == {"alice": 4, "bob": 4}
+
+
 def test_an_owner_that_holds_a_page_is_never_idle() -> None:
     allocator = PageAllocator(9)
     held = allocator.take("bob")

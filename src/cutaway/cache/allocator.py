@@ -10,7 +10,8 @@ one of three states, so that free + cached + used = num_pages - 1 at all times:
 A page that is not free counts for one owner: who took it, or who found it again when nobody held
 it. The pages in equal parts are the owners' shares, and only who holds more than that is evicted
 from: a flood of one leaves the others' prefixes where they were. An owner of whom nothing was seen
-while others took the whole pool several times has no share any more, until it comes again.
+while others took the whole pool several times has no share any more, and is none of those among
+whom pages are shared, until it comes again.
 """
 
 from __future__ import annotations
@@ -84,10 +85,9 @@ class PageAllocator:
         """Pages that owners have between them."""
         return self.num_usable - self.num_pinned
 
-    @property
-    def num_owners(self) -> int:
-        """Owners for whom a page counts."""
-        return len(self._held)
+    def num_sharers(self, owner: str) -> int:
+        """Among how many owners pages are shared when this one comes: idle ones are none."""
+        return len(self._held.keys() | {owner}) - len(self._idle_beside(owner))
 
     def available_to(
         self, owner: str, *, back: Sequence[int] = (), owed: Mapping[str, int] | None = None
@@ -102,7 +102,7 @@ class PageAllocator:
         available = self.num_available + len(back) - sum(owed.values())
         if not back and len(self._cached) <= (owner in self._cached):
             return available
-        held = self._held
+        held, idle = self._held, self._idle_beside(owner)
         cached = Counter({other: len(pages) for other, pages in self._cached.items()})
         if back:
             held = held.copy()
@@ -112,11 +112,11 @@ class PageAllocator:
                 else:
                     held[self._owner_of[page]] -= 1
             held += Counter()  # who has none left is no owner
-        share = self.num_shared // (len(held) + (owner not in held))
+        share = self.num_shared // (len(held) + (owner not in held) - len(idle))
         for other, num_cached in cached.items():
             if other != owner:
                 num_above = held[other] + owed.get(other, 0)
-                num_above -= 0 if self.is_idle(other) else share
+                num_above -= 0 if other in idle else share
                 available -= max(0, num_cached - max(0, num_above))
         return available
 
@@ -223,15 +223,18 @@ class PageAllocator:
         """
         if len(self._cached) == 1:
             return next(iter(self._cached))
-        num_owners = len(self._held) + (taker not in self._held)
+        idle = self._idle_beside(taker)
+        num_sharers = len(self._held) + (taker not in self._held) - len(idle)
         rich = [
-            o
-            for o in self._cached
-            if self._held[o] * num_owners > self.num_shared or self.is_idle(o)
+            o for o in self._cached if self._held[o] * num_sharers > self.num_shared or o in idle
         ]
         if not rich and taker in self._cached:
             return taker
         return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
+
+    def _idle_beside(self, owner: str) -> set[str]:
+        """Who is idle; whoever comes now is not."""
+        return {each for each in self._cached if each != owner and self.is_idle(each)}
 
     def _uncache(self, page: int) -> None:
         owner = self._owner_of[page]

@@ -117,7 +117,9 @@ class PagedCache:
     def news_for(self, owner: str) -> object:
         """Equals what it was as long as an owner has no more pages to hope for than then."""
         # What is kept from it hangs on what owners have, and on how many of them share the pages.
-        kept = [(a.num_available - a.available_to(owner), a.num_owners) for a in self.allocators]
+        kept = [
+            (a.num_available - a.available_to(owner), a.num_sharers(owner)) for a in self.allocators
+        ]
         return sum(a.num_returned for a in self.allocators), kept
 
     @property
