@@ -23,6 +23,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.server.entry import auth, door
 from cutaway.server.entry.auth import Keys, read_keys
 from cutaway.server.entry.door import OPEN_PATHS, Door
+from cutaway.server.entry.entrance import MOST_IN_TURN, Entrance
 from cutaway.server.entry.owner import who_asks
 from cutaway.server.route_context import ANSWERING, Context
 from cutaway.server.server_config import MAX_HEADERS, ServerConfig
@@ -432,6 +433,58 @@ def test_slow_bodies_however_many_leave_room_for_others(folder: Path, keys: Keys
     del statuses[0]  # bodies of answers
     # One key has 4/5 of the places; where connections are owners, the oldest make room.
     assert statuses == ({503: 14} if keys else {408: 11})
+
+
+def test_a_crowd_that_came_first_keeps_neither_health_nor_another_key_waiting(
+    folder: Path,
+) -> None:
+    """Counted: of 900 requests at once no more than a few begin before either."""
+
+    async def body() -> tuple[list[str], set[int]]:
+        async with serving(folder, keys=KEYS) as (app, _):
+            begun: list[str] = []
+
+            async def begin(scope: Any, receive: Any, send: Any) -> None:
+                begun.append(scope["path"])
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+
+            app._app = begin
+            crowd, other = (
+                [HOST, KIND, (b"authorization", b"Bearer " + key.encode())] for key in (KEY, OTHER)
+            )
+            tasks = [
+                asyncio.create_task(status(app, "POST", "/tokenize", crowd)) for _ in range(900)
+            ]
+            tasks.append(asyncio.create_task(status(app, "GET", "/v1/models", other)))
+            tasks.append(asyncio.create_task(status(app, "GET", "/health", [HOST])))
+            told = await asyncio.gather(*tasks)
+            return begun, {code for code, _ in told}
+
+    begun, codes = asyncio.run(body())
+    assert codes == {200} and len(begun) == 902
+    assert begun.index("/health") <= MOST_IN_TURN
+    assert begun.index("/v1/models") <= 2 * MOST_IN_TURN
+
+
+def test_who_gives_up_at_the_entrance_takes_nobodys_turn() -> None:
+    async def body() -> list[int]:
+        entrance, came = Entrance(most=2), list[int]()
+
+        async def come(number: int) -> None:
+            await entrance.come(f"owner {number % 3}")
+            came.append(number)
+
+        tasks = [asyncio.create_task(come(number)) for number in range(12)]
+        await asyncio.sleep(0)
+        assert came == [0, 1]
+        for task in tasks[2:8]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return came
+
+    for _ in range(2):  # another loop may come after the first
+        assert sorted(asyncio.run(body())) == [0, 1, 8, 9, 10, 11]
 
 
 def test_who_has_all_its_answers_is_refused_before_anything_of_its_body_is_parsed(

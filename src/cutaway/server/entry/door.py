@@ -20,6 +20,7 @@ from cutaway.core.whole_numbers import whole_number
 from cutaway.host.ports import is_port
 from cutaway.server.entry.arrivals import Arrivals, do_nothing
 from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.entrance import Entrance
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
 from cutaway.server.error_replies import HttpError, encode_fault, fault_of, headers_of
 from cutaway.server.page import is_page
@@ -132,6 +133,7 @@ class Door:
         self._metrics = metrics
         self._arrivals = arrivals
         self._num_open = 0
+        self._entrance = Entrance()
         self._places = SharedBound(config.max_open_requests)
         # Bodies on their way, the one that began first in front: when all places are taken it
         # makes room, so that nobody is kept out by who sends slowly.
@@ -186,7 +188,10 @@ class Door:
         is_open = scope["path"] in OPEN_PATHS or is_page(scope["path"])
         is_open = is_open and scope["method"] in ("GET", "HEAD")
         if not is_open:
-            self._check_key(headers, call)
+            owner = self._keys.owner(headers)
+            call.owner = owner or ANYBODY
+            await self._entrance.come(call.sharer)
+            _check_key(owner)
             call.trace_parent = _trace_parent(headers)
             self._enter(call, scope)
             _check_form(scope["method"], headers)
@@ -233,17 +238,6 @@ class Door:
             "--allow-origin allows one.",
             code="origin_not_allowed",
         )
-
-    def _check_key(self, headers: Headers, call: HttpCall) -> None:
-        owner = self._keys.owner(headers)
-        if owner is None:
-            raise HttpError(
-                status=401,
-                message="the API key is missing or wrong; send Authorization: Bearer KEY.",
-                code="invalid_api_key",
-                headers=(("www-authenticate", "Bearer"),),
-            )
-        call.owner = owner
 
     def _enter(self, call: HttpCall, scope: Scope) -> None:
         """Take one of the places for requests. Raises: HttpError when there is none."""
@@ -404,6 +398,16 @@ def _check_sizes(scope: Scope) -> None:
             message=f"the request has {len(headers)} headers of {num_bytes} bytes in all; at most "
             f"{MAX_HEADERS} of {MAX_HEADER_BYTES} bytes are allowed.",
             code="headers_too_large",
+        )
+
+
+def _check_key(owner: Owner | None) -> None:
+    if owner is None:
+        raise HttpError(
+            status=401,
+            message="the API key is missing or wrong; send Authorization: Bearer KEY.",
+            code="invalid_api_key",
+            headers=(("www-authenticate", "Bearer"),),
         )
 
 
