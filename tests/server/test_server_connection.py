@@ -6,13 +6,14 @@ import asyncio
 import random
 import socket
 import struct
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from live_server import Live, live, post
-from server_app import chat, completion
+from server_app import chat, completion, make_folder
 
 from cutaway.core.output import Delta
 from cutaway.core.request import Request
@@ -20,6 +21,7 @@ from cutaway.kernels import capture
 from cutaway.server.entry.connection import ConnectionNumbers
 from cutaway.server.run import listening
 from cutaway.server.server_config import MAX_HEADER_BYTES, ServerConfig
+from cutaway.service.local import LocalService
 
 # Longer than what a busy machine takes to leave in the midst of it.
 LONG: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
@@ -48,6 +50,30 @@ def test_what_is_written_is_sent_at_once() -> None:
             connection, _ = listener.accept()
             with connection:
                 assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bounds what Linux takes of what is not sent")
+def test_streams_that_nobody_reads_give_their_places_to_a_newcomer(tmp_path: Path) -> None:
+    """The system would take 4 MB of each, which is all of them."""
+    folder = make_folder(tmp_path / "tiny", max_position_embeddings=5_000)
+    service = LocalService(
+        f"random:{folder / 'config.json'}", dtype="float32", cache_tokens=12_000, max_sequences=2
+    )
+    unread = post(TEXT, dict(completion(stream=True, max_tokens=4_000, ignore_eos=True)))
+
+    async def body(server: Live) -> None:
+        with socket.socket() as one, socket.socket() as other:
+            for count, client in ((1, one), (2, other)):
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", server.port))
+                client.sendall(unread)
+                await server.until_running(count)
+            reader, writer = await server.connect()
+            writer.write(post(TEXT, dict(completion(max_tokens=4))))
+            assert (await reader.readline()).split()[1] == b"200"
+            assert server.app.num_open >= 2, "both streams go on when they are read"
+
+    run(folder, body, service=service)
 
 
 @pytest.mark.parametrize("is_hard", [False, True])
