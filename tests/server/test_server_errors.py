@@ -46,7 +46,7 @@ def error_of(answer: httpx2.Response, status: int) -> dict[str, Any]:
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/models/unknown", 404, "model_not_found"),
         ("GET", "/v1/models/a/b", 404, "model_not_found"),
-        ("GET", "//v1/models", 404, "not_found"),
+        ("GET", "//v1/nothing", 404, "not_found"),
         ("GET", "/V1/models", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
     ],
