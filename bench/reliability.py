@@ -3,6 +3,7 @@
     python bench/reliability.py                 what is done and what is wanted
     python bench/reliability.py 8 --jobs 16     a row, several slices at once
     python bench/reliability.py all --minutes 60
+    python bench/reliability.py 8 --what "end by themselves"     one part of a row
     python bench/reliability.py 14 --mended 207c336     what failed was mended there: it is run anew
 
 Rows are tests of the suite, or scripts beside this one, that are asked for many more trials than
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from plan import records, table
 from plan.records import Record
@@ -71,6 +73,7 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", help="numbers of rows, or all")
     parser.add_argument("--jobs", type=int, default=1, help="slices at once")
     parser.add_argument("--minutes", type=float, default=24 * 60, help="begin no slice after")
+    parser.add_argument("--what", default="", help="only the parts of rows that are called so")
     parser.add_argument("--fresh", action="store_true", help="forget what was run of these rows")
     parser.add_argument(
         "--mended",
@@ -90,9 +93,11 @@ def main() -> int:
             print(f"row {number}: {records.mend(number, args.mended)} slices count no more")
         table.write()
         return 0
-    failed = work(
-        [numbers[each] for each in wanted], args.jobs, time.monotonic() + 60 * args.minutes
-    )
+    chosen = [numbers[each] for each in wanted]
+    chosen = [
+        replace(row, runs=tuple(run for run in row.runs if args.what in run.what)) for row in chosen
+    ]
+    failed = work(chosen, args.jobs, time.monotonic() + 60 * args.minutes)
     written = table.write()
     print(written.read_text(encoding="utf-8") if not wanted else f"{written.name} is written.")
     return 1 if failed else 0
