@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,22 @@ def test_no_more_than_a_piece_goes_through_the_model_at_once_beside_an_answer(
         same += ["divergence"]
     assert [found[each] for each in same] == [wanted[each] for each in same]
     assert found["recorded"]["num_computed"] == wanted["recorded"]["num_computed"]
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_an_engine_beside_is_made_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording SmolLM2 took 0.1 s behind its last layer."""
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
+    name = make_model(tmp_path, hidden_size=64, intermediate_size=96, head_dim=16)
+    engine = LLM(name, cache_tokens=512).engine
+    assert engine.runner._native is not None
+    (program_,) = engine.runner._native._tape._parts
+    assert isinstance(program_, program.Program)
+    making = turns.in_turns(partial(Engine, engine.model, engine.config, num_pages=20))
+    # Each operation is lowered, and written down.
+    assert sum(1 for _ in making) >= 2 * len(program_.operations) > 20
 
 
 def test_looks_go_first_and_comparisons_in_their_order() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cutaway.core.step import LayerCache, Numbers, Step
+from cutaway.host.turns import breathe
 from cutaway.kernels.gather import gather_columns, gather_rows, receive_rows, send_rows
 from cutaway.kernels.lowering import Lowered, NativeCall, lower
 from cutaway.kernels.native import NativeStep, Operation, Program, is_available, room
@@ -109,6 +110,7 @@ class Tape:
         self._parts: list[Program | _TorchCall] = []
         last = _last_readers(calls)
         for call in calls:
+            breathe()
             if isinstance(call, NativeCall):
                 self._add(call.make(self._room))
             elif not (call.is_view and self._is_in_buffer(call.values[0])):

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from cutaway.host.turns import breathe
 from cutaway.kernels.attention import paged_attention, paged_latent_attention
 from cutaway.kernels.convolution import convolve_sequences
 from cutaway.kernels.delta import run_sequences
@@ -71,6 +72,7 @@ def lower(recording: Recording, result: Recorded, *, max_length: int) -> list[Lo
     forms = Forms(recording, calls, result, max_length=max_length)
     lowered: list[Lowered] = []
     for call in reversed(forms.calls):
+        breathe()
         if call not in forms.absorbed:
             form = _FORMS.get(call.function)
             made = None if form is None else form(forms, call, *call.args, **call.kwargs)
