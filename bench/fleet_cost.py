@@ -1,9 +1,12 @@
 """What a fleet's front costs beside its engine alone: first tokens, rate, idle streams, a flood.
 
     python bench/fleet_cost.py [--model smollm2] [--requests 200] [--streams 8] [--rounds 7]
+    python bench/fleet_cost.py --calls     # the host's work, on any machine
 
 One engine's process is asked directly and through a fleet of this one engine, in turn, so that both
-have the same weights, cache and moment. HTTP is not in it: it is the same before either.
+have the same weights, cache and moment. HTTP is not in it: it is the same before either. Calls are
+those of functions, of Python and of C, in this process, from a request to its first token, and to
+its end: medians, and they hang on no other work.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from types import FrameType
 
 from cutaway.core.errors import CutawayError
 from cutaway.core.request import Request, SamplingParams
@@ -39,6 +44,7 @@ def main() -> None:
     options.add_argument("--streams", type=int, default=8)
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--calls", action="store_true", help="count functions called, no seconds")
     asyncio.run(measure(options.parse_args()))
 
 
@@ -67,6 +73,9 @@ async def measure(args: argparse.Namespace) -> None:
         ways: dict[str, Service] = {"alone": made[0], "fleet": fleet}
         for service in ways.values():
             await read(service, asked(64, args.tokens))
+        if args.calls:
+            await count_calls(ways, args.requests)
+            return
         await first_tokens(ways, args.requests)
         await rates(ways, args.streams, args.tokens, args.rounds)
         await idle(fleet)
@@ -78,7 +87,8 @@ async def measure(args: argparse.Namespace) -> None:
 def asked(length: int, max_tokens: int, *, owner: str = "") -> Request:
     """A request that nobody has made before."""
     number = next(NUMBERS)
-    prompt = tuple((7919 * number + 31 * place) % 250 for place in range(length))
+    begin = (number % 250, number // 250 % 250)
+    prompt = (*begin, *((7919 * number + 31 * place) % 250 for place in range(2, length)))
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, seed=1)
     return Request(request_id=f"r{number}", prompt_token_ids=prompt, params=params, owner=owner)
 
@@ -106,6 +116,36 @@ async def first_tokens(ways: dict[str, Service], requests: int) -> None:
         print(f"{name:8} {1e3 * p50:6.3f}   {1e3 * p99:6.3f}")
     more = [1e3 * (b - a) for a, b in zip(told["alone"], told["fleet"], strict=True)]
     print(f"more     {more[0]:6.3f}   {more[1]:6.3f}   (bar: 1 and 3)")
+
+
+async def count_calls(ways: dict[str, Service], requests: int) -> None:
+    """Functions called until a first token, and until the end, of short and of long prompts."""
+    for length in (16, 1024):
+        for name, service in ways.items():
+            found = [await calls_of(service, asked(length, 16)) for _ in range(requests)]
+            first, whole = (statistics.median(each) for each in zip(*found, strict=True))
+            print(
+                f"{length:5} tokens, {name:6} {first:6.0f} calls to the first, {whole:6.0f} in all"
+            )
+
+
+async def calls_of(service: Service, request: Request) -> tuple[int, int]:
+    """Functions called until the first token, and until the end."""
+    calls, first = 0, 0
+
+    def note(frame: FrameType, event: str, what: object) -> None:
+        del frame, what
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        async for delta in service.follow(request):
+            if delta.token_ids and not first:
+                first = calls
+    finally:
+        sys.setprofile(None)
+    return first, calls
 
 
 async def rates(ways: dict[str, Service], streams: int, tokens: int, rounds: int) -> None:

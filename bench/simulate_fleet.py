@@ -26,6 +26,7 @@ from time import perf_counter
 from cutaway.fleet.owner_turns import Turns
 from cutaway.fleet.prefixes import Prefixes
 from cutaway.fleet.routing import (
+    BALANCE,
     Binding,
     Cost,
     EngineLoad,
@@ -150,11 +151,18 @@ class Simulation:
     """Events in order of time: arrivals, ends of steps, deaths of engines."""
 
     def __init__(
-        self, cost: Cost, members: int, cache_tokens: int, *, steps_ahead: float, failures: int
+        self,
+        cost: Cost,
+        members: int,
+        cache_tokens: int,
+        *,
+        steps_ahead: float,
+        balance: float,
+        failures: int,
     ) -> None:
         index = Prefixes(b"", page_size=BLOCK // 4)
         self.router = FleetRouter(
-            index, cost=cost, chance=random.Random(1), steps_ahead=steps_ahead
+            index, cost=cost, chance=random.Random(1), steps_ahead=steps_ahead, balance=balance
         )
         self.turns: Turns[EngineWanted] = Turns()
         self.machines: dict[str, Machine] = {}
@@ -308,13 +316,14 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=0, help="engines that die, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trace", type=Path)
+    parser.add_argument("--only", default="", help="policies whose names hold this")
     args = parser.parse_args()
     print(
         f"{args.requests} requests, {args.members} members of {args.cache_tokens} tokens, "
         f"{args.failures} deaths; time to first token in s, p50 / p90 / p99; busiest over mean"
     )
     for name, cost, ahead in policies():
-        for rate in args.rates:
+        for rate in args.rates if args.only in name else ():
             if args.trace is None:
                 jobs = load_of(args.requests, rate, args.seed, args.members)
             else:
@@ -325,6 +334,7 @@ def main() -> None:
                 args.members,
                 args.cache_tokens,
                 steps_ahead=ahead,
+                balance=BALANCE if cost is predicted_seconds else 0.0,
                 failures=args.failures,
             )
             run.run(jobs)

@@ -64,7 +64,7 @@ class FakeEngine:
         self.state: State = "starting"
         self.silent_seconds = 0.0
         self.num_starts = 0
-        self.numbers, self.pace = 0, 0.0
+        self.numbers, self.pace, self.rate = 0, 0.0, 1000.0
         self.poison: int | None = None  # a token of a prompt that ends the engine
         self.poison_after = 0
         self.running: dict[str, asyncio.Queue[Exception]] = {}
@@ -190,7 +190,9 @@ class FakeEngine:
 
     async def stats(self) -> EngineStats:
         guesses = (GuessCount("ngram", 0, 3, 2),)
-        return EngineStats(running=len(self.running), prompt_rate=1000.0, steps=3, guesses=guesses)
+        return EngineStats(
+            running=len(self.running), prompt_rate=self.rate, steps=3, guesses=guesses
+        )
 
     async def snapshot(self, owner: str) -> bytes:
         return b'{"schema":1,"steps":3,"running":[]}'

@@ -434,6 +434,17 @@ async def test_a_model_that_cannot_be_loaded_keeps_the_fleet_from_starting() -> 
 
 
 @in_loop
+async def test_engines_of_one_machine_are_taken_for_alike() -> None:
+    """How fast each says it is tells who was busy beside it, and would send all to the luckiest."""
+    engines = Engines(replicas=3)
+    rates = {"0": 500.0, "1": 1000.0, "2": 3000.0}
+    engines.prepare = lambda engine: setattr(engine, "rate", rates[engine.name])
+    async with engines:
+        await engines.fleet._crew.count()
+        assert {member.load.rate for member in engines.fleet.members} == {1500.0}
+
+
+@in_loop
 async def test_least_ready_is_waited_for_once() -> None:
     engines = Engines(replicas=3, least_ready=3)
     engines.prepare = lambda engine: setattr(engine, "restart_seconds", None)

@@ -343,17 +343,54 @@ async def test_what_strangers_hold_open_is_bounded(monkeypatch: pytest.MonkeyPat
         await service.close()
 
 
-async def start_member(model: str, folder: Path) -> tuple[asyncio.subprocess.Process, str]:
+async def start_member(
+    model: str, folder: Path, *flags: str
+) -> tuple[asyncio.subprocess.Process, str]:
     """A member's process of its own, and where it listens."""
     made = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cutaway", "member", model, "--listen", "tcp://127.0.0.1:0"),
         *("--link-key-file", str(folder / "key"), "--end-with-stdin", "--device", "cpu"),
-        *("--cache-tokens", "8192", "--page-size", "8"),
+        *("--cache-tokens", "8192", "--page-size", "8", *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
     assert made.stdout is not None
     return made, (await made.stdout.readline()).decode().strip()
+
+
+@partial(in_loop, seconds=200)
+async def test_scale_s39_a_member_ends_when_nobody_has_been_linked_for_its_lease(
+    tmp_path: Path,
+) -> None:
+    """Whoever was to end it is gone without a word: no signal comes, and stdin stays open."""
+    model = services.make_model(tmp_path)
+    (tmp_path / "key").write_text("k" * 32)
+    member, address = await start_member(model, tmp_path, "--lease-seconds", "2")
+    service = LinkService(LinkAddress.parse(address), KEY, tell=lambda text: None)
+    try:
+        await service.start()
+        engines = descendants(member.pid)
+        assert engines, "its engine is a process of its own"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(4):
+                await member.wait()
+        assert service.state == "ready", "who is linked keeps it"
+        await service.close()
+        assert await member.wait() == 0
+        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in engines))
+    finally:
+        await service.close()
+        if member.returncode is None:
+            member.kill()
+            await member.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 @pytest.mark.slow

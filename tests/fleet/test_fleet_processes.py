@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -272,6 +273,29 @@ async def test_scale_f3_roll_and_scale_cut_no_stream(tmp_path: Path) -> None:
             assert tokens == said[choice][0]
             (seam,) = [event for event in events if event["type"] == "seam"]
             assert seam["is_exact"]
+
+
+@pytest.mark.timeout(400)
+@in_loop
+async def test_scale_s27_engines_that_are_only_busy_are_not_ended(tmp_path: Path) -> None:
+    """64 long prompts at once, for longer than an engine without a sign of work is given."""
+    process = ProcessConfig(hang_seconds=2.0, stall_seconds=2.0)
+    params = SamplingParams(temperature=0.0, max_tokens=1)
+    async with fleet_of(tmp_path, process=process) as fleet:
+        began, number = time.monotonic(), 0
+        while time.monotonic() - began < 3 * process.stall_seconds:
+            number += 1
+            prompts = (
+                tuple((7 * number + 5 * each + place) % 256 for place in range(240))
+                for each in range(64)
+            )
+            waves = [
+                Request(request_id=f"{number}-{each}", prompt_token_ids=prompt, params=params)
+                for each, prompt in enumerate(prompts)
+            ]
+            told = await asyncio.gather(*(essence(fleet, each) for each in waves))
+            assert all(seams == [None] for _, seams in told), "none was moved"
+        assert {member.service.num_starts for member in fleet.members} == {1}
 
 
 @pytest.mark.timeout(400)

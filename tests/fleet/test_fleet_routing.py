@@ -68,6 +68,39 @@ def test_scale_s26_affinity_never_drowns_one_engine() -> None:
     assert max(work.values()) <= 1.3 * mean, f"{work}"
 
 
+def test_scale_s26_prompts_that_many_ask_for_do_not_come_to_lie_in_one_engine() -> None:
+    """As bench/fleet_hits.py asks, and each is answered before the next comes: none is busy."""
+    busiest: list[float] = []
+    for seed in range(6):
+        router, chance = router_of(4, tokens=8192, seed=seed), random.Random(seed)
+        weights = [1 / rank for rank in range(1, 61)]
+        sent: Counter[str] = Counter()
+        for number in range(600):
+            (family,) = chance.choices(range(60), weights)
+            prompt = [*([100 + family] * 512), *([number] * 64)]
+            (binding,) = router.bindings([wanted(router, prompt)])
+            sent[binding.load.name] += 1
+            router.leave(binding)
+        busiest.append(max(sent.values()) / 150)
+    assert sum(busiest) / 6 <= 1.25, f"{busiest}: by chance alone it is 1.5"
+
+
+def test_an_engine_that_joins_late_is_not_flooded() -> None:
+    router = router_of(2)
+    for number in range(3000):  # more than one rescaling of what was given
+        (binding,) = router.bindings([wanted(router, [number, *range(40)])])
+        router.leave(binding)
+    late = EngineLoad("late", 64, 2048, rate=1000.0)
+    router.prefixes.join("late", 100_000)
+    router.join(late)
+    sent: Counter[str] = Counter()
+    for number in range(300):
+        (binding,) = router.bindings([wanted(router, [number, *range(50)])])
+        router.leave(binding)
+        sent[binding.load.name] += 1
+    assert max(sent.values()) - min(sent.values()) <= 40, f"{sent}"
+
+
 def test_a_known_beginning_is_worth_a_short_wait_and_no_long_one() -> None:
     router = router_of(2)
     prompt = [7] * 1024

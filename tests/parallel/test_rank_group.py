@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,22 @@ def test_scale_s07_bits_stay_however_often(made: Sequence[RankGroup]) -> None:
         return all(torch.equal(group.gather(own).view(torch.int32), expected) for _ in range(1000))
 
     assert all(each(made, gathered))
+
+
+@pytest.mark.parametrize("count", [1, 1000, 300_000], ids=["small", "middle", "large"])
+def test_scale_s08_bits_hang_on_no_order_and_on_no_size(
+    made: Sequence[RankGroup], count: int
+) -> None:
+    """Whoever comes first, and whichever way the library takes for a size. GPUs: T6."""
+    own = torch.randn(3, count)
+
+    for order in permutations(range(3)):
+
+        def gathered(group: RankGroup, order: tuple[int, ...] = order) -> bool:
+            time.sleep(0.003 * order[group.rank])
+            return torch.equal(group.gather(own[group.rank]), own)
+
+        assert all(each(made, gathered)), order
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])

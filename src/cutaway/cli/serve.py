@@ -275,7 +275,8 @@ def serve_model(
         with download_bar(settings.model) as progress:
             found = find(settings.model, progress=progress, accept_license=settings.accepts_license)
         if not has_gpus(str(settings.engine["device"])):
-            check_memory(fleet.replicas, found.path, free=free_memory())
+            most = fleet.most_replicas or fleet.replicas
+            check_memory(most, found.path, free=free_memory())
         linker = None if key is None else linker_of(settings, key, found, listed)
         if settings.engine["disk_cache"] is not None:
             keys.salt(salt_secret_of(open_folder(Path(str(settings.engine["disk_cache"])))))

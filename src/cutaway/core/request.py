@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -98,9 +99,9 @@ class SamplingParams:
     def on(self, recommended: Mapping[str, object]) -> SamplingParams:
         """The same with what a model recommends in the place of what nobody gave."""
         unset = [
-            each.name
-            for each in fields(self)
-            if isinstance(getattr(self, each.name), FloatByModel | IntByModel)
+            name
+            for name in RECOMMENDED
+            if isinstance(getattr(self, name), FloatByModel | IntByModel)
         ]
         if not unset:
             return self
@@ -156,6 +157,13 @@ class Request:
     connection: str = ""
     lora: str = ""
     continued_token_ids: tuple[int, ...] = ()
+
+    def with_seed(self, seed: int) -> Request:
+        """The same with a seed; nothing else of it is checked again, for nothing else changes."""
+        made, params = copy.copy(self), copy.copy(self.params)
+        object.__setattr__(params, "seed", seed)
+        object.__setattr__(made, "params", params)
+        return made
 
     @property
     def sharer(self) -> str:

@@ -48,7 +48,7 @@ class Crew:
         look: Callable[[], None],
         secret: bytes | None = None,
     ) -> None:
-        self._make, self.config, self._tell, self._call_look = make, config, tell, look
+        self._make, self.config, self.tell, self._call_look = make, config, tell, look
         self.hang_seconds, self._drain_seconds = hang_seconds, drain_seconds
         self._secret = os.urandom(16) if secret is None else secret
         self._members: dict[str, Member] = {}
@@ -85,6 +85,11 @@ class Crew:
             self._add()
         for address in self._linked:
             self._add(address)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the number or the version of engines is being changed."""
+        return self._changing.locked()
 
     @property
     def is_given_up(self) -> bool:
@@ -144,8 +149,8 @@ class Crew:
         FleetConfig(replicas=replicas)
         async with self._changing:
             self.wanted_replicas = replicas
-            self._tell(f"replicas: {replicas}.")
-            staying = self._staying()
+            self.tell(f"replicas: {replicas}.")
+            staying = self.staying
             for _ in range(len(staying), replicas):
                 self._add()
             leaving = sorted(staying, key=lambda m: (m.state == "ready", len(m.streams)))
@@ -158,17 +163,15 @@ class Crew:
         A new one that gives no or other numbers than it should is refused, and the old ones stay.
         """
         async with self._changing:
-            for old in self._staying():
+            for old in self.staying:
                 new = self._add()
                 while new.state != "ready":
                     if new.name not in self._members or new.refused is not None:
-                        self._tell(
-                            f"replica {new.name} does not join; the others stay as they are."
-                        )
+                        self.tell(f"replica {new.name} does not join; the others stay as they are.")
                         return
                     await self.wait()
                 await self._retire(old)
-            self._tell("all replicas were started anew.")
+            self.tell("all replicas were started anew.")
 
     async def adapt(self, name: str, path: str | None) -> None:
         """Load an adapter in every engine, or unload it; who joins later takes up the same.
@@ -204,7 +207,8 @@ class Crew:
         for name in self._lora.keys() - loaded.keys():
             await member.service.adapt(name, self._lora[name])
 
-    def _staying(self) -> list[Member]:
+    @property
+    def staying(self) -> list[Member]:
         """Engines of this machine that do not leave: how many there are is said here."""
         return [m for m in self._members.values() if not (m.is_leaving or m.is_linked)]
 
@@ -213,7 +217,7 @@ class Crew:
         self._check_open()
         name = str(self._num_made) if address is None else address
         self._num_made += address is None
-        sharing = max(self.wanted_replicas, 1)
+        sharing = max(self.wanted_replicas, self.config.most_replicas or 1)
         service = self._make(name, lambda: self._on_change(name), self._secret, sharing)
         member = self._members[name] = Member(name, service, is_linked=address is not None)
         self.run(self._launch(member))
@@ -231,7 +235,7 @@ class Crew:
             self.last_error = error if isinstance(error, CutawayError) else ConfigError(why)
         if self._told.get(member.name) != why:
             self._told[member.name] = why
-            self._tell(f"replica {member.name} is given up: {why}")
+            self.tell(f"replica {member.name} is given up: {why}")
         self._forget(member)
         await member.service.close()
         if not member.joined and self.card is not None:
@@ -239,7 +243,7 @@ class Crew:
             if member.is_linked:
                 if member.name in self._linked and member.name not in self._members:
                     self._add(member.name)
-            elif len(self._staying()) < self.wanted_replicas:
+            elif len(self.staying) < self.wanted_replicas:
                 self._add()
 
     def _on_change(self, name: str) -> None:
@@ -302,14 +306,14 @@ class Crew:
         if member.load is None:
             member.load = EngineLoad(member.name, terms.max_sequences, terms.prompt_tokens)
             member.load.rate = _rate_of(self._members.values())
-            self.router.loads[member.name] = member.load
+            self.router.join(member.load)
         member.load.numeric_class = terms.numeric_class
         member.joined = start
         self.look()
 
     def _refuse(self, member: Member, why: str) -> None:
         member.refused = why
-        self._tell(f"replica {member.name} is refused: {why}.")
+        self.tell(f"replica {member.name} is refused: {why}.")
         self.look()
 
     async def _retire(self, member: Member) -> None:
@@ -340,7 +344,7 @@ class Crew:
         others = (m for m in self._members.values() if m is not member and m.load is not None)
         return any(
             other.load is not None
-            and other.load.is_open
+            and other.may_take(self.hang_seconds)
             and (
                 member.load is None
                 or other.load.numeric_class == member.load.numeric_class
@@ -373,9 +377,12 @@ class Crew:
         """Ask all engines that may be given anything for their numbers, and learn their rates."""
         ready = [m for m in self._members.values() if m.may_take(self.hang_seconds)]
         await asyncio.gather(*(member.count() for member in ready))
+        # Those of one machine are alike, and what they measure says who was busy beside them.
+        here = [member for member in ready if not member.is_linked]
         for member in ready:
             if member.load is not None:
-                member.load.rate = _rate_of([member], default=member.load.rate)
+                alike = [member] if member.is_linked else here
+                member.load.rate = _rate_of(alike, default=member.load.rate)
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Do something beside all else, until the fleet is closed."""

@@ -50,6 +50,10 @@ class EngineQueue:
         self._waiting[wanted] = future
         self._turns.add(wanted)
         self._bind_all()
+        if future.done():  # as where nobody waits: there is nothing to wait for
+            del self._waiting[wanted]
+            router.give_up(wanted)
+            return future.result()
         try:
             async with asyncio.timeout(stream.seconds_left):
                 return await future
@@ -73,7 +77,7 @@ class EngineQueue:
 
     def look(self) -> None:
         """Engines or those who wait have changed: see soon who can be bound now."""
-        if not self._is_looking:
+        if self._waiting and not self._is_looking:
             self._is_looking = True
             asyncio.get_running_loop().call_soon(self._bind_all)
 

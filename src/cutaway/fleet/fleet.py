@@ -21,10 +21,12 @@ from cutaway.fleet import report
 from cutaway.fleet.crew import Crew, Make
 from cutaway.fleet.engine_queue import EngineQueue
 from cutaway.fleet.fleet_config import FleetConfig
+from cutaway.fleet.fleet_size import FleetSize
 from cutaway.fleet.kept_answers import KeptAnswers
 from cutaway.fleet.members import Member, MemberService
 from cutaway.fleet.resume import Route, Stream
 from cutaway.fleet.routing import Binding
+from cutaway.fleet.size_watch import SizeWatch
 from cutaway.fleet.whereabouts import Keeper, Whereabouts
 from cutaway.host.link_key import LinkAddress
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
@@ -68,6 +70,10 @@ class Fleet:
             secret=secret,
         )
         self._queue = EngineQueue(self._crew)
+        self._size_watch: SizeWatch | None = None
+        if config.most_replicas is not None:
+            size = FleetSize(config.replicas, config.most_replicas)
+            self._size_watch = SizeWatch(self._crew, size)
         self._traffic: Traffic | None = None  # once an engine has joined
         self._streams: dict[str, tuple[Stream, Member | None]] = {}
         self._whereabouts = Whereabouts()
@@ -146,11 +152,15 @@ class Fleet:
             self._queue.make_room()
             self._crew.look()
             await self._crew.count()
+            if self._size_watch is not None:
+                waited = max((each.waited for each, _ in self._streams.values()), default=0.0)
+                self._size_watch.look(time.monotonic(), waited)
 
     def _look(self) -> None:
         """Called when engines have changed; the first one says how much is taken in."""
         terms, config = self._crew.terms, self._crew.config
-        replicas = config.replicas + len(config.members)
+        here = config.most_replicas or config.replicas
+        replicas = here + len(config.members)
         if self._traffic is None and terms is not None:
             self._traffic = Traffic(
                 self._traffic_config,

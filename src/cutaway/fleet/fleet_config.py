@@ -19,6 +19,8 @@ class FleetConfig:
     """How many engines answer, and how an answer goes on whose engine ends.
 
     replicas:    engines, each a process with the whole model; 0 where all are elsewhere.
+    most_replicas: where more than a second is waited, engines are started, up to so many; they
+        end one by one where fewer were enough for ten minutes. None: as many as replicas.
     members:     addresses of engines elsewhere, as tcp://HOST:PORT.
     least_ready: of them that have to be there before the first request is taken in; later one
         is enough.
@@ -29,6 +31,7 @@ class FleetConfig:
     """
 
     replicas: int = 1
+    most_replicas: int | None = None
     members: tuple[str, ...] = ()
     least_ready: int = 1  # an answer by a part of the fleet is better than none
     resume: Resume = "class"
@@ -39,13 +42,9 @@ class FleetConfig:
                 f"replicas is {self.replicas}; it must be from 1 to {MOST_REPLICAS}. Each holds "
                 "the whole model in a process of its own."
             )
-        cores = os.cpu_count() or 1
-        if self.replicas > cores * MOST_PER_CORE:
-            raise ConfigError(
-                f"replicas is {self.replicas}, and this machine has {cores} cores; it must be at "
-                f"most {cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each holds the "
-                "whole model and computes by itself."
-            )
+        self._check_most()
+        self._check_cores("replicas", self.replicas)
+        self._check_cores("most_replicas", self.most_replicas or 0)
         for member in self.members:
             LinkAddress.parse(member)
         if len(set(self.members)) < len(self.members):
@@ -59,4 +58,26 @@ class FleetConfig:
         if self.resume not in get_args(Resume):
             raise ConfigError(
                 f"resume is {quote(self.resume)}; it must be one of {', '.join(get_args(Resume))}."
+            )
+
+    def _check_most(self) -> None:
+        most = self.most_replicas
+        if most is not None and not max(1, self.replicas) <= most <= MOST_REPLICAS:
+            raise ConfigError(
+                f"most_replicas is {most}; it must be from replicas, {self.replicas}, to "
+                f"{MOST_REPLICAS}."
+            )
+        if most is not None and not self.replicas:
+            raise ConfigError(
+                f"most_replicas is {most} and replicas is 0; at least one engine here is kept. "
+                "Set replicas to 1."
+            )
+
+    def _check_cores(self, name: str, count: int) -> None:
+        cores = os.cpu_count() or 1
+        if count > cores * MOST_PER_CORE:
+            raise ConfigError(
+                f"{name} is {count}, and this machine has {cores} cores; it must be at "
+                f"most {cores * MOST_PER_CORE} here, {MOST_PER_CORE} for each. Each holds the "
+                "whole model and computes by itself."
             )

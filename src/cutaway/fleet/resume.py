@@ -56,9 +56,9 @@ class Stream:
     def __init__(self, request: Request, resume: Resume, clock: Callable[[], float]) -> None:
         # From here on it is repeatable: a seed that nobody chose is chosen now.
         params = request.params
-        if params.seed is None:
-            params = replace(params, seed=resolve_seed(params))
-        self.request = replace(request, params=params)
+        self.request = (
+            request if params.seed is not None else request.with_seed(resolve_seed(params))
+        )
         self.num_moves = 0  # to other engines
         self.num_ends = 0  # of engines that had it
         self.routes: list[Route] = []  # one for each engine that had it, in turn
@@ -106,6 +106,8 @@ class Stream:
     def longest(self) -> tuple[int, ...]:
         """Prompt and answer of the choice that is furthest."""
         told = max((choice.token_ids for choice in self._choices), key=len)
+        if not told and not self.request.continued_token_ids:
+            return self.request.prompt_token_ids
         return (*self.request.prompt_token_ids, *self.request.continued_token_ids, *told)
 
     @property
@@ -146,6 +148,11 @@ class Stream:
         if self.request.deadline is None:
             return None
         return self.request.deadline - (self._clock() - self._arrived)
+
+    @property
+    def waited(self) -> float:
+        """Seconds for its first engine until now; 0 once it has had one."""
+        return 0.0 if self._bound else self._clock() - self._arrived
 
     def bind(self, numeric_class: str) -> None:
         """An engine of such numbers has it now."""

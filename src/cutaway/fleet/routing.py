@@ -2,7 +2,9 @@
 
 Predicted seconds = (tokens that wait there + MISS_WEIGHT x tokens it lacks) / its prompt tokens a
 second x (1 + its share of places taken). A missing prefix weighs more than its time, since what is
-computed twice is lost for all who come later; bench/simulate_fleet.py compares weights.
+computed twice is lost for all who come later; bench/simulate_fleet.py compares weights. An
+engine that was given more than others of late counts as farther by as much, so that prompts which
+are asked for often do not come to lie in one.
 
 A state machine without clock, loop or engine: the simulator drives it as the fleet does.
 """
@@ -20,6 +22,15 @@ from cutaway.fleet.prefixes import Prefixes
 MISS_WEIGHT: Final = 4.0
 STEPS_AHEAD: Final = 2  # an engine gets what it can begin within so many steps; the rest waits here
 MOST_LOOKED_AT: Final = 64  # of those who wait, at each look
+# Of what engines were given: with each request those before weigh less, so some 256 count.
+_GROWTH: Final = 1 + 1 / 256
+_MOST_WEIGHT: Final = 1e100
+# An engine that was given twice the mean counts as twice as far; a few requests say nothing yet.
+BALANCE: Final = 1.0
+_FEW: Final = 2.0
+# Who has more answers than others too gives away even what its cache is worth, from there on.
+_SPILL, _SPILL_FACTOR = 0.15, 100.0
+_NOISE: Final = 0.1  # of a prediction, at least: equal ones come by chance, and never in turn
 
 
 @dataclass(eq=False)
@@ -28,6 +39,7 @@ class EngineLoad:
 
     rate: prompt tokens per second.   step_tokens: most prompt tokens of one step.
     bound: answers.   waiting_tokens: of prompts that have not begun, without what is in its cache.
+    given:  requests of late, each with its weight.
     is_open: whether it may be given anything.   reserved_for: the only one it may be given.
     """
 
@@ -38,6 +50,7 @@ class EngineLoad:
     rate: float = 1.0
     bound: int = 0
     waiting_tokens: int = 0
+    given: float = 0.0
     is_open: bool = True
     reserved_for: EngineWanted | None = None
     owners: Counter[str] = field(default_factory=Counter[str])
@@ -106,14 +119,22 @@ class FleetRouter:
         cost: Cost = predicted_seconds,
         chance: random.Random | None = None,
         steps_ahead: float = STEPS_AHEAD,
+        balance: float = BALANCE,
     ) -> None:
         self.prefixes = prefixes
         self.loads: dict[str, EngineLoad] = {}
         self.why: Counter[str] = Counter()
         self.estimated_tokens = 0
         self.found_tokens = 0
-        self._cost, self._steps_ahead = cost, steps_ahead
+        self._cost, self._steps_ahead, self._balance = cost, steps_ahead, balance
         self._chance = chance or random.Random()
+        self._weight = 1.0  # of a request that is bound now, beside those before
+
+    def join(self, load: EngineLoad) -> None:
+        """Have one engine more, which was given as much as others, so that it is not flooded."""
+        others = [each.given for each in self.loads.values()]
+        load.given = sum(others) / len(others) if others else 0.0
+        self.loads[load.name] = load
 
     def bindings(self, waiting: Iterable[EngineWanted]) -> Iterator[Binding]:
         """Bind whoever can be, in turn. Each is bound when it is yielded.
@@ -142,22 +163,32 @@ class FleetRouter:
     def _best(
         self, fitting: list[EngineLoad], wanted: EngineWanted, ahead: Counter[str]
     ) -> tuple[EngineLoad, int, str]:
-        """The engine of least cost, what it lacks, and why it is the one; equal ones at random."""
-        least, best = float("inf"), list[tuple[EngineLoad, int]]()
+        """The engine of least cost, what it lacks, and why it is the one."""
+        given = sum(load.given for load in self.loads.values()) / len(self.loads)
+        bound = sum(load.bound for load in self.loads.values()) / len(self.loads)
+        least, best = float("inf"), (fitting[0], wanted.num_tokens)
         for load in fitting:
             found = self.prefixes.found_tokens(load.name, wanted.keys)
             missing = max(1, wanted.num_tokens - found)
             cost = self._cost(load, load.waiting_tokens + ahead[load.name], missing)
+            cost *= self._far(load, given, bound) if self._balance else 1.0
             if cost < least:
-                least, best = cost, []
-            if cost == least:
-                best.append((load, missing))
-        load, missing = self._chance.choice(best)
+                least, best = cost, (load, missing)
+        load, missing = best
         if len(fitting) == 1:
             return load, missing, "only"
         if missing < wanted.num_tokens:
             return load, missing, "cache"
         return load, missing, "shortest" if load.bound else "idle"
+
+    def _far(self, load: EngineLoad, given: float, bound: float) -> float:
+        """How much farther an engine counts for what it was given, and by chance; beside means."""
+        few = _FEW * self._weight
+        more = (load.given + few) / (given + few) - 1
+        far = 1 + self._balance * max(0.0, more)
+        if more > _SPILL and load.bound > bound:
+            far += _SPILL_FACTOR * (more - _SPILL)
+        return far * self._chance.uniform(1 - _NOISE, 1 + _NOISE)
 
     def _has_room(self, load: EngineLoad, wanted: EngineWanted, missing: int) -> bool:
         """Whether it can begin soon; who has nothing there goes before those who have."""
@@ -185,8 +216,17 @@ class FleetRouter:
         load.bound += wanted.num_answers
         load.owners[wanted.owner] += wanted.num_answers
         load.waiting_tokens += missing
+        load.given += self._weight
+        self._grow()
         self.why[why] += 1
         return Binding(wanted, load, why, missing, estimated, last_use)
+
+    def _grow(self) -> None:
+        self._weight *= _GROWTH
+        if self._weight > _MOST_WEIGHT:
+            for load in self.loads.values():
+                load.given /= self._weight
+            self._weight = 1.0
 
     def begin(self, binding: Binding) -> None:
         """The engine has begun to answer; may be said again."""

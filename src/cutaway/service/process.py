@@ -56,7 +56,7 @@ class ProcessService(MessageService):
         changed: Callable[[], None] = lambda: None,
         **settings: object,
     ) -> None:
-        super().__init__()
+        super().__init__(is_member=share is not None)
         self._tell = tell
         self._share = share or FleetShare()
         self._changed = changed

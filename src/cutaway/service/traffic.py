@@ -128,6 +128,7 @@ class AdmittedRequest:
         self.owner = owner
         self.num_answers = num_answers
         self.num_tokens = num_tokens
+        self._has_news = False
 
     def __enter__(self) -> AdmittedRequest:
         return self
@@ -142,4 +143,6 @@ class AdmittedRequest:
 
     def begin(self) -> None:
         """There is news of it; may be said again."""
-        self._traffic.begin(self)
+        if not self._has_news:
+            self._has_news = True
+            self._traffic.begin(self)

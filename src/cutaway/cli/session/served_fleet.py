@@ -71,7 +71,7 @@ def service_of(
 
     engine: dict[str, Any] = settings.engine
     fleet, process = fleet or settings.fleet, settings.process
-    if fleet.replicas == 1 and linker is None:
+    if (fleet.most_replicas or fleet.replicas) == 1 and linker is None:
         return ProcessService(
             settings.model, process=process, traffic=settings.traffic, tell=tell, **engine
         )

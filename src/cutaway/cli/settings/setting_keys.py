@@ -244,6 +244,12 @@ KEYS: tuple[Key, ...] = (
         limit=_REPLICAS,
     ),
     _fleet(
+        "most_replicas",
+        "int",
+        "so many engines where answers wait, and fewer again later; default: as many as replicas",
+        limit=_REPLICAS,
+    ),
+    _fleet(
         "least_ready",
         "int",
         "engines that are there before the first request is taken in",

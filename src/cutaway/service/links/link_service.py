@@ -54,7 +54,7 @@ class LinkService(MessageService):
         tell: Callable[[str], None] = print,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__()
+        super().__init__(is_member=True)
         self.address, self._key, self._vocabulary = address, key, vocabulary
         self._config = config or ProcessConfig()
         self._tell, self._changed = tell, changed
