@@ -31,7 +31,7 @@ COMMANDS = paths(typer.main.get_command(application()))
 def test_all_commands_are_there() -> None:
     assert {path for path in COMMANDS if len(path) == 1} == {
         *(("chat",), ("complete",), ("view",), ("why",), ("compare",), ("run",), ("serve",)),
-        *(("member",), ("cluster",)),
+        *(("member",), ("rank",), ("cluster",)),
         *(("tokenize",), ("detokenize",), ("models",), ("config",), ("bench",), ("doctor",)),
         *(("trace",), ("train",)),
     }

@@ -14,7 +14,7 @@ from cutaway.cli.short_help import shorten
 
 # In the order of the help. A module has the name of its command; a group has further ones below.
 COMMANDS: Final = (
-    *("chat", "complete", "view", "why", "compare", "run", "serve", "member"),
+    *("chat", "complete", "view", "why", "compare", "run", "serve", "member", "rank"),
     *("tokenize", "detokenize", "doctor"),
 )
 GROUPS: Final = ("models", "config", "trace", "train", "bench", "cluster")

@@ -89,7 +89,13 @@ def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     """Rank 0's part of a model, and the others that have theirs."""
     devices = devices_of(device_of(config.device), config.num_ranks)
     found = model if isinstance(model, Found) else model.found
-    if devices[0].type == "cpu":
+    if config.rank_listen is not None:
+        if devices[0].type != "cpu":
+            raise ConfigError(
+                f"rank_listen is {quote(config.rank_listen)} and device is {devices[0]}; ranks of "
+                "several hosts compute on CPUs so far. Set device to cpu."
+            )
+    elif devices[0].type == "cpu":
         check_memory(found.path, config.num_ranks, free=free_memory())
     config = replace(config, device=str(devices[0]))
     name = f"random:{found.path}" if found.kind == "random" else str(found.path)
@@ -224,7 +230,8 @@ def num_pages(
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
         # Each has as much as this one, which has no less than others; layers are in one rank each.
         if model.ranks is not None and not model.ranks.group.by_layers:
-            num_sharing *= 1 if is_gpu else model.ranks.size  # each has a GPU of its own
+            is_alone = is_gpu or config.rank_listen is not None  # each has a GPU or a host
+            num_sharing *= 1 if is_alone else model.ranks.size
             facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
             model = replace(model, facts=facts)
         own = _bytes_per_token(model, early=config.draft_layers or 0)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
 from cutaway.core.request import DRAFTS
+from cutaway.host.link_key import LinkAddress
 from cutaway.quantize.schemes import scheme_of
 
 MOST_RANKS = 64
@@ -64,6 +65,8 @@ class EngineConfig:
     draft_speculator: the folder of a layer that was trained to guess for the model.
     tensor: ranks, each a process with a part of every matrix; see docs/ranks.md.
     pipeline: ranks, each a process with some of the layers.
+    rank_listen: where ranks of other hosts join, as tcp://HOST:PORT; None has all of them here.
+    rank_key_file: the key that they prove; None takes that of the environment.
     Raises: ConfigError naming the setting, its value and what is allowed.
     """
 
@@ -94,6 +97,8 @@ class EngineConfig:
     draft_speculator: str | None = None
     tensor: int = 1  # processes among which each matrix is divided
     pipeline: int = 1  # processes among which layers are divided
+    rank_listen: str | None = None
+    rank_key_file: str | None = None
 
     def __post_init__(self) -> None:
         _check_one_of("dtype", self.dtype, DTYPES)
@@ -179,6 +184,13 @@ class EngineConfig:
                         f"{word} is {count} and {name} is {quote(getattr(self, name))}; ranks "
                         f"do not do that. Leave {name} out, or set {word} to 1."
                     )
+        if self.rank_listen is not None:
+            LinkAddress.parse(self.rank_listen, takes_any=True)
+            if self.num_ranks == 1:
+                raise ConfigError(
+                    f"rank_listen is {quote(self.rank_listen)}, and there is one rank. Set tensor "
+                    "or pipeline to how many ranks there are, this one included."
+                )
         if self.tensor > 1 and self.pipeline > 1:
             raise ConfigError(
                 f"tensor is {self.tensor} and pipeline {self.pipeline}; a model is divided in one "

@@ -26,7 +26,7 @@ MOST_UNSENT: Final = 256 * 2**20
 _MAGIC: Final = b"cutaway link 1\r\n"  # 16 bytes; the number is that of this handshake
 _NONCE: Final = 32
 _YES, _NO = b"y", b"n"
-_SEAL: Final = 16
+SEAL_BYTES: Final = 16
 _LENGTH: Final = struct.Struct("<I")
 _SILENT_MS: Final = 10_000  # until what was sent has to be acknowledged
 
@@ -58,10 +58,10 @@ class SealedLink:
             if length > MOST_BYTES:
                 raise LinkLostError(f"a message of {length} bytes is announced")
             body = await self._reader.readexactly(length)
-            seal = await self._reader.readexactly(_SEAL)
+            seal = await self._reader.readexactly(SEAL_BYTES)
         except (OSError, asyncio.IncompleteReadError):
             raise LinkLostError("the connection has ended") from None
-        if not hmac.compare_digest(seal, _seal(self._theirs, self._num_read, head, body)):
+        if not hmac.compare_digest(seal, seal_of(self._theirs, self._num_read, head, body)):
             raise LinkLostError("a message was changed on its way")
         self._num_read += 1
         return body
@@ -74,7 +74,7 @@ class SealedLink:
             self.cut()
             return
         head = _LENGTH.pack(len(body))
-        seal = _seal(self._ours, self._num_sent, head, body)
+        seal = seal_of(self._ours, self._num_sent, head, body)
         self._num_sent += 1
         self._writer.write(b"".join((head, body, seal)))
 
@@ -110,7 +110,7 @@ async def ask_for_link(address: LinkAddress, key: LinkKey) -> SealedLink:
             writer.write(key.derive("proof of who asks", nonces))
             answer = await reader.readexactly(1)
             if answer != _YES:
-                raise ConfigError(f"{address} has another key of links. {_SAME_KEY}")
+                raise ConfigError(f"{address} has another key of links. {SAME_KEY}")
             proof = await reader.readexactly(_NONCE)
             if not hmac.compare_digest(proof, key.derive("proof of who listens", nonces)):
                 raise ConfigError(f"{address} does not prove that it has the key of links.")
@@ -179,7 +179,7 @@ def listen_for_links(address: LinkAddress) -> socket.socket:
         ) from None
 
 
-_SAME_KEY: Final = "Give both hosts the same file, or the same CUTAWAY_LINK_KEY."
+SAME_KEY: Final = "Give both hosts the same file, or the same CUTAWAY_LINK_KEY."
 
 
 async def _read_greeting(reader: asyncio.StreamReader, who: str) -> bytes:
@@ -196,17 +196,23 @@ async def _read_greeting(reader: asyncio.StreamReader, who: str) -> bytes:
 
 
 def _bound_silence(writer: asyncio.StreamWriter) -> None:
-    """Let the system end a connection to a host that is gone without a word."""
     plain: socket.socket | None = writer.get_extra_info("socket")
-    if plain is None:
-        return
+    if plain is not None:
+        bound_silence(plain)
+
+
+def bound_silence(plain: socket.socket) -> None:
+    """Let the system end a connection to a host that is gone without a word."""
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
 
 
-def _seal(key: bytes, number: int, head: bytes, body: bytes) -> bytes:
-    made = hashlib.blake2b(head, digest_size=_SEAL, key=key, salt=number.to_bytes(16, "little"))
+def seal_of(key: bytes, number: int, head: bytes, body: bytes) -> bytes:
+    """What proves that a message is the so many-th that was said with a key."""
+    made = hashlib.blake2b(
+        head, digest_size=SEAL_BYTES, key=key, salt=number.to_bytes(16, "little")
+    )
     made.update(body)
     return made.digest()

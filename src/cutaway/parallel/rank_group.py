@@ -6,6 +6,7 @@ Both move numbers and add none, so what is gathered is the same in each. No mode
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import FileStore, ProcessGroupGloo
+from torch.distributed import FileStore, ProcessGroupGloo, Store, TCPStore
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.step import Sink
@@ -197,14 +198,47 @@ def join_processes(
     device: this rank's own: gloo moves numbers between CPUs, NCCL between GPUs.
     Raises: RuntimeError where one does not come.
     """
-    patience = timedelta(seconds=seconds)
     store = FileStore(str(folder / "ranks"), size)
-    store.set_timeout(patience)
+    store.set_timeout(timedelta(seconds=seconds))
     if device.type == "cuda":
         return ProcessGroup(_nccl(store, rank, size, device), rank, size, device=device)
+    return join_hosts(store, rank, size, host=LOOPBACK, seconds=seconds)
+
+
+def open_meeting(host: str, *, seconds: float) -> tuple[Store, int]:
+    """Where ranks of several hosts meet, at rank 0, and its port: it is bound before it is told.
+
+    It asks nobody for a key, as nothing of torch.distributed does, and lasts as long as the group.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as bound:
+        port = bound.getsockname()[1]
+        store = TCPStore(
+            host,
+            port,
+            is_master=True,
+            timeout=timedelta(seconds=seconds),
+            wait_for_workers=False,
+            master_listen_fd=bound.detach(),
+        )
+    return store, port
+
+
+def find_meeting(host: str, port: int, *, seconds: float) -> Store:
+    """The same as another rank finds it. Raises: RuntimeError where nobody is there."""
+    return TCPStore(host, port, timeout=timedelta(seconds=seconds), wait_for_workers=False)
+
+
+def join_hosts(store: Store, rank: int, size: int, *, host: str, seconds: float) -> ProcessGroup:
+    """A rank among processes that meet in a store. Blocks until all do.
+
+    host: this one's own address.
+    Raises: RuntimeError where one does not come.
+    """
+    patience = timedelta(seconds=seconds)
     gloo: Any = ProcessGroupGloo
     options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=LOOPBACK)]
+    options._devices = [gloo.create_device(hostname=host)]
     options._timeout = patience
     backend = gloo(store, rank, size, options)
     backend._set_default_timeout(_STEP_SECONDS)

@@ -211,6 +211,17 @@ KEYS: tuple[Key, ...] = (
         "processes among which the layers of the model are divided",
         limit=_RANKS,
     ),
+    _engine(
+        "rank_listen",
+        "text",
+        "where the other ranks join from their hosts by `cutaway rank`, as tcp://HOST:PORT; "
+        "default: all are here",
+    ),
+    _engine(
+        "rank_key_file",
+        "text",
+        "the key that those prove; else CUTAWAY_LINK_KEY holds it",
+    ),
     *map(_sampling, DRAW_SETTINGS),
     _sampling("seed"),
     _sampling(

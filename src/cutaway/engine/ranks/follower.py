@@ -1,6 +1,6 @@
 """A rank that follows: it loads its part of a model and computes what rank 0 computes.
 
-Started by start.py. When its leader is gone, for whatever reason, it ends.
+Started by start_ranks.py. When its leader is gone, for whatever reason, it ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,16 +34,18 @@ from cutaway.engine.ranks.rank_messages import (
     OpenPages,
     PreparePages,
     RunStep,
+    TurnAway,
     receive_order,
     send,
 )
 from cutaway.engine.runner import Runner, runner_of
 from cutaway.host.faults import is_out_of_memory
+from cutaway.host.sealed_socket import ByteSocket
 from cutaway.parallel.rank_group import RankGroup, join_processes
 from cutaway.weights.find.find import find
 
 
-def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: EngineConfig) -> None:
+def follow(link: ByteSocket, model: LoadedModel, group: RankGroup, config: EngineConfig) -> None:
     """Obey until the leader is gone. Raises: what a step raises; nothing can go on after that."""
     runners: dict[int, Runner] = {}
     while True:
@@ -69,7 +71,7 @@ def follow(link: socket.socket, model: LoadedModel, group: RankGroup, config: En
                 runners[number].copy(copies)
             case ClosePages(number):
                 del runners[number]
-            case JoinRanks():
+            case JoinRanks() | TurnAway():
                 raise AssertionError("a rank joins once")
 
 
@@ -109,32 +111,24 @@ def _see_nothing(name: str, value: torch.Tensor, layer: int | None) -> None:
     """Rank 0 looks; the others hand in what it sees."""
 
 
-def main() -> None:
-    """The process: its link and its life line are its only arguments."""
-    link, line = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
-    _die_with(line)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # when to end is the leader's to say
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def take_part(
+    link: ByteSocket, wanted: JoinRanks, *, model: str, meet: Callable[[EngineConfig], RankGroup]
+) -> None:
+    """Meet the others, load, and obey until the leader is gone; what it cannot do it says.
+
+    model: by what it is found on this host.   meet: joins the group.
+    Raises: what a step raises, unless that is because the leader is gone.
+    """
     try:
-        wanted = receive_order(link)
-        if wanted is None:
-            return
-        assert isinstance(wanted, JoinRanks), "the first order is to join"
         send(link, AtStage("started"))
         config = EngineConfig.of(wanted.settings)
-        group = join_processes(
-            Path(wanted.folder),
-            wanted.rank,
-            wanted.size,
-            seconds=wanted.seconds,
-            device=torch.device(config.device),
-        )
+        group = meet(config)
         send(link, AtStage("met"))
         group.try_out()
         group.by_layers = config.pipeline > 1
-        model = load_model(find(wanted.model), config, group=group)
-        send(link, AtStage("loaded", stored_bytes(model.transformer)))
-        follow(link, model, group, config)
+        loaded = load_model(find(model), config, group=group)
+        send(link, AtStage("loaded", stored_bytes(loaded.transformer)))
+        follow(link, loaded, group, config)
     except CutawayError as error:
         with suppress(OSError):
             send(link, CannotFollow(str(error)))
@@ -143,18 +137,47 @@ def main() -> None:
             raise  # not because the leader is gone
 
 
-def _is_open(link: socket.socket) -> bool:
-    """Whether the leader is still there: it says nothing while a step runs."""
-    link.setblocking(False)
+def main() -> None:
+    """The process: its link and its life line are its only arguments."""
+    link, line = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    die_with(line)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # when to end is the leader's to say
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        return bool(link.recv(1, socket.MSG_PEEK))
+        wanted = receive_order(link)
+    except OSError:
+        return
+    if wanted is None:
+        return
+    assert isinstance(wanted, JoinRanks), "the first order is to join"
+
+    def meet(config: EngineConfig) -> RankGroup:
+        return join_processes(
+            Path(wanted.folder),
+            wanted.rank,
+            wanted.size,
+            seconds=wanted.seconds,
+            device=torch.device(config.device),
+        )
+
+    take_part(link, wanted, model=wanted.model, meet=meet)
+
+
+def _is_open(link: ByteSocket) -> bool:
+    """Whether the leader is still there: it says nothing while a step runs."""
+    plain = socket.socket(fileno=os.dup(link.fileno()))
+    try:
+        plain.setblocking(False)
+        return bool(plain.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        plain.close()
 
 
-def _die_with(line: socket.socket) -> None:
+def die_with(line: socket.socket) -> None:
     """Have the system kill this process when the other end of a line is gone, even a stopped one.
 
     Where the system cannot, the end of the link does, once this process reads it.

@@ -24,6 +24,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.step import Numbers, Sink
 from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.ranks.rank_messages import (
+    AtStage,
     CannotFollow,
     ClearPages,
     ClosePages,
@@ -37,6 +38,7 @@ from cutaway.engine.ranks.rank_messages import (
     receive_reply,
     send,
 )
+from cutaway.host.sealed_socket import ByteSocket
 from cutaway.parallel.rank_group import RankGroup
 
 
@@ -53,7 +55,7 @@ class Ranks:
     def __init__(
         self,
         group: RankGroup,
-        links: Sequence[socket.socket],
+        links: Sequence[ByteSocket],
         *,
         end: Callable[[], None] = lambda: None,
         seconds: float = 60.0,
@@ -139,6 +141,7 @@ class Ranks:
         if isinstance(said, CannotFollow):
             self.lose(f"rank {rank} of {self.size}: {said.why.rstrip('.')}")
             return False
+        assert isinstance(said, AtStage), "who has joined asks no more"
         self.page_bytes[rank - 1] = said.num_bytes
         self._heard.put(rank)
         return True
@@ -193,7 +196,7 @@ class Ranks:
 
 
 def _close(
-    is_closing: threading.Event, links: Sequence[socket.socket], end: Callable[[], None]
+    is_closing: threading.Event, links: Sequence[ByteSocket], end: Callable[[], None]
 ) -> None:
     is_closing.set()
     for link in links:
@@ -203,7 +206,7 @@ def _close(
 
 
 def _watch(
-    known: weakref.ref[Ranks], links: Sequence[socket.socket], is_closing: threading.Event
+    known: weakref.ref[Ranks], links: Sequence[ByteSocket], is_closing: threading.Event
 ) -> None:
     """Hear what followers say, and notice at once when one is gone."""
     with suppress(OSError, ValueError):

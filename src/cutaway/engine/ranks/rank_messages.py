@@ -5,7 +5,6 @@ msgpack, each message behind its length; nothing that arrives is ever executed.
 
 from __future__ import annotations
 
-import socket
 import struct
 from array import array
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from cutaway.core.step import Numbers
+from cutaway.host.sealed_socket import ByteSocket
 
 _LENGTH = struct.Struct("<I")
 
@@ -21,8 +21,9 @@ _LENGTH = struct.Struct("<I")
 class JoinRanks(msgspec.Struct, tag=True, array_like=True):
     """Meet the others, and load your part of a model; the first message of all.
 
-    settings: fields of EngineConfig.   folder: where ranks meet.
-    seconds:  that a rank waits for another.
+    model:    by what it is found on this host; a rank of another host has its own.
+    settings: fields of EngineConfig.   folder: where ranks meet on this host.
+    seconds:  that a rank waits for another.   meeting: host and port where those of others do.
     """
 
     model: str
@@ -31,6 +32,13 @@ class JoinRanks(msgspec.Struct, tag=True, array_like=True):
     size: int
     folder: str
     seconds: float
+    meeting: tuple[str, int] | None = None
+
+
+class TurnAway(msgspec.Struct, tag=True, array_like=True):
+    """A rank of another host may not join."""
+
+    why: str
 
 
 class OpenPages(msgspec.Struct, tag=True, array_like=True):
@@ -83,6 +91,18 @@ class ClosePages(msgspec.Struct, tag=True, array_like=True):
     number: int
 
 
+class AskToJoin(msgspec.Struct, tag=True, array_like=True):
+    """A rank of another host comes; its first message of all.
+
+    files: a digest of the model's.   free: bytes of memory; None where its system does not say.
+    """
+
+    rank: int
+    version: str
+    files: str
+    free: int | None
+
+
 class AtStage(msgspec.Struct, tag=True, array_like=True):
     """A follower has started, met the others, or loaded: the stages of a start, in this order.
 
@@ -100,9 +120,9 @@ class CannotFollow(msgspec.Struct, tag=True, array_like=True):
 
 
 Order: TypeAlias = (
-    JoinRanks | OpenPages | PreparePages | RunStep | ClearPages | CopyPages | ClosePages
+    JoinRanks | TurnAway | OpenPages | PreparePages | RunStep | ClearPages | CopyPages | ClosePages
 )
-Reply: TypeAlias = AtStage | CannotFollow
+Reply: TypeAlias = AskToJoin | AtStage | CannotFollow
 
 
 def _as_list(value: object) -> list[int]:
@@ -117,30 +137,30 @@ _ORDERS = msgspec.msgpack.Decoder(Order)
 _REPLIES = msgspec.msgpack.Decoder(Reply)
 
 
-def send(link: socket.socket, said: Order | Reply) -> None:
+def send(link: ByteSocket, said: Order | Reply) -> None:
     """Write a message. Raises: OSError where the other side is gone."""
     body = _ENCODER.encode(said)
     link.sendall(_LENGTH.pack(len(body)) + body)
 
 
-def receive_order(link: socket.socket) -> Order | None:
+def receive_order(link: ByteSocket) -> Order | None:
     """The next order; None where the leader is gone."""
     body = _receive(link)
     return None if body is None else _ORDERS.decode(body)
 
 
-def receive_reply(link: socket.socket) -> Reply | None:
+def receive_reply(link: ByteSocket) -> Reply | None:
     """The next reply; None where the follower is gone. Raises: TimeoutError."""
     body = _receive(link)
     return None if body is None else _REPLIES.decode(body)
 
 
-def _receive(link: socket.socket) -> bytes | None:
+def _receive(link: ByteSocket) -> bytes | None:
     head = _exactly(link, _LENGTH.size)
     return None if head is None else _exactly(link, _LENGTH.unpack(head)[0])
 
 
-def _exactly(link: socket.socket, count: int) -> bytes | None:
+def _exactly(link: ByteSocket, count: int) -> bytes | None:
     parts: list[bytes] = []
     while count:
         part = link.recv(min(count, 1 << 20))

@@ -1,6 +1,7 @@
-"""Starts the followers of a divided model on this host, and ends them.
+"""Starts the followers of a divided model, and ends them.
 
-They are processes that meet in a folder of their own; no port is told to anybody.
+Those of this host are processes that meet in a folder of their own; no port is told to anybody.
+Those of other hosts come by themselves (far_ranks.py).
 """
 
 from __future__ import annotations
@@ -15,20 +16,31 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import MOST_PER_CORE
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.ranks.far_ranks import FarFollowers
 from cutaway.engine.ranks.leader import Ranks
 from cutaway.engine.ranks.rank_messages import AtStage, CannotFollow, JoinRanks, receive_reply, send
+from cutaway.host.file_digest import digest_files
+from cutaway.host.link_key import LinkAddress, read_link_key
+from cutaway.host.sealed_socket import ByteSocket, SealedSocket
 from cutaway.host.stored_size import stored_bytes
 from cutaway.kernels.hardware import chosen_threads
-from cutaway.parallel.rank_group import LOOPBACK, RankGroup, join_processes
+from cutaway.parallel.rank_group import (
+    LOOPBACK,
+    RankGroup,
+    join_hosts,
+    join_processes,
+    open_meeting,
+)
 
 STAGE_SECONDS = 60.0  # to import torch on a busy machine; then to meet
+JOIN_SECONDS = 120.0  # for ranks of other hosts to come, which may be starting too
 _END_SECONDS = 2.0  # for a follower to end by itself
 
 
@@ -48,14 +60,6 @@ class Followers:
         self._lines.append(line)
         with its_link, its_line:
             self.processes.append(_spawn(its_link, its_line, threads))
-
-    def wait(self, stage: str, seconds: float) -> list[int]:
-        """Until each is at a stage; the bytes that each tells. Raises: ConfigError naming one."""
-        size = 1 + len(self.links)
-        return [
-            _await(link, rank, size, stage, seconds)
-            for rank, link in enumerate(self.links, start=1)
-        ]
 
     def end(self) -> None:
         """They end with their links, stopped ones with their life lines; else they are killed."""
@@ -77,6 +81,11 @@ class Followers:
 def threads_of_rank(size: int) -> int:
     """Threads of each rank: beside others one with all of them waits for cores that they hold."""
     return max(1, chosen_threads() // size)
+
+
+def path_of(model: str) -> Path:
+    """The file or folder of a model, by what start takes."""
+    return Path(model.removeprefix("random:"))
 
 
 def _check_cores(name: str, size: int) -> None:
@@ -119,6 +128,8 @@ def start(
     seconds: for each stage of the start.
     Raises: ConfigError naming who is missing and at which stage.
     """
+    if config.rank_listen is not None:
+        return _start_far(config, config.rank_listen, model, seconds=seconds)
     size, started = config.num_ranks, Followers()
     devices = devices or [torch.device("cpu")] * size
     _check_cores("tensor" if config.tensor > 1 else "pipeline", size)
@@ -131,7 +142,7 @@ def start(
             settings = {**config.as_settings(), "device": str(devices[rank])}
             with suppress(OSError):  # it is gone, which the next line tells
                 send(link, JoinRanks(model, settings, rank, size, str(started.folder), seconds))
-        started.wait("started", seconds)
+        wait(started.links, "started", seconds)
         group = _meet(started, size, seconds, devices[0])
         group.try_out()
         group.by_layers = config.pipeline > 1
@@ -143,16 +154,72 @@ def start(
     return FollowersLoading(group, started)
 
 
+def _start_far(
+    config: EngineConfig, listen: str, model: str, *, seconds: float
+) -> FollowersLoading:
+    """Ranks of other hosts, which have joined and met this one, and load their parts.
+
+    Raises: ConfigError naming who is missing and at which stage.
+    """
+    size, address = config.num_ranks, LinkAddress.parse(listen, takes_any=True)
+    file = None if config.rank_key_file is None else Path(config.rank_key_file)
+    key = read_link_key(file, where=f"to let ranks join at {address}")
+    path = path_of(model)
+    started = FarFollowers(
+        size=size, files=digest_files(path), rank_bytes=stored_bytes(path) // size
+    )
+    try:
+        started.gather(address, key, JOIN_SECONDS)
+        host = started.links[0].own_host
+        store, port = open_meeting(host, seconds=seconds)
+        settings = {**config.as_settings(), "device": "cpu"}
+        started.tell(
+            [
+                JoinRanks("", settings, rank, size, "", seconds, (host, port))
+                for rank in range(1, size)
+            ]
+        )
+        wait(started.links, "started", seconds)
+        try:
+            group = join_hosts(store, 0, size, host=host, seconds=seconds)
+        except RuntimeError as fault:
+            wait(started.links, "met", 1.0)  # names who is missing
+            raise ConfigError(
+                f"{size} ranks did not meet over {host} within {seconds:g} s, though each of the "
+                "others says that it did. Look whether hosts reach one another at any port."
+            ) from fault
+        wait(started.links, "met", seconds)
+        group.try_out()
+        group.by_layers = config.pipeline > 1
+    except BaseException:
+        started.end()
+        raise
+    return FollowersLoading(group, started)
+
+
+class StartedRanks(Protocol):
+    """Followers that have started, here or on other hosts, and what ends them."""
+
+    @property
+    def links(self) -> Sequence[ByteSocket]:
+        """To each, in the order of ranks from 1."""
+        ...
+
+    def end(self) -> None:
+        """End them all."""
+        ...
+
+
 class FollowersLoading(NamedTuple):
     """A group that has met, and its followers, which are loading."""
 
     group: RankGroup
-    started: Followers
+    started: StartedRanks
 
     def wait_loaded(self, seconds: float) -> Ranks:
         """All of it, to be led. Raises: ConfigError naming a rank that has not loaded."""
         try:
-            weights = self.started.wait("loaded", seconds)
+            weights = wait(self.started.links, "loaded", seconds)
         except BaseException:
             self.started.end()
             raise
@@ -163,23 +230,30 @@ def _meet(started: Followers, size: int, seconds: float, device: torch.device) -
     try:
         group = join_processes(started.folder, 0, size, seconds=seconds, device=device)
     except RuntimeError as fault:
-        started.wait("met", 1.0)  # names who is missing
+        wait(started.links, "met", 1.0)  # names who is missing
         raise ConfigError(
             f"{size} ranks did not meet over {LOOPBACK} within {seconds:g} s, though each of the "
             "others says that it did. Start with tensor 1."
         ) from fault
-    started.wait("met", seconds)
+    wait(started.links, "met", seconds)
     return group
 
 
-def _await(link: socket.socket, rank: int, size: int, stage: str, seconds: float) -> int:
+def wait(links: Sequence[ByteSocket], stage: str, seconds: float) -> list[int]:
+    """Until each rank is at a stage; the bytes that each tells. Raises: ConfigError naming one."""
+    size = 1 + len(links)
+    return [_await(link, rank, size, stage, seconds) for rank, link in enumerate(links, start=1)]
+
+
+def _await(link: ByteSocket, rank: int, size: int, stage: str, seconds: float) -> int:
+    where = link.where if isinstance(link, SealedSocket) else LOOPBACK
     link.settimeout(seconds)
     try:
         reply = receive_reply(link)
     except TimeoutError:
         raise ConfigError(
-            f"rank {rank} of {size} has not {stage} within {seconds:g} s, over {LOOPBACK}. Look "
-            "at stderr, or start with fewer ranks."
+            f"rank {rank} of {size} has not {stage} within {seconds:g} s, over {where}. Look at "
+            "its stderr, or start with fewer ranks."
         ) from None
     except OSError:
         reply = None
