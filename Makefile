@@ -99,6 +99,7 @@ bench: $(DEV) native  ## run every script in bench/, each after a line that says
 
 pictures: $(DEV) native web  ## make the pictures of the page that README.md shows
 	@$(BIN)/python tools/pictures.py --readme
+	@$(BIN)/python tools/film.py
 
 tree: $(DEV)  ## write the generated parts of the pages anew: the tree, commands, settings
 	@$(BIN)/python tools/tree.py

@@ -1,16 +1,18 @@
-"""The film of one token as pictures: a still of every scene, and one animated picture of all.
+"""The film of one token as one animated picture, and as its frames.
 
-    python tools/film.py [--into docs/pictures] [--question "What is gravity?"]
+    python tools/film.py [--into docs/pictures] [--frames FOLDER] [--question "What is gravity?"]
 
-Asks the default model, opens the room Follow one token, and takes what it shows at chosen seconds.
-The animated picture is an APNG, put together here from the frames that the browser gave. Needs the
-page (make web), playwright and Debian's chromium.
+Asks the default model at temperature 0.7, where the draw has several pieces to choose from, opens
+the room Follow one token, and takes what it shows at chosen seconds. The animated picture is an
+APNG, put together here from the frames that the browser gave; --frames keeps each of these as a PNG
+named by its second. Needs the page (make web), playwright and Debian's chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import json
 import shutil
 import struct
 import zlib
@@ -19,32 +21,25 @@ from pathlib import Path
 
 import numpy as np
 from pictures import FLAGS, LONGEST_MS, QUESTION, ROOT, served
-from playwright.sync_api import FloatRect, Page, sync_playwright
+from playwright.sync_api import FloatRect, Page, Route, sync_playwright
 
-SIZE = {"width": 760, "height": 780}
+SIZE = {"width": 960, "height": 800}
 PARTS = ("screen", "caption")
+SEED = 1
 # Seconds of the film that are frames, and how long each stands, in hundredths of a second.
 FRAMES = (
-    *((second, 55) for second in (0.8, 1.6, 3.6)),
-    *((second, 60) for second in (6.0, 8.6, 11.0, 13.0)),
-    *((second, 60) for second in (15.0, 16.2, 18.4)),
-    *((19.4 + 1.1 * step, 35) for step in range(7)),
-    (27.6, 110),
-    *((second, 60) for second in (29.0, 31.9)),
-    *((second, 45) for second in (33.2, 34.2, 35.9)),
-    *((37.2 + 0.7 * step, 40) for step in range(7)),
-    (42.6, 160),
+    *((0.8, 20), (1.6, 75)),
+    *((6.0, 30), (8.4, 90)),
+    *((9.6, 25), (13.0, 95)),
+    *((15.0, 45), (16.2, 35), (18.2, 90)),
+    *((19.4 + 0.95 * step, 18) for step in range(8)),
+    (27.4, 60),
+    *((28.8, 30), (31.9, 100)),
+    *((33.2, 25), (33.8, 25), (34.3, 25), (35.9, 110)),
+    *((36.9 + 0.45 * step, 14) for step in range(12)),
+    (42.6, 100),
 )
 SIGN = b"\x89PNG\r\n\x1a\n"
-
-
-def chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and body of each part of a PNG."""
-    at = len(SIGN)
-    while at < len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        yield data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
-        at += 12 + size
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:
@@ -52,31 +47,35 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def animated(frames: Sequence[tuple[bytes, int]]) -> bytes:
-    """PNGs of one size and kind as one APNG that repeats; with each its hundredths of a second.
+def animated(palette: np.ndarray, frames: Sequence[tuple[np.ndarray, int]]) -> bytes:
+    """Pictures of one size as one APNG that repeats; with each its hundredths of a second.
 
     Layout as the PNG specification (third edition, 2025) has it: acTL, then fcTL before each frame,
-    whose data is IDAT in the first and fdAT with a running number in all others.
+    whose data is IDAT in the first and fdAT with a running number in all others. Behind the first a
+    frame is what changed.
+
+    Shapes: palette [colours, 3], pictures [height, width], both uint8.
     """
-    headers = {next(body for kind, body in chunks(data) if kind == b"IHDR") for data, _ in frames}
-    assert len(headers) == 1, "all frames have one size and one kind"
-    (header,) = headers
-    width, height = struct.unpack(">II", header[:8])
+    before = frames[0][0] + 1  # nothing of the first is there yet
+    header = struct.pack(">IIBBBBB", before.shape[1], before.shape[0], 8, 3, 0, 0, 0)
     made = SIGN + chunk(b"IHDR", header) + chunk(b"acTL", struct.pack(">II", len(frames), 0))
-    made += b"".join(chunk(kind, body) for kind, body in chunks(frames[0][0]) if kind == b"PLTE")
+    made += chunk(b"PLTE", palette.tobytes())
     number = 0
-    for index, (data, time) in enumerate(frames):
-        control = struct.pack(">IIIIIHHBB", number, width, height, 0, 0, time, 100, 0, 0)
-        made += chunk(b"fcTL", control)
-        number += 1
-        for kind, body in chunks(data):
-            if kind != b"IDAT":
-                continue
-            if index == 0:
-                made += chunk(b"IDAT", body)
-            else:
-                made += chunk(b"fdAT", struct.pack(">I", number) + body)
-                number += 1
+    for picture, time in frames:
+        rows, columns = ((picture != before).any(axis).nonzero()[0] for axis in (1, 0))
+        top, left = (int(each[0]) if each.size else 0 for each in (rows, columns))
+        part = picture[top : rows[-1] + 1, left : columns[-1] + 1] if rows.size else picture[:1, :1]
+        place = (part.shape[1], part.shape[0], left, top)
+        made += chunk(b"fcTL", struct.pack(">IIIIIHHBB", number, *place, time, 100, 0, 0))
+        lines = np.pad(part, ((0, 0), (1, 0)))  # no filter: a palette's numbers are no sizes
+        data = zlib.compress(lines.tobytes(), 9)
+        is_first = number == 0
+        made += (
+            chunk(b"IDAT", data)
+            if is_first
+            else chunk(b"fdAT", struct.pack(">I", number + 1) + data)
+        )
+        number, before = number + (1 if is_first else 2), picture
     return made + chunk(b"IEND", b"")
 
 
@@ -94,10 +93,12 @@ PIXELS = """async (data) => {
 }"""
 
 
-def painted(page: Page, pictures: Sequence[bytes]) -> list[bytes]:
+def painted(page: Page, pictures: Sequence[bytes]) -> tuple[np.ndarray, list[np.ndarray]]:
     """The same pictures in one palette of 256 colours, a third of their size.
 
     Colours are rounded to steps of 8; of those that are left the rarest take their nearest.
+
+    Shapes: palette [256, 3], pictures [height, width], both uint8.
     """
     pixels: list[np.ndarray] = []
     for data in pictures:
@@ -111,16 +112,7 @@ def painted(page: Page, pictures: Sequence[bytes]) -> list[bytes]:
     own = np.stack([known >> 16, known >> 8 & 255, known & 255], axis=-1)
     far = ((own[:, None, :] - channels[None, :, :]) ** 2).sum(-1)
     nearest = far.argmin(-1).astype(np.uint8)
-    made: list[bytes] = []
-    for each in codes:
-        indices = nearest[np.searchsorted(known, each)]
-        lines = np.pad(indices, ((0, 0), (1, 0)))  # no filter: a palette's numbers are no sizes
-        header = struct.pack(">IIBBBBB", each.shape[1], each.shape[0], 8, 3, 0, 0, 0)
-        colours = channels.astype(np.uint8).tobytes()
-        data = zlib.compress(lines.astype(np.uint8).tobytes(), 9)
-        parts = ((b"IHDR", header), (b"PLTE", colours), (b"IDAT", data), (b"IEND", b""))
-        made.append(SIGN + b"".join(chunk(kind, body) for kind, body in parts))
-    return made
+    return channels.astype(np.uint8), [nearest[np.searchsorted(known, each)] for each in codes]
 
 
 def film(page: Page) -> Iterator[tuple[float, int, bytes]]:
@@ -148,25 +140,38 @@ def film(page: Page) -> Iterator[tuple[float, int, bytes]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Take the film of one token.")
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
+    parser.add_argument("--frames", type=Path, help="keep each frame in this folder")
     parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
+
+    def draw(route: Route) -> None:
+        asked = json.loads(route.request.post_data or "")
+        settings = {"temperature": 0.7, "top_p": 1, "top_k": 0, "min_p": 0, "seed": options.seed}
+        route.continue_(post_data=json.dumps({**asked, **settings}))
+
     with served() as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()  # type: ignore[arg-type]
         page.set_default_timeout(LONGEST_MS)
+        page.route("**/v1/chat/completions", draw)
         page.goto(server.address)
         page.get_by_label("Your message").fill(options.question)
         page.get_by_role("button", name="Send", disabled=False).click()
         page.get_by_role("button", name="Follow a token").click()
         page.locator(".journey[data-whole=true]").wait_for()
         taken = list(film(page))
-        pictures = painted(browser.new_page(), [data for _, _, data in taken])
+        palette, pictures = painted(browser.new_page(), [data for _, _, data in taken])
         browser.close()
+    for second, _, data in taken if options.frames else ():
+        options.frames.mkdir(parents=True, exist_ok=True)
+        (options.frames / f"{second:04.1f}.png").write_bytes(data)
     into = options.into / "journey.png"
     times = [time for _, time, _ in taken]
-    into.write_bytes(animated(list(zip(pictures, times, strict=True))))
-    print(f"{into}: {len(taken)} frames, {into.stat().st_size / 1024:.0f} KiB")
+    into.write_bytes(animated(palette, list(zip(pictures, times, strict=True))))
+    size = f"{into.stat().st_size / 1024:.0f} KiB"
+    print(f"{into}: {len(taken)} frames, {sum(times) / 100:.1f} s, {size}")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ export function tellingStep(texts: readonly string[], drawn: readonly Happening[
 }
 
 const MOST_TYPED = 12;
-const MOST_ANSWERED = 6;
+const MOST_ANSWERED = 3; // more would push what was typed out of sight
 
 /** The line as it stands when the model reads: what was typed, what stands around it as one, the answer so far. */
 export function lineOf(tokens: Tokens, step: number): Piece[] {
