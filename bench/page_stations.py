@@ -4,7 +4,8 @@ python bench/page_stations.py [--model smollm2] [--tokens 64]
 
 One served answer, looked at in Chromium: all stations are chosen by the map, one after the other,
 at one token and then at a later one. Useful is the first frame that has the station's own figure.
-The price is what the server foretold (only_cost) beside what the same question took from the page.
+The price is what the server foretold (only_cost) beside what the same question took from the page,
+until its last byte was there: drawing is a part of the first frame alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ WATCH = """(() => {
   localStorage.reader ??= 'engineer';
   const own = window.fetch;
   window.asked = [];
+  performance.setResourceTimingBufferSize(10000);
   window.fetch = async (url, options) => {
     const isView = String(url).endsWith('/views') && options?.body;
     const began = performance.now();
@@ -41,7 +43,9 @@ WATCH = """(() => {
     void copy.arrayBuffer().then((bytes) => {
       const body = JSON.parse(options.body);
       const told = body.only_cost ? JSON.parse(new TextDecoder().decode(bytes)) : null;
-      window.asked.push({body, told, seconds: (performance.now() - began) / 1000});
+      const all = performance.getEntriesByType('resource');
+      const {startTime, responseEnd} = all.find((each) => each.startTime >= began);
+      window.asked.push({body, told, seconds: (responseEnd - startTime) / 1000});
     }, () => undefined);
     return answer;
   };

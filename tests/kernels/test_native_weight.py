@@ -20,6 +20,7 @@ from cutaway.core.gguf_types import BLOCK_TYPES
 from cutaway.kernels import native
 from cutaway.kernels.native import library
 from cutaway.quantize.gguf.gguf_blocks import BLOCKS
+from cutaway.quantize.packed import Packed
 
 pytestmark = needs_native
 
@@ -135,6 +136,25 @@ def test_groups_keep_their_exact_values(kind: native.Kind, rows: int, columns: i
             weight = native.PackedWeight.from_groups(kind, pieces, shape=(rows, columns))
             assert weight is not None
             assert torch.equal(weight.dense(), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("num_numbers", [1, 40 * 64, 10**6])
+def test_tiles_of_a_table_are_the_matrix(kind: native.Kind, num_numbers: int) -> None:
+    weight = packed(kind, 83, 64)
+    tiles = list(weight.tiles(num_numbers))
+    assert all(each.numel() <= max(num_numbers, 16 * 64) for each in tiles)
+    assert torch.equal(torch.cat(tiles), weight.dense())
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_packed_matrix_multiplies_as_a_step_does(kind: native.Kind) -> None:
+    weight, x = Packed(packed(kind, 83, 64)), random(5, 64)
+    found, plain = weight.multiply_packed(x), weight.multiply(x)
+    assert found.shape == (5, 83)
+    # Integers meet activations of 8 bits.
+    assert (found - plain).abs().max() <= (0.02 if kind.is_integer else 1e-5) * plain.abs().max()
+    assert torch.equal(found[2:3], weight.multiply_packed(x[2:3])), "alone as beside others"
 
 
 def test_groups_beyond_float16_are_not_packed() -> None:

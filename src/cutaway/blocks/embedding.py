@@ -78,15 +78,13 @@ class Embedding(nn.Module):
         """
         if self.group is not None:
             raise division_error(self.group.size)
-        directions = _directions(vectors.float())
-        tiles: list[Tensor] = []
-        rows_at_once = max(64, numbers_at_once // vectors.shape[-1])
-        for start in range(0, self.num_rows, rows_at_once):
+        directions = vectors.float() / _lengths(vectors.float())
+        parts: list[Tensor] = []
+        for tile in self.table.tiles(numbers_at_once):
             breathe()
-            end = min(self.num_rows, start + rows_at_once)
-            rows = self.table.rows(torch.arange(start, end, device=vectors.device)).float()
-            tiles.append(directions @ _directions(rows).T)
-        return torch.cat(tiles, dim=1)
+            rows = tile.float()
+            parts.append(directions @ rows.T / _lengths(rows).T)
+        return torch.cat(parts, dim=1)
 
 
 class LearnedPositions(nn.Module):
@@ -125,9 +123,9 @@ class SinusoidalPositions(nn.Module):
         return torch.cat((turned.sin(), turned.cos()), dim=-1)
 
 
-def _directions(rows: Tensor) -> Tensor:
-    """Rows of length one; a row of zeros stays. Shapes: [..., D]."""
-    return rows / row_sum(rows.square()).sqrt().clamp_min(1e-12)
+def _lengths(rows: Tensor) -> Tensor:
+    """What divides rows to length one; a row of zeros stays. Shapes: [..., D] -> [..., 1]."""
+    return row_sum(rows.square()).sqrt().clamp_min(1e-12)
 
 
 def round_factor(multiplier: float, dtype: torch.dtype) -> float:

@@ -62,14 +62,26 @@ class Unembedding(nn.Module):
 
         Shapes: [N, D] -> [N, V].
         """
-        return self._logits(self.norm(hidden))
+        return self._finish(self.products(self.norm(hidden)))
+
+    def products(self, normed: Tensor) -> Tensor:
+        """Products with the table alone, by the kernels that serve. Shapes: [N, D] -> [N, V]."""
+        if isinstance(self.table, Packed):
+            return self.table.multiply_packed(normed)
+        return self._project(normed)
 
     def _logits(self, normed: Tensor) -> Tensor:
+        return self._finish(self._project(normed))
+
+    def _project(self, normed: Tensor) -> Tensor:
         if self.division is not None:
             self.division.group.check()
         logits = project(normed, (self.table,), None)
-        if self.division is not None:
-            logits = gather_columns(logits, *self.division, is_for_root=True)
+        if self.division is None:
+            return logits
+        return gather_columns(logits, *self.division, is_for_root=True)
+
+    def _finish(self, logits: Tensor) -> Tensor:
         if self.multiplier is not None:
             logits = logits * self.multiplier
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,12 @@ class DenseWeight(nn.Module):
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         return functional.embedding(token_ids, self.weight)
+
+    def tiles(self, num_numbers: int) -> Iterator[Tensor]:
+        """The matrix, about so many numbers at a time. Shapes: [n, K] each."""
+        num_rows = max(1, num_numbers // self.weight.shape[1])
+        for first in range(0, self.num_rows, num_rows):
+            yield self.weight[first : first + num_rows]
 
     def dense(self) -> Tensor:
         """The matrix itself. Shapes: [N, K]."""

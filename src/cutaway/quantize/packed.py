@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from cutaway.kernels import native
 from cutaway.kernels.linear import linear
 from cutaway.kernels.native import Kind, PackedWeight
 
@@ -25,8 +26,8 @@ _FLOATS: Final[Mapping[torch.dtype, Kind]] = {
 class Packed(nn.Module):
     """Matrix in panels; see native/kernels/panel.h.
 
-    The native kernels read packed itself. The methods here are the plain twin: they unpack to
-    float32 first, and leave activations as they are.
+    The native kernels read packed itself. The methods here are the plain twin, but for
+    multiply_packed: they unpack to float32 first, and leave activations as they are.
 
     Shapes: [N, K].
     """
@@ -58,9 +59,23 @@ class Packed(nn.Module):
         matrix = self.dense() if self.unpacked is None else self.unpacked
         return linear(x, matrix.to(x.dtype))
 
+    def multiply_packed(self, x: Tensor) -> Tensor:
+        """The same product by the native kernels, as a step makes it: nothing is unpacked.
+
+        Shapes: x [T, K] -> [T, N] float32.
+        """
+        out = torch.empty(len(x), self.num_rows)
+        product = native.linear(x.to(torch.float32).contiguous(), [self.packed], out=out)
+        native.run(product, native.NativeStep.of_rows(len(x)))
+        return out
+
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""
         return self.packed.rows(token_ids)
+
+    def tiles(self, num_numbers: int) -> Iterator[Tensor]:
+        """The matrix, about so many numbers at a time. Shapes: [n, K] each."""
+        return self.packed.tiles(num_numbers)
 
     def dense(self) -> Tensor:
         """The matrix itself. Shapes: [N, K]."""

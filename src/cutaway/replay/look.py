@@ -16,7 +16,6 @@ from torch import Tensor
 from cutaway.core.errors import CutawayError, ReplayError
 from cutaway.engine.engine import Engine
 from cutaway.engine.native import is_recorded
-from cutaway.quantize.packed import Packed
 from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
 from cutaway.replay.inner_values import num_bytes, num_runs
 from cutaway.replay.passes import Pass, levels_of
@@ -35,9 +34,9 @@ from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.parts.subject import Build, Subject
 from cutaway.views.parts.view import View
 
-# Operations of a long step in whose time one number of a packed table is unpacked: 3 ns on a core
-# that computes 180 GFLOP/s with SmolLM2. The first look at a view would be foretold as nothing.
-UNPACKED = 550
+# Operations of a long step in whose time a view goes through one number: 3 ns on a core that
+# computes 180 GFLOP/s with SmolLM2. The first look at a view would be foretold as nothing.
+WALKED = 550
 PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
 
 
@@ -75,7 +74,7 @@ class Look:
         if wanted.is_empty or self._found(wanted) is not None:
             return ViewCost(0, 0, 0)
         engine = self._engine
-        level, *_ = self._levels()
+        level, *_ = self._levels
         plan = plan_answer(engine, self._answer, level=level, prefill_chunk=PIECE_TOKENS)
         runs = plan.runs[: num_runs(plan, wanted, engine.config.page_size)]
         num_tokens, facts = sum(run.num_tokens for run in runs), engine.model.facts
@@ -94,14 +93,11 @@ class Look:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
         own, facts = view.flops(self.subject, query), self._engine.model.facts
-        if not own:
-            return cost
-        # Its own products are counted as tokens of the model, at the rate of long steps.
-        rate, work, table = self._pace.rate, own, facts.width * facts.vocab_size
-        if view.reads_table and isinstance(self.subject.transformer.embedding.table, Packed):
-            work += UNPACKED * table
+        work = own + WALKED * view.walks(self.subject, query)
+        # Its own work is counted as tokens of the model, at the rate of long steps.
+        rate = self._pace.rate
         seconds = work / (2 * facts.num_parameters) / rate if rate else 0.0
-        return replace(cost, flops=cost.flops + own, own_flops=own, own_seconds=seconds)
+        return replace(cost, flops=cost.flops + own, own_work=work, own_seconds=seconds)
 
     def take(self, wanted: Wanted) -> ReplayValues:
         """Inner values, from a replay unless they are here already.
@@ -180,7 +176,7 @@ class Look:
 
     def _replaying(self, group: Sequence[Wanted]) -> Iterator[None]:
         """Run the answer as far as any of the group wants, and keep what each wants of it."""
-        first, *others = self._levels()
+        first, *others = self._levels
         taking = self._pass(group, level=first, chunk=PIECE_TOKENS)
         yield from taking.run()
         for level in others if not taking.proof.is_exact else ():
@@ -194,6 +190,7 @@ class Look:
             self._engine, self._answer, group, level=level, chunk=chunk, spares=self._spares
         )
 
+    @cached_property
     def _levels(self) -> tuple[Level, ...]:
         """In short steps where that gives the same bits, if those of serving were long."""
         runs = plan_answer(self._engine, self._answer).runs

@@ -31,7 +31,7 @@ class ViewCost:
     num_tokens: that go through the model again.   flops: of that, and of the view's own products.
     num_bytes:  of inner values that are held.
     seconds:    of its steps, at the pace of those that served the answer.
-    own_flops, own_seconds: of the view's own work, and what that takes at the rate of long steps.
+    own_work, own_seconds: operations of the view's own, and their time at the rate of long steps.
     is_fresh:   whether the model has to be recorded first.
     """
 
@@ -39,7 +39,7 @@ class ViewCost:
     flops: int
     num_bytes: int
     seconds: float = 0.0
-    own_flops: int = 0
+    own_work: int = 0
     own_seconds: float = 0.0
     is_fresh: bool = False
 
@@ -69,7 +69,7 @@ class TimePredictor:
         """How long a look is expected to take."""
         line = self._own.get(_kind(cost, view))
         if line is not None:
-            own = line.seconds(cost.own_flops)
+            own = line.seconds(cost.own_work)
         else:
             own = median(self._own_ratios) * cost.own_seconds
         known = self._recordings if cost.is_fresh else ()
@@ -84,7 +84,7 @@ class TimePredictor:
 
     def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
-        self._own.setdefault(_kind(cost, view), WorkLine()).learn(cost.own_flops, seconds)
+        self._own.setdefault(_kind(cost, view), WorkLine()).learn(cost.own_work, seconds)
         if cost.own_seconds > 0 and seconds >= LEAST_SECONDS:
             self._own_ratios.append(seconds / cost.own_seconds)
 
@@ -119,7 +119,7 @@ class WorkLine:
 
 def _kind(cost: ViewCost, view: str) -> tuple[str, bool]:
     """One view has two where a part of it counts no work of its own: seconds are no rate then."""
-    return view, cost.own_flops > 0
+    return view, cost.own_work > 0
 
 
 def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T, float]]:

@@ -33,6 +33,11 @@ def flops(subject: Subject, query: Query) -> int:
     return head_grid.flops(subject, query) if query.head is None else 0
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The same of what is no product."""
+    return head_grid.walks(subject, query) if query.head is None else 0
+
+
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Head | HeadGrid:
     """One head where the query names one, else the grid of heads."""
     kind = head_grid if query.head is None else head
@@ -47,4 +52,5 @@ VIEW = View(
     takes=("position", "layer", "head", "top"),
     wants=wants,
     flops=flops,
+    walks=walks,
 )

@@ -204,6 +204,12 @@ def flops(subject: Subject, query: Query) -> int:
     return 6 * subject.facts.width * subject.facts.vocab_size
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The table, unpacked and measured."""
+    del query
+    return 2 * subject.facts.width * subject.facts.vocab_size
+
+
 def _position(subject: Subject, query: Query) -> int:
     """The longest word of the question, unless another place is named."""
     if query.position is not None:
@@ -313,5 +319,5 @@ VIEW = View(
     probe,
     takes=("position", "text", "top"),
     flops=flops,
-    reads_table=True,
+    walks=walks,
 )

@@ -204,6 +204,14 @@ def flops(subject: Subject, query: Query) -> int:
     return 2 * facts.width * (facts.vocab_size * min(query.top, facts.inner) + 3 * facts.inner)
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The layer's matrices, unpacked, and the rows of logits of the units that are shown."""
+    facts = subject.facts
+    parts = 2 + -(-facts.inner // UNITS_AT_ONCE)  # what goes down is unpacked for each part of it
+    rows = min(query.top, facts.inner)
+    return parts * facts.width * facts.inner + 4 * facts.vocab_size * rows
+
+
 def _opened(
     block: Block, normed: Tensor, row: Callable[..., Tensor], query: Query, layer: int
 ) -> _FeedForward:
@@ -248,7 +256,7 @@ def _pushed(subject: Subject, directions: Tensor) -> Tensor:
     size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
     for some in cast("tuple[Tensor, ...]", normed.split(size)):
         breathe()
-        logits = unembedding.table.multiply(some).float()
+        logits = unembedding.products(some).float()
         parts.append(logits.topk(NUM_PUSHED, dim=-1).indices)
     return torch.cat(parts)
 
@@ -285,5 +293,5 @@ VIEW = View(
     takes=("position", "layer", "expert", "top"),
     wants=wants,
     flops=flops,
-    reads_table=True,
+    walks=walks,
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cutaway.host.turns import breathe
+from cutaway.sampling.largest import largest
 from cutaway.views.parts.drawing import WIDTH, Drawing, Span, bar, columns, cut
 from cutaway.views.parts.payload import Array
 from cutaway.views.parts.query import Query
@@ -192,7 +193,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
         return taken.value(name, layer, start=positions.start, end=positions.stop)
 
     streams = torch.stack([rows("blocks.hidden", layer) for layer in layers])  # [N, M, D]
-    choices, is_drawn = _choices(subject, positions, streams[-1])
+    choices, is_drawn = _choices(subject, positions, streams[-1]), _is_drawn(subject, positions)
     if query.layer is not None:
         streams, layers = streams[: layers.index(query.layer) + 1][-1:], [query.layer]
     similarity = torch.cosine_similarity(streams, rows("embedding.hidden")[None], dim=-1)
@@ -229,27 +230,38 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Lens:
 def flops(subject: Subject, query: Query) -> int:
     """Operations of the products with the unembedding.
 
-    The last layer counts once more, for what came where nothing was drawn.
+    Where nothing was drawn the last layer counts once more, for what came there.
     """
+    return 2 * subject.facts.width * subject.facts.vocab_size * _num_rows(subject, query)
+
+
+def walks(subject: Subject, query: Query) -> int:
+    """Each row of logits: softmax, ranks and the largest."""
+    return 8 * subject.facts.vocab_size * _num_rows(subject, query)
+
+
+def _num_rows(subject: Subject, query: Query) -> int:
     layers = 1 if query.layer is not None else len(layers_of(subject, query))
-    facts, positions = subject.facts, positions_of(subject, query)
-    return 2 * facts.width * facts.vocab_size * (1 + layers) * len(positions)
+    positions = positions_of(subject, query)
+    return layers * len(positions) + _is_drawn(subject, positions).count(False)
 
 
-def _choices(subject: Subject, positions: range, last: Tensor) -> tuple[Tensor, tuple[bool, ...]]:
-    """What came after each position, and whether it was drawn from that position's row."""
-    answer = subject.answer
-    is_drawn = tuple(position >= answer.num_prompt_tokens - 1 for position in positions)
+def _is_drawn(subject: Subject, positions: range) -> tuple[bool, ...]:
+    """Whether a token of the answer was drawn from each position's row."""
+    return tuple(position >= subject.answer.num_prompt_tokens - 1 for position in positions)
+
+
+def _choices(subject: Subject, positions: range, last: Tensor) -> Tensor:
+    """What came after each position: of the answer what was drawn, else the last layer's word."""
+    ids = subject.answer.token_ids
+    came = torch.tensor([*ids, 0])[positions.start + 1 : positions.stop + 1].to(last.device)
+    places = [at for at, drawn in enumerate(_is_drawn(subject, positions)) if not drawn]
     size = max(1, MOST_NUMBERS // subject.facts.vocab_size)
-    parts: list[Tensor] = []
-    for first in range(0, len(last), size):
+    for first in range(0, len(places), size):
         breathe()
-        parts.append(_logits(subject, last[first : first + size]).argmax(-1))
-    said = torch.cat(parts)
-    for at, position in enumerate(positions):
-        if is_drawn[at]:
-            said[at] = answer.token_ids[position + 1]
-    return said, is_drawn
+        some = places[first : first + size]
+        came[some] = _logits(subject, last[some]).argmax(-1)
+    return came
 
 
 def _read(
@@ -275,7 +287,7 @@ def _read(
             if first <= at < first + len(logits):
                 logits[at - first] = row
         shares = logits.softmax(-1)
-        ids = logits.sort(dim=-1, descending=True, stable=True).indices[:, :top]
+        ids = largest(logits.float(), top)
         own = logits.gather(1, wanted[:, None])
         smaller = torch.arange(logits.shape[1], device=logits.device) < wanted[:, None]
         ranks = 1 + (logits > own).sum(-1) + ((logits == own) & smaller).sum(-1)
@@ -298,5 +310,5 @@ VIEW = View(
     takes=("position", "layer", "top"),
     wants=wants,
     flops=flops,
-    reads_table=True,
+    walks=walks,
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cutaway.core.limits import DRAW_SETTINGS
 from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.largest import largest
 from cutaway.sampling.sampler import uniforms
 from cutaway.views.parts.drawing import Drawing, Span, bar, cut
 from cutaway.views.parts.payload import Array
@@ -87,6 +88,12 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The row of logits, sorted and written."""
+    del query
+    return 8 * subject.facts.vocab_size
+
+
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> LogitRow:
     """The chosen token's row, with all that the sampler needs to draw from it again."""
     token = query.token or 0
@@ -118,7 +125,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> LogitRow:
 
 
 def _likeliest(logits: Tensor, recorded: int, *, top: int) -> list[int]:
-    order = logits.sort(descending=True, stable=True).indices[:top]
+    order = largest(logits.float()[None], min(top, len(logits)))[0]
     return list(dict.fromkeys((*cast("list[int]", order.tolist()), recorded)))
 
 
@@ -133,4 +140,5 @@ VIEW = View(
     probe,
     takes=("token", "top"),
     wants=wants,
+    walks=walks,
 )

@@ -156,6 +156,12 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The row in float64: shares, sorted, and sums of them."""
+    del query
+    return 60 * subject.facts.vocab_size
+
+
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> Probabilities:
     """The distribution that the chosen token was drawn from, before any filter."""
     token = query.token or 0
@@ -257,4 +263,5 @@ VIEW = View(
     wants=wants,
     is_by_step=True,
     flops=flops,
+    walks=walks,
 )

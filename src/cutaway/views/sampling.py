@@ -214,6 +214,12 @@ def wants(subject: Subject, query: Query) -> Wanted:
     return Wanted(rows=frozenset((query.token or 0,)))
 
 
+def walks(subject: Subject, query: Query) -> int:
+    """The row at each stage, and under each strategy."""
+    del query
+    return 80 * subject.facts.vocab_size
+
+
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:
     """Filter and draw the chosen token's row again, and try other settings on it."""
     token = query.token or 0
@@ -302,4 +308,5 @@ VIEW = View(
     takes=("token", "top"),
     wants=wants,
     is_by_step=True,
+    walks=walks,
 )

@@ -27,6 +27,7 @@ from cutaway.views.parts.view import View
 
 BINS, SPREAD = 48, 4.0  # the histogram spans so many deviations to either side of the mean
 SIDE = 32  # of the thumbnail
+WALKS = 8  # two for each of four questions
 NUMBERS_AT_ONCE = 2**20  # unpacked between two breaths
 Parts = Callable[[], Iterator[Tensor]]  # rows of a matrix, as often as they are wanted
 
@@ -142,13 +143,14 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Weights:
     )
 
 
-def flops(subject: Subject, query: Query) -> int:
-    """Of three walks over the matrix, by its bytes."""
+def walks(subject: Subject, query: Query) -> int:
+    """The matrix, four times: its mean, its deviation, the histogram and the picture."""
     named = _named(subject.transformer)
     stored = named[_chosen(named, query)[0]]
     if isinstance(stored, nn.Parameter):
-        return 4 * stored.nbytes
-    return 4 * stored.num_bytes // (1 if isinstance(stored, Weight) else stored.num_matrices)
+        return WALKS * stored.numel()
+    num_bytes = stored.num_bytes // (1 if isinstance(stored, Weight) else stored.num_matrices)
+    return WALKS * num_bytes  # a number has about a byte, or few more
 
 
 def _named(model: Transformer) -> dict[str, Weight | Stack | nn.Parameter]:
@@ -197,7 +199,9 @@ def _opened(stored: Weight | Stack | nn.Parameter, query: Query) -> tuple[Parts,
         if isinstance(stored, Packed):
             kept = f"packed {stored.packed.kind.name.lower()}"
             shape = (stored.packed.num_rows, stored.packed.num_columns)
-            parts = _rows_of(stored, *shape)
+            parts = _tiles_of(stored)
+            if shape[0] * shape[1] <= NUMBERS_AT_ONCE:
+                parts = _parts_of(stored.dense())  # unpacked once for all walks
             return parts, kept, stored.num_bytes, shape[0] * shape[1]
         if isinstance(stored, DenseWeight):
             kept = _dtype(stored.weight)
@@ -225,13 +229,13 @@ def _parts_of(matrix: Tensor) -> Parts:
     return parts
 
 
-def _rows_of(stored: Weight, num_rows: int, num_columns: int) -> Parts:
+def _tiles_of(stored: Packed) -> Parts:
     """Some rows at a time, unpacked when they come."""
 
     def parts() -> Iterator[Tensor]:
-        for ids in _split(torch.arange(num_rows), num_columns):
+        for tile in stored.tiles(NUMBERS_AT_ONCE):
             breathe()
-            yield stored.rows(ids).detach().float()
+            yield tile
 
     return parts
 
@@ -287,5 +291,5 @@ VIEW = View(
     probe,
     takes=("layer", "expert", "text"),
     is_content=False,
-    flops=flops,
+    walks=walks,
 )

@@ -6,7 +6,7 @@ It knows stored types of files by name, not what a tensor is for.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, cast
@@ -191,6 +191,15 @@ class PackedWeight:
             out = torch.empty(self.num_rows, self.num_columns)
         check(library().cw_unpack(ctypes.byref(self.struct()), out.data_ptr()))
         return out
+
+    def tiles(self, num_numbers: int) -> Iterator[Tensor]:
+        """The matrix in float32, about so many numbers at a time. Shapes: [n, K] each."""
+        panels = self.panels()
+        count = max(1, num_numbers // (PANEL_ROWS * self.num_columns))
+        for first in range(0, len(panels), count):
+            part = panels[first : first + count]
+            num_rows = min(len(part) * PANEL_ROWS, self.num_rows - first * PANEL_ROWS)
+            yield PackedWeight(part, num_rows, self.num_columns, self.kind).dense()
 
     def rows(self, indices: Tensor) -> Tensor:
         """Some rows in float32, unpacking no panel but theirs. Shapes: [T] -> [T, K]."""

@@ -186,10 +186,17 @@ def wants(subject: Subject, query: Query) -> Wanted:
 
 
 def flops(subject: Subject, query: Query) -> int:
-    """Of each query's products with every key and value before it, in every layer."""
+    """Of each query's products with every key before it, and of what each head adds."""
     (start, end), facts = _queries(subject, query), subject.facts
     heads = len(_layers(subject, query)) * facts.num_heads
-    return 4 * heads * (end - start) * end * facts.head_size
+    return 2 * heads * (end - start) * (end + facts.width) * facts.head_size
+
+
+def walks(subject: Subject, query: Query) -> int:
+    """The weights at each of their stages and sums, and the matrices behind the heads, unpacked."""
+    (start, end), facts = _queries(subject, query), subject.facts
+    heads = len(_layers(subject, query)) * facts.num_heads
+    return heads * (12 * (end - start) * end + facts.head_size * facts.width)
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:

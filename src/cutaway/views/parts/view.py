@@ -38,7 +38,7 @@ class View:
     wants:       the inner values that probe reads; what it costs is told from them.
     is_by_step:  whether it is cheap, and worth having at each of many tokens.
     flops:       operations of the probe, where they count beside those of running again.
-    reads_table: whether these go through the whole table of the vocabulary, which may be packed.
+    walks:       numbers that the probe goes through one by one: unpacks, sorts, sums up.
     is_content:  whether its numbers could tell something of the text; if not, a redacted trace
                  may keep them.
     """
@@ -51,7 +51,7 @@ class View:
     wants: Callable[[Subject, Query], Wanted] = _nothing
     is_by_step: bool = False
     flops: Callable[[Subject, Query], int] = _next_to_none
-    reads_table: bool = False
+    walks: Callable[[Subject, Query], int] = _next_to_none
     is_content: bool = True
 
     def check(self, subject: Subject, query: Query) -> None:
