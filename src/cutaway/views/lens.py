@@ -22,7 +22,7 @@ from cutaway.views.parts.view import View
 EVERY = 4  # layers from one to the next; each layer costs as much as all logits of a step
 NUM_POSITIONS = 4  # as many columns stand side by side
 NUM_WITH_LAYER = 24  # where one layer is asked for, positions are the rows
-MOST_NUMBERS = 2**19  # logits held at once, about 20 ms of work
+MOST_NUMBERS = 2**18  # logits held at once, about 10 ms of work
 
 
 @dataclass(frozen=True)
