@@ -24,6 +24,8 @@ struct Recorded {
   size_t offset;  // of its arguments
 };
 
+constexpr size_t kLine = 64;  // bytes of a cache line
+
 // One operation, seen by all threads.
 struct Call {
   const void* arguments;
@@ -44,6 +46,15 @@ struct cw_program {
   Limits limits;
 
   const void* arguments_of(const Recorded& each) const { return arguments.data() + each.offset; }
+
+  // Asks for the arguments of an operation. A step's weights have swept them out of the caches since
+  // the last one, and each of some hundred operations would wait for a handful of lines.
+  void prefetch(size_t index) const {
+    if (index >= recorded.size()) return;
+    size_t end = index + 1 < recorded.size() ? recorded[index + 1].offset : arguments.size();
+    for (size_t at = recorded[index].offset; at < end; at += kLine)
+      __builtin_prefetch(arguments.data() + at);
+  }
 
   Scratch scratch(const cutaway::Isa& isa, const cw_step& step) const {
     Scratch most;
@@ -78,6 +89,7 @@ void replay(const void* context, Worker& worker) {
   Clock::time_point before = Clock::now();
   for (size_t i = r.first; i < r.end; i++) {
     const Recorded& each = r.program->recorded[i];
+    r.program->prefetch(i + 1);
     if (!r.isa->run[each.operation](r.program->arguments_of(each), *r.step, worker)) return;
     if (worker.id == 0) operations_run.fetch_add(1, std::memory_order_relaxed);
     if (!is_timed) continue;
