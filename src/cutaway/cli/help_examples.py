@@ -30,7 +30,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "cutaway serve smollm2 --member tcp://10.0.0.2:7070 --link-key-file link.key",
     ),
     "member": ("cutaway member smollm2 --listen tcp://10.0.0.2:7070 --link-key-file link.key",),
-    "rank": ("cutaway rank smollm2 --join tcp://10.0.0.1:7071 --rank 1 --link-key-file link.key",),
+    "rank": ("cutaway rank smollm2 --join tcp://10.0.0.1:7071 --rank 1 --link-key-file key",),
     "cluster up": ("cutaway cluster up cluster.toml",),
     "cluster status": ("cutaway cluster status --json",),
     "cluster scale": ("cutaway cluster scale 4",),

@@ -32,3 +32,5 @@ class EngineSettings(TypedDict, total=False):
     draft_speculator: str | None
     tensor: int | None
     pipeline: int | None
+    rank_listen: str | None
+    rank_key_file: str | None
