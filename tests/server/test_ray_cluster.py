@@ -62,7 +62,7 @@ class Cluster:
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
         assert done.returncode == code, (arguments, done.stdout, done.stderr)
@@ -139,7 +139,7 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_scale_y1_streams_outlive_kills_scale_and_roll(cluster: Cluster) -> None:
     undisturbed = cluster.answers_during(lambda: None)
     assert len(set(undisturbed)) == STREAMS
