@@ -185,7 +185,7 @@ def main() -> int:
             old.record()
         new.record()
         check_alike(old, new)
-        pairs = max(3, options.pairs // -(-rows // 4))
+        pairs = max(3, options.pairs // -(-rows // 16))
         for name, ratios in compare(old, new, options.rounds, pairs).items():
             low = statistics.quantiles(ratios, n=4, method="inclusive")[0]
             is_reached &= name != "step" or low >= options.bar
