@@ -15,7 +15,7 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.limits import quote
 from cutaway.stream.formats import ToolFormat
 
-MAX_TOOLS = 128
+MOST_CHOICES = 128  # tools among which a call that must come may choose
 MAX_CALLS = 8  # in one forced answer
 # The form of json.dumps, as for schemas of whole answers.
 _JSON_FORM = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
@@ -55,9 +55,9 @@ def call_grammar(
     Raises: RequestError naming what is wrong with which tool.
     """
     chosen = [(index, tool) for index, tool in enumerate(tools) if name in (None, tool.name)]
-    if not tools or len(chosen) > MAX_TOOLS:
+    if not tools or len(chosen) > MOST_CHOICES:
         raise RequestError(
-            f"tools has {len(tools)} entries; a call can be asked for of 1 to {MAX_TOOLS}. Name "
+            f"tools has {len(tools)} entries; a call can be asked for of 1 to {MOST_CHOICES}. Name "
             "the one to call, or let the model choose.",
             param="tools",
         )
