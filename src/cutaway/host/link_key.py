@@ -80,19 +80,22 @@ class LinkKey:
 
 
 def read_link_key(
-    file: Path | None, *, where: str, environment: Mapping[str, str] = os.environ
+    file: Path | None,
+    *,
+    where: str,
+    flag: str = "--link-key-file",
+    environment: Mapping[str, str] = os.environ,
 ) -> LinkKey:
     """The key of a file, else that of the environment.
 
-    where: what is to be linked, for messages.
+    where: what is to be linked, and flag: what names the file; for messages.
     Raises: ConfigError, also where there is none; it never shows one.
     """
     if file is None:
         text, source = environment.get(VARIABLE, "").strip(), VARIABLE
         if not text:
             raise ConfigError(
-                f"{where} needs a key, and neither --link-key-file nor {VARIABLE} gives one. "
-                f"{_MAKE}"
+                f"{where} needs a key, and neither {flag} nor {VARIABLE} gives one. {_MAKE}"
             )
     else:
         source = str(file)

@@ -50,7 +50,8 @@ class FarFollowers:
         end = time.monotonic() + seconds
         with listen_for_links(address) as listener:
             bound = LinkAddress(address.host, listener.getsockname()[1])
-            _note(f"waiting at {bound} for {self._size - 1} ranks of other hosts.")
+            whom = "rank 1" if self._size == 2 else f"ranks 1 to {self._size - 1}"
+            _note(f"waiting at {bound} for {whom} to come from elsewhere.")
             threading.Thread(
                 target=_grant_all, args=(listener, key, came), name="cutaway-joining", daemon=True
             ).start()

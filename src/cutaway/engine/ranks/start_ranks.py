@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -143,9 +144,9 @@ def start(
             with suppress(OSError):  # it is gone, which the next line tells
                 send(link, JoinRanks(model, settings, rank, size, str(started.folder), seconds))
         wait(started.links, "started", seconds)
-        group = _meet(started, size, seconds, devices[0])
-        group.try_out()
-        group.by_layers = config.pipeline > 1
+        join = partial(join_processes, started.folder, 0, size, device=devices[0])
+        advice = "Start with tensor 1."
+        group = _meet(started.links, join, config, seconds, where=LOOPBACK, advice=advice)
         if devices[0].type == "cpu":
             started.clear_folder()  # NCCL may look there again, for two ranks that had not met
     except BaseException:
@@ -163,7 +164,7 @@ def _start_far(
     """
     size, address = config.num_ranks, LinkAddress.parse(listen, takes_any=True)
     file = None if config.rank_key_file is None else Path(config.rank_key_file)
-    key = read_link_key(file, where=f"to let ranks join at {address}")
+    key = read_link_key(file, where=f"to let ranks join at {address}", flag="--rank-key-file")
     path = path_of(model)
     started = FarFollowers(
         size=size, files=digest_files(path), rank_bytes=stored_bytes(path) // size
@@ -180,17 +181,9 @@ def _start_far(
             ]
         )
         wait(started.links, "started", seconds)
-        try:
-            group = join_hosts(store, 0, size, host=host, seconds=seconds)
-        except RuntimeError as fault:
-            wait(started.links, "met", 1.0)  # names who is missing
-            raise ConfigError(
-                f"{size} ranks did not meet over {host} within {seconds:g} s, though each of the "
-                "others says that it did. Look whether hosts reach one another at any port."
-            ) from fault
-        wait(started.links, "met", seconds)
-        group.try_out()
-        group.by_layers = config.pipeline > 1
+        join = partial(join_hosts, store, 0, size, host=host)
+        advice = "Look whether hosts reach one another at any port."
+        group = _meet(started.links, join, config, seconds, where=host, advice=advice)
     except BaseException:
         started.end()
         raise
@@ -226,16 +219,27 @@ class FollowersLoading(NamedTuple):
         return Ranks(self.group, self.started.links, end=self.started.end, weight_bytes=weights)
 
 
-def _meet(started: Followers, size: int, seconds: float, device: torch.device) -> RankGroup:
+def _meet(
+    links: Sequence[ByteSocket],
+    join: Callable[..., RankGroup],
+    config: EngineConfig,
+    seconds: float,
+    *,
+    where: str,
+    advice: str,
+) -> RankGroup:
+    """Join the others, for so many seconds at most, and gather once."""
     try:
-        group = join_processes(started.folder, 0, size, seconds=seconds, device=device)
+        group = join(seconds=seconds)
     except RuntimeError as fault:
-        wait(started.links, "met", 1.0)  # names who is missing
+        wait(links, "met", 1.0)  # names who is missing
         raise ConfigError(
-            f"{size} ranks did not meet over {LOOPBACK} within {seconds:g} s, though each of the "
-            "others says that it did. Start with tensor 1."
+            f"{config.num_ranks} ranks did not meet over {where} within {seconds:g} s, though each "
+            f"of the others says that it did. {advice}"
         ) from fault
-    wait(started.links, "met", seconds)
+    wait(links, "met", seconds)
+    group.try_out()
+    group.by_layers = config.pipeline > 1
     return group
 
 
