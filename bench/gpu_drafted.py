@@ -118,16 +118,19 @@ def measure(
             if number:
                 seconds[kind].append(took)
     ratios = [a / b for a, b in zip(seconds["off"], seconds["ngram"], strict=True)]
-    a, k = asked.acceptance, length
+    a, k, speedup = asked.acceptance, length, statistics.median(ratios)
+    formula = None if k is None else (1 - a ** (k + 1)) / (1 - a)
     return {
         "batch": batch,
         "length": "chosen" if k is None else k,
-        "speedup": statistics.median(ratios),
+        "speedup": speedup,
         "least": min(ratios),
-        "formula": None if k is None else (1 - a ** (k + 1)) / (1 - a),
+        "formula": formula,
+        "of_formula": None if formula is None else speedup / formula,
         "steps_plain": steps["off"],
         "steps_drafted": steps["ngram"],
         "kernel": target.runner.kernel,
+        "captured": target.runner.num_captured,
         "ms_plain": 1e3 * statistics.median(seconds["off"]) / steps["off"],
         "ms_drafted": 1e3 * statistics.median(seconds["ngram"]) / steps["ngram"],
     }

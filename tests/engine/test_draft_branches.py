@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,39 +20,10 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.scheduler import Scheduled
 from cutaway.kernels import capture
 from cutaway.replay.recorded_answers import verify_answer
+from drafters import InTwoMinds
 from engines import engine, loaded, run, workload
 
 GRAMMAR = Grammar.regex("(ab|cd){3,9}")
-
-
-class InTwoMinds:
-    """Knows the answers; of its two versions one is right for a while, or the other, or none."""
-
-    only_kind = None
-    is_behind = False
-
-    def __init__(self, answers: Sequence[Sequence[int]], seed: int) -> None:
-        self._answers, self._chance = answers, random.Random(seed)
-
-    def propose(self, wishes: Sequence[Wish]) -> list[Draft]:
-        return [self._draft(list(wish.token_ids), wish.most) for wish in wishes]
-
-    def _draft(self, known: list[int], most: int) -> Draft:
-        chance = self._chance
-        said = next((a for a in self._answers if list(a[: len(known)]) == known), known)
-        right = list(said[len(known) : len(known) + min(most, chance.randint(1, 12))])
-        ways = [list(right), list(right)]
-        for way in ways:
-            if way and chance.random() < 0.8:
-                place = chance.randrange(len(way))
-                way[place:] = [chance.randrange(256) for _ in way[place:]]
-        return Draft(ways[0], "known", other_token_ids=ways[1])
-
-    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
-        return True
-
-    def finish(self, key: Hashable) -> None:
-        pass
 
 
 def answered(target: Engine, requests: Sequence[Request]) -> dict[tuple[str, int], tuple]:

@@ -174,6 +174,7 @@ def test_queries_and_keys_may_have_norms_of_their_own(kinds: tuple[str | None, .
 CASES = {
     "decode": [(1, 1), (1, 17), (1, 70)],
     "drafts": [(3, 3), (3, 64), (3, 90)],
+    "guesses": [(1, 40), (4, 4), (2, 90), (3, 17)],
     "prompt": [(40, 40)],
     "chunk": [(21, 90), (40, 41)],
     "mixed": [(1, 33), (1, 70), (30, 45), (2, 2)],
@@ -250,6 +251,35 @@ def test_attention_equals_the_plain_one(case: str, setting: str) -> None:
     )
     ours = triton_attention.paged_attention(*tensors, **where, scoring=scoring)
     assert error(ours, attend_plainly(tensors, where, scoring)) < 2e-6
+
+
+@pytest.mark.parametrize("longest", [4, 8, 64])
+@pytest.mark.parametrize("setting", ["full", "window", "sinks"])
+def test_lengths_that_the_device_alone_knows_change_nothing(setting: str, longest: int) -> None:
+    """As in captured steps of guesses; some sequences are there for padding, or bring nothing."""
+    scoring = scoring_of(setting, 4)
+    tensors, where = laid_out(
+        "guesses", heads=4, groups=2, size=16, dtype=torch.float32, extent=scoring.extent
+    )
+    expected = attend_plainly(tensors, where, scoring)
+    table = torch.zeros(7, where["page_table"].shape[1], dtype=torch.int64, device=DEVICE)
+    table[:4] = where["page_table"]
+    starts, lengths = [*where["query_starts"].tolist(), 12, 14, 14], [0] * 7
+    lengths[:4], lengths[4:] = where["plan"].context_lengths, (2, 2, 1)
+    count = len(tensors[0])
+    query = torch.cat([tensors[0], drawn(14 - count, 4, 16, seed=5)])
+    for each in tensors[1:]:
+        each[0] = 0.0  # what padding reads was written by some
+    ours = triton_attention.paged_attention(
+        query,
+        *tensors[1:],
+        page_table=table,
+        query_starts=torch.tensor(starts, device=DEVICE),
+        context_lengths=torch.tensor(lengths, device=DEVICE),
+        plan=ShapePlan((longest,) * 7, (longest,) * 7, most_queries=longest),
+        scoring=scoring,
+    )
+    assert error(ours[:count], expected) < 2e-6 and bool(ours.isfinite().all())
 
 
 @pytest.mark.parametrize("heads, groups, size", [(3, 3, 64), (6, 2, 24), (8, 1, 128)])

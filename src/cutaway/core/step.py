@@ -65,6 +65,9 @@ class ShapePlan:
     query_lengths: tuple[int, ...]  # new tokens of each sequence
     context_lengths: tuple[int, ...]  # keys of each sequence, the new ones included
     bucket: int | None = None  # sequences of the captured graph that ran it; None is eager
+    # In a captured step of guesses lengths are known to the device alone, by query_starts: no
+    # sequence brings more tokens than this. None: each brings what query_lengths says.
+    most_queries: int | None = None
 
     @property
     def is_decode(self) -> bool:

@@ -16,7 +16,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
-from cutaway.engine.graphs import buckets_up_to
+from cutaway.engine.graphs import buckets_up_to, most_drafted_tokens
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.host.faults import is_out_of_memory
 
@@ -134,8 +134,10 @@ def _graph_bytes(model: LoadedModel, config: EngineConfig, step: int) -> int:
     if not config.graphs or not model.transformer.can_capture:
         return 0
     buckets = buckets_up_to(config.max_sequences)
-    logits = sum(buckets) * model.facts.vocab_size * model.dtype.itemsize
-    return logits + step * buckets[-1] // config.max_tokens_per_step
+    # Steps with guesses leave theirs in one place.
+    drafted = 0 if config.draft == "off" else most_drafted_tokens(config.max_sequences)
+    logits = (sum(buckets) + drafted) * model.facts.vocab_size * model.dtype.itemsize
+    return logits + step * max(buckets[-1], drafted) // config.max_tokens_per_step
 
 
 def _mem(device: torch.device) -> tuple[int, int]:

@@ -102,6 +102,15 @@ class Runner:
         """Sequences of the shape in which so many are decoded ahead; None where they are not."""
         return None if self._graphs is None else self._graphs.bucket(count)
 
+    def captures(self, counts: Sequence[int]) -> bool:
+        """Whether a step of sequences with so many tokens is captured, if all logits are wanted."""
+        return self._graphs is not None and self._graphs.holds(counts)
+
+    @property
+    def num_captured(self) -> int:
+        """Captured steps that there are: one that is made in the midst of a step takes its time."""
+        return 0 if self._graphs is None else self._graphs.num_captured
+
     def draws(self, bucket: int) -> CapturedDraws | None:
         """What draws from the logits of a captured step; None where nothing is captured for it."""
         return None if self._graphs is None else self._graphs.draws(bucket)
@@ -248,6 +257,7 @@ def runner_of(
             dtype=model.dtype,
             max_sequences=config.max_sequences,
             max_pages=-(-max_length // config.page_size),
+            drafts=config.draft != "off",
         )
     lead = None
     if model.ranks is not None:

@@ -28,6 +28,7 @@ from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.drafters.drawn_guesses import guess_from
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.paged_model import page_model
+from cutaway.sampling import upload
 from cutaway.sampling.sampler import Sampler
 
 _CATCH_UP = 128  # tokens of text, over all answers, that one step's guesses may wait for
@@ -243,6 +244,8 @@ class ModelDrafter:
         tables = [row.held.tables for row in rows]
         groups = range(len(tables[0].groups))
         longest = self._max_length
+        ends = [end - 1 for end in accumulate(counts)]
+        reads_all = self._runner.captures(counts)  # a captured step leaves all tokens' logits
         spans = [(row.start, count) for row, count in zip(rows, counts, strict=True)]
         logits = self._runner.forward(
             Numbers(
@@ -251,7 +254,7 @@ class ModelDrafter:
                 declared_lengths=[
                     min(row.wish.max_length, longest) for row in rows for _ in row.token_ids
                 ],
-                logit_rows=[end - 1 for end in accumulate(counts)],
+                logit_rows=range(sum(counts)) if reads_all else ends,
                 plan=ShapePlan(tuple(counts), tuple(start + count for start, count in spans)),
                 pages=[[each.groups[group].pages for each in tables] for group in groups],
                 slots=[
@@ -267,7 +270,7 @@ class ModelDrafter:
         for row, (start, count) in zip(rows, spans, strict=True):
             if start + count <= len(row.wish.token_ids):
                 self._commit(row.held, row.wish, start + count)
-        return logits
+        return logits[upload.integers(ends, logits)] if len(logits) > len(rows) else logits
 
     def _next(self, row: _DraftRow, guess: int) -> _DraftRow:
         return _DraftRow(row.wish, row.held, row.start + len(row.token_ids), [guess])

@@ -52,6 +52,10 @@ def paged_attention(
     query = query.contiguous()
     out = torch.empty_like(query)
     pages = (key_pages, value_pages, key_scales, value_scales)
+    if plan.most_queries is not None:
+        places = (page_table, query_starts, context_lengths)
+        _ragged(query, out, pages, places, plan.most_queries, scoring)
+        return out
     # The sequences at the front that bring equally many queries, few of them: their keys are split.
     count, length = _alike(plan)
     shared = query.shape[1] // key_pages.shape[2]
@@ -85,6 +89,26 @@ def paged_attention(
     return out
 
 
+def _ragged(
+    query: Tensor,
+    out: Tensor,
+    pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    places: tuple[Tensor, Tensor, Tensor],
+    longest: int,
+    scoring: Scoring,
+) -> None:
+    """Sequences of at most so many queries, each of as many as the device finds.
+
+    places: page table, query starts and context lengths. Every query belongs to a sequence.
+    """
+    shared = triton.next_power_of_2(query.shape[1] // pages[0].shape[2])
+    if longest * shared > _MOST_DECODE_ROWS:
+        _chunks(query, out, pages, *places, longest, scoring)
+        return
+    page_table, query_starts, context_lengths = places
+    _decode(query, out, pages, page_table, context_lengths, longest, scoring, query_starts)
+
+
 def _alike(plan: ShapePlan) -> tuple[int, int]:
     """How many sequences at the front bring equally many queries, and how many those are."""
     length = plan.query_lengths[0]
@@ -104,7 +128,9 @@ def _decode(
     context_lengths: Tensor,
     num_queries: int,
     scoring: Scoring,
+    query_starts: Tensor | None = None,
 ) -> None:
+    """query_starts: where sequences bring different numbers of queries, num_queries at most."""
     key_pages, key_scales = pages[0], pages[2]
     _, num_heads, size = query.shape
     page_size, num_groups = key_pages.shape[1:3]
@@ -127,10 +153,12 @@ def _decode(
         entries |= {"KIND": kind, "ASM": query.is_cuda}
         pages = (eighths.pairs(pages[0]), eighths.pairs(pages[1]), *pages[2:])
     kernel[(num_sequences, num_groups, splits)](
-        *(query, *_addresses(pages), page_table, context_lengths, out, partial, weight),
+        *(query, *_addresses(pages), page_table, context_lengths),
+        *(context_lengths if query_starts is None else query_starts, out, partial, weight),
         *_numbers(scoring, query),
         *(page_table.stride(0), page_table.stride(1), *_strides(pages), splits),
         **entries,
+        IS_RAGGED=query_starts is not None,
         NUM_QUERIES=num_queries,
         NUM_HEADS=num_heads,
         NUM_GROUPS=num_groups,
@@ -335,6 +363,7 @@ def _decode_keys(
     value_scale_ptr,
     table_ptr,
     length_ptr,
+    start_ptr,
     out_ptr,
     partial_ptr,
     weight_ptr,
@@ -350,6 +379,7 @@ def _decode_keys(
     scale_token_stride,
     scale_head_stride,
     splits,
+    IS_RAGGED: tl.constexpr,
     NUM_QUERIES: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
@@ -379,15 +409,21 @@ def _decode_keys(
     member = row % SHARED
     head = group * (NUM_HEADS // NUM_GROUPS) + member
     token = row // SHARED
-    is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < NUM_QUERIES)
-    position = length - NUM_QUERIES + token
-    place = (sequence.to(tl.int64) * NUM_QUERIES + token) * NUM_HEADS + head
+    first_query = sequence.to(tl.int64) * NUM_QUERIES
+    num_queries = NUM_QUERIES
+    if IS_RAGGED:
+        first_query = tl.load(start_ptr + sequence)
+        num_queries = (tl.load(start_ptr + sequence + 1) - first_query).to(tl.int32)
+    is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < num_queries)
+    nearest = length - num_queries  # position of the first query
+    position = nearest + token
+    place = (first_query + token) * NUM_HEADS + head
     inside = is_row[:, None] & (entry < SIZE)[None, :]
     query = tl.load(query_ptr + place[:, None] * SIZE + entry[None, :], mask=inside, other=0.0)
     start = 0
     if WINDOW:
         if FIRST == 0:
-            start = tl.maximum(0, length - NUM_QUERIES - WINDOW + 1) // KEYS * KEYS
+            start = tl.maximum(0, nearest - WINDOW + 1) // KEYS * KEYS
     share = tl.cdiv(tl.cdiv(length - start, KEYS), splits) * KEYS
     begin = start + split * share
     end = tl.minimum(begin + share, length)
@@ -405,7 +441,7 @@ def _decode_keys(
             value_scale_ptr,
             table_ptr,
             position,
-            length - NUM_QUERIES,
+            nearest,
             first,
             length,
             group,

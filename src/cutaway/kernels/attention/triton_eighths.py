@@ -175,6 +175,7 @@ def decode_eighths(
     value_scale_ptr,
     table_ptr,
     length_ptr,
+    start_ptr,
     out_ptr,
     partial_ptr,
     weight_ptr,
@@ -192,6 +193,7 @@ def decode_eighths(
     splits,
     KIND: tl.constexpr,
     ASM: tl.constexpr,
+    IS_RAGGED: tl.constexpr,
     NUM_QUERIES: tl.constexpr,
     NUM_HEADS: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
@@ -225,15 +227,20 @@ def decode_eighths(
     member = row % SHARED
     head = group * (NUM_HEADS // NUM_GROUPS) + member
     token = row // SHARED
-    is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < NUM_QUERIES)
-    position = length - NUM_QUERIES + token
-    place = (sequence.to(tl.int64) * NUM_QUERIES + token) * NUM_HEADS + head
+    first_query = sequence.to(tl.int64) * NUM_QUERIES
+    num_queries = NUM_QUERIES
+    if IS_RAGGED:
+        first_query = tl.load(start_ptr + sequence)
+        num_queries = (tl.load(start_ptr + sequence + 1) - first_query).to(tl.int32)
+    is_row = (member < NUM_HEADS // NUM_GROUPS) & (token < num_queries)
+    nearest = length - num_queries
+    position = nearest + token
+    place = (first_query + token) * NUM_HEADS + head
     inside = is_row[:, None] & is_entry[None, :]
     query_at = query_ptr + place[:, None] * SIZE + entry[None, :] * 2
     query_even = (tl.load(query_at, mask=inside, other=0.0) * LIFT).to(dtype)
     query_odd = (tl.load(query_at + 1, mask=inside, other=0.0) * LIFT).to(dtype)
     start = 0
-    nearest = length - NUM_QUERIES
     if WINDOW:
         if FIRST == 0:
             start = tl.maximum(0, nearest - WINDOW + 1) // KEYS * KEYS
