@@ -10,8 +10,11 @@ import torch
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.ahead import Ahead
+from cutaway.engine.drafters import Controller
+from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.replay.recorded_answers import verify_answer
+from drafters import InTwoMinds, SaidBefore
 from engines import engine, loaded, run, workload
 
 
@@ -110,6 +113,40 @@ def test_answers_with_penalties_or_a_grammar_wait_for_their_tokens(model) -> Non
     ahead = ahead_of(target)
     run(target, [greedy("a", 6, frequency_penalty=0.5)])
     assert ahead.num_begun == 0
+
+
+def test_no_step_is_begun_ahead_of_guesses_and_each_is_where_none_pay(model) -> None:
+    plain = run(engine(model), [greedy("a", 40), greedy("b", 40)])
+    target = engine(model)
+    ahead = ahead_of(target)
+    target.drafting = Drafting.of(SaidBefore())
+    assert essences(run(target, [greedy("a", 40), greedy("b", 40)])) == essences(plain)
+    assert ahead.num_begun == 0 and target.num_drafted
+
+    control = Controller()
+    target = engine(model)
+    ahead = ahead_of(target)
+    target.drafting = Drafting.of(SaidBefore(), controller=control)
+    for count in (1, 2):
+        for _ in range(5):
+            control.learn_time(count, 0, 1.0)
+        for _ in range(80):
+            control.learn_time(count, 1, 2.0)  # each guess costs a step, and none is right
+    assert essences(run(target, [greedy("a", 40), greedy("b", 40)])) == essences(plain)
+    assert ahead.num_taken == ahead.num_begun == target.num_steps - 1 and not target.num_drafted
+
+
+def test_two_ways_of_guesses_are_copied_where_steps_run_ahead(model) -> None:
+    requests = [each for each in workload(2, 20) if not each.params.has_penalties]
+    plain = engine(model)
+    expected = run(plain, requests)
+    prompts = {request.request_id: request.prompt_token_ids for request in requests}
+    texts = [[*prompts[key[0]], *said.token_ids] for key, said in expected.items()]
+    target = engine(model)
+    ahead_of(target)
+    target.drafting = Drafting.of(InTwoMinds(texts, 3))
+    assert essences(run(target, requests)) == essences(expected)
+    assert target.num_accepted and target.cache_stats.used == 0
 
 
 def test_replays_of_steps_that_were_begun_ahead_are_exact(model) -> None:

@@ -142,7 +142,7 @@ def test_nothing_is_taken_before_a_plain_step_was_measured_and_one_is_measured_a
     assert lengths(controller, GUESSES) == [0]
     controller = taught(slope=0.01, share=0.95)
     taken = []
-    for _ in range(200):
+    for _ in range(400):
         (length,) = lengths(controller, GUESSES)
         taken.append(length)
         controller.learn_time(1, length, 0.005 * (1 + 0.01 * length), right=length)

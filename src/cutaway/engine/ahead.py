@@ -47,6 +47,11 @@ class Ahead:
         self.num_begun = 0
         self.num_taken = 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the device has the next step."""
+        return self._begun is not None
+
     def plan(self) -> list[Scheduled]:
         """The step that was begun, without those that have left it since; empty without one."""
         if self._begun is None:

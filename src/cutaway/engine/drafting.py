@@ -42,6 +42,7 @@ class Drafting:
         self._default, self._model_name = default, model_name
         self._asking: dict[Sequence, str] = {}
         self._right = Counter[str]()  # of a step's guesses
+        self._sought: set[str] = set()  # where guesses were sought for it, found or not
         self.tried = Counter[tuple[str, int]]()
         self.right = Counter[tuple[str, int]]()
 
@@ -105,6 +106,19 @@ class Drafting:
         self._default = "off"
         self._sources = dict[str, GuessSource]()
 
+    def may_guess(self, scheduled: Items[Scheduled]) -> bool:
+        """Whether the step behind this one may have guesses, whatever it says."""
+        decoding = [item.sequence for item in scheduled if item.samples]
+        asking = Counter(name for each in decoding if (name := self._asking.get(each)))
+        return any(
+            self._sources[name].may_guess(len(decoding), count) for name, count in asking.items()
+        )
+
+    def pass_over(self) -> None:
+        """Propose nothing for the next step, which was begun before its tokens were known."""
+        self._right.clear()
+        self._sought.clear()
+
     def propose(
         self, running: Iterable[Sequence], answers: Mapping[Sequence, Running]
     ) -> Iterator[tuple[Sequence, Draft]]:
@@ -112,12 +126,13 @@ class Drafting:
 
         What a grammar forces is guessed before anything else.
         """
-        self._right.clear()
+        self.pass_over()
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
         for name, source in self._sources.items():
             asking = [each for each in decoding if self._asking.get(each) == name]
-            if not asking or not source.begin_step(len(decoding), len(asking)):
+            if not asking or not source.may_guess(len(decoding), len(asking)):
                 continue
+            self._sought.add(name)
             # Most answers of a chat have none most of the time: what a wish holds is not made then.
             asking = [
                 each
@@ -160,13 +175,17 @@ class Drafting:
             self.tried[told, place] += 1
             self.right[told, place] += place < right
 
-    def learn_time(self, scheduled: Items[Scheduled], seconds: float) -> None:
+    def learn_time(
+        self, scheduled: Items[Scheduled], seconds: float, *, was_awaited: bool = False
+    ) -> None:
         """What a step took. One with a prompt in it tells nothing of guesses.
 
         Nor does one whose guesses came from several places, or had to wait for a drafter that had
         to catch up.
+        was_awaited: it was not begun ahead since it might have got guesses; a plain one that was
+            is not what plain steps take.
         """
-        if not self._asking:
+        if not self._asking or (was_awaited and not self._sought):
             return
         further = Counter[str]()
         for item in scheduled:
@@ -181,8 +200,13 @@ class Drafting:
         if further and len(names) > 1:
             return
         for name in names & set(self._sources):
-            right = self._right[name]
-            self._sources[name].learn_time(len(scheduled), further[name], seconds, right=right)
+            self._sources[name].learn_time(
+                len(scheduled),
+                further[name],
+                seconds,
+                right=self._right[name],
+                was_sought=name in self._sought,
+            )
 
 
 def refuse_states(config: EngineConfig, name: str) -> None:

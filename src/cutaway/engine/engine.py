@@ -139,6 +139,7 @@ class Engine:
         is_plain = sink is None and not scores_drawn
         runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
+        self._awaits_guesses = False  # no step was begun ahead, for those of the next one
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
         self._piece_tokens = piece_tokens
@@ -308,6 +309,7 @@ class Engine:
         self._end_the_late(perf_counter())
         self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
+        captured, awaited = self.runner.num_captured, self._awaits_guesses
         self._draft()
         scheduled = self._schedule()
         if restored := self.cache.moves.take_restored():
@@ -329,8 +331,9 @@ class Engine:
             self._record(
                 Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
             )
-            if self.drafting is not None and self.drafting.is_asked:
-                self.drafting.learn_time(batch.scheduled, ended - start)
+            is_usual = self.runner.num_captured == captured  # else it took a capture's time
+            if self.drafting is not None and self.drafting.is_asked and is_usual:
+                self.drafting.learn_time(batch.scheduled, ended - start, was_awaited=awaited)
             self.pace.note(batch.scheduled, ended - start)
             self.num_steps += 1
         news, self._news = self._news, []
@@ -405,17 +408,20 @@ class Engine:
         layers, device = self.runner.pool.layers, self.model.device
         runs_ahead = self._ahead is not None
         batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
-        if self._ahead is not None:
-            # Guesses are verified from what the host knows, so it does not run ahead of them.
-            # At a seam the token that was told follows, whatever the device draws.
-            # Captured steps are those of the model alone.
-            is_drafted = self.drafting is not None and self.drafting.is_asked
-            is_adapted = any(sequence.adapter >= 0 for sequence in self._answers)
-            self._ahead.is_held = is_drafted or is_adapted or bool(self._rejoining)
-            return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         for item in scheduled:
             if item.sequence.fork is not None and any(item.sequence.fork.copies):
                 self.runner.copy(item.sequence.fork.copies)
+        if self._ahead is not None:
+            # Guesses are made of what the host knows, so it does not run ahead of a step that may
+            # have some. At a seam the token that was told follows, whatever the device draws.
+            # Captured steps are those of the model alone.
+            drafting = self.drafting
+            self._awaits_guesses = (
+                drafting is not None and drafting.is_asked and drafting.may_guess(scheduled)
+            )
+            is_adapted = any(sequence.adapter >= 0 for sequence in self._answers)
+            self._ahead.is_held = self._awaits_guesses or is_adapted or bool(self._rejoining)
+            return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch, is_over)
         if self._streams is not None and self.drafting is not None:
             self.drafting.observe(scheduled, self._streams.take())
@@ -623,6 +629,9 @@ class Engine:
         """Give running answers their guesses. A fault of a drafter ends drafting, and no answer."""
         drafting = self.drafting
         if drafting is None or not drafting.is_asked:
+            return
+        if self._ahead is not None and self._ahead.has_begun:
+            drafting.pass_over()
             return
         try:
             drafted = list(drafting.propose(self.scheduler.running, self._answers))

@@ -23,7 +23,8 @@ _FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
 _FIRST_OTHER = 0.3  # of those in place of one that fell
 _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
 _HOPED, _PAID = 1.15, 0.98  # a gain before it is known, and the least that goes on
-_PROBE = 64  # steps after which a plain one, or one with guesses, is tried anew
+_PROBE = 64  # steps without guesses after which some are tried anew
+_PLAIN_PROBE = 128  # steps that looked for guesses after which a plain one is tried anew
 
 
 @dataclass
@@ -69,14 +70,15 @@ class Controller:
         most = [min(MOST_DRAFTS, len(draft.token_ids)) for _, draft in drafts]
         if not any(most):
             return most
-        if times.num_plain < 3 or times.since_plain >= _PROBE:
+        if times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE:
             return [0] * len(drafts)  # what a plain step takes is not known, or no longer
         gains: list[tuple[float, int]] = []  # expected tokens of each further guess
         for place, (key, draft) in enumerate(drafts):
             share = self.share(key, draft.kind)
             gains += [(share**length, place) for length in range(1, most[place] + 1)]
         gains.sort(key=lambda gain: -gain[0])
-        best, taken, won = _LEAST_GAIN, 0, float(num_answers)
+        best, taken = _LEAST_GAIN / self.ratio(num_answers, 0), 0
+        won = float(num_answers)
         for count, (gain, _) in enumerate(gains, 1):
             won += gain
             gained = won / num_answers / self.ratio(num_answers, count)
@@ -95,8 +97,8 @@ class Controller:
         num_asking: of the answers, those that want guesses.
         """
         times = self._times.get(num_answers)
-        if times is None or times.num_plain < 3:
-            return True
+        if times is None or times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE:
+            return False  # what a plain step takes is not known, or no longer
         if times.rest:
             return False
         if times.since_drafts >= _PROBE:
@@ -150,20 +152,31 @@ class Controller:
         own = self._own.setdefault(key, {}).setdefault(kind, _Share())
         own.count(right, counted, kept=_KEPT)
 
-    def learn_time(self, num_answers: int, further: int, seconds: float, *, right: int = 0) -> None:
+    def learn_time(
+        self,
+        num_answers: int,
+        further: int,
+        seconds: float,
+        *,
+        right: int = 0,
+        was_sought: bool = False,
+    ) -> None:
         """Take in what a step took that brought each answer a token, and so many guesses.
 
         right: of the guesses. Where what they won falls behind their time, none are made for a
         while, whatever was expected of them.
+        was_sought: whether guesses were looked for, found or not: that takes time as well, and a
+            step that may get some cannot be begun ahead.
         """
         times = self._times.setdefault(num_answers, _Times())
-        if not further:
+        if not further and not was_sought:
             times.rest = max(0, times.rest - 1)
             times.num_plain += 1
             times.since_plain, times.since_drafts = 0, times.since_drafts + 1
             times.plain = seconds if times.num_plain == 1 else _nearer(times.plain, seconds)
             return
-        times.since_plain, times.since_drafts = times.since_plain + 1, 0
+        times.since_plain += 1
+        times.since_drafts = 0 if further else times.since_drafts + 1
         if not times.plain:
             return
         ratio = max(1.0, seconds / times.plain)

@@ -25,12 +25,11 @@ class GuessSource:
         """Whether the time of its latest proposals is what later ones will take."""
         return not self.drafter.is_behind
 
-    def begin_step(self, num_answers: int, num_asking: int) -> bool:
+    def may_guess(self, num_answers: int, num_asking: int) -> bool:
         """Whether guesses may be worth their time in the next step at all.
 
         num_answers: that the step brings a token.   num_asking: of these, those that want guesses.
         """
-        self._kinds.clear()
         return self._controller is None or self._controller.may_pay(num_answers, num_asking)
 
     def propose(
@@ -42,6 +41,7 @@ class GuessSource:
         num_answers: that the step brings a token, guesses or none.
         """
         drafts = self._drafts(wishes, forced, num_answers)
+        self._kinds.clear()
         for wish, draft in zip(wishes, drafts, strict=True):
             self._kinds[wish.key] = draft.kind
         return drafts
@@ -112,10 +112,14 @@ class GuessSource:
                 self._controller.learn(key, OTHER, tried=1, right=int(other))
         return kind
 
-    def learn_time(self, num_answers: int, further: int, seconds: float, *, right: int) -> None:
-        """What a step took, and how many of its further tokens were right."""
+    def learn_time(
+        self, num_answers: int, further: int, seconds: float, *, right: int, was_sought: bool
+    ) -> None:
+        """What a step took, how many of its further tokens were right, and if any were sought."""
         if self._controller is not None:
-            self._controller.learn_time(num_answers, further, seconds, right=right)
+            self._controller.learn_time(
+                num_answers, further, seconds, right=right, was_sought=was_sought
+            )
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer."""
