@@ -1,21 +1,99 @@
 """What a speculator learns from: what the model itself answers to general requests.
 
-    python bench/speculator_data.py --out DIR [--model smollm2] [--answers 6]
+    python bench/hub_folder.py --model smollm2 --out HUB
+    python bench/speculator_data.py --model HUB --device cuda --dtype bfloat16 --out DIR
 
-Every topic is asked for in every way of bench/tuned_data.py, some times each at temperature 0.7 and
-once greedily; requests by which `smollm2-tuned` is measured are kept apart in `held_out.jsonl`,
-answered greedily.
+Every topic but those kept apart is asked for in every way, once greedily and then some times at
+temperature 0.7, as far as --seconds go. Requests by which it is measured are in `held_out.jsonl`,
+answered greedily: no topic of theirs is in `talks.jsonl`, and nor is their wording.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 from tuned_data import OTHERS, REQUESTS, TOPICS, general
 
 from cutaway import LLM, SamplingParams
+
+AT_ONCE = 1024  # requests between two looks at the clock
+MORE_TOPICS = (
+    "rockets, elephants, the piano, soccer, butterflies, snow, the Great Wall of China, vaccines, "
+    "dreams, bees, cameras, hurricanes, wolves, origami, the human brain, olive oil, diamonds, "
+    "basketball, sharks, tomatoes, the stock market, ballet, owls, airplanes, black holes, "
+    "camping, pyramids, yoga, ice cream, electricity, turtles, pirates, knights, magnets, the "
+    "Sahara, dolphins, guitars, comets, fairy tales, the Amazon river, batteries, algebra, "
+    "monkeys, spring, roses, taxes, laughter, lakes, tigers, toys, salt, lightning, fishing, "
+    "elections, sugar, spiders, the alphabet, cities, farms, fire, photography, astronauts, "
+    "sailing, eagles, pizza, the weather, teamwork, honesty, memory, exercise, patience, courage, "
+    "curiosity, homework, breakfast, board games, video games, cars, traffic, hospitals, schools, "
+    "teachers, doctors, firefighters, soap, glass, steel, plastic, cotton, silk, wood, gold, "
+    "silver, oil, solar panels, computers, smartphones, radio, television, newspapers, novels, "
+    "movies, theater, statues, temples, islands, beaches, waterfalls, caves, earthquakes, tides, "
+    "clouds, wind, rain, stars, planets, the sun, atoms, cells, bacteria, viruses, bones, "
+    "muscles, teeth, skin, eyes, ears, blood, vitamins, protein, water, milk, eggs, potatoes, "
+    "carrots, oranges, bananas, grapes, garlic, pepper, soup, salad, cake, sandwiches, dogs, "
+    "rabbits, mice, frogs, snakes, lizards, crocodiles, bears, foxes, deer, cows, sheep, goats, "
+    "pigs, chickens, ducks, swans, parrots, ancient Greece, ancient Egypt, the Renaissance, the "
+    "industrial revolution, the Vikings, the Silk Road, world trade, inflation, banks, insurance, "
+    "marketing, small businesses, job interviews, budgets, meetings, leadership, negotiation, "
+    "creativity, motivation, habits, meditation, loneliness, happiness, anger, forgiveness, "
+    "gratitude, marriage, parenting, grandparents, birthdays, weddings, holidays, New Year, "
+    "summer, autumn, hiking, skiing, cycling, running, tennis, golf, baseball, cricket, boxing, "
+    "wrestling, gymnastics, dancing, drawing, sculpture, knitting, sewing, carpentry, pottery, "
+    "baking, gardens, houses, windows, doors, chairs, beds, lamps, shoes, hats, umbrellas, bags, "
+    "pencils, scissors, keys, mirrors"
+).split(", ")
+MORE_REQUESTS = (
+    "What is special about {}?",
+    "Tell me about {}.",
+    "How would you describe {} to someone who has never heard of it?",
+    "Why are {} important?",
+    "What are the advantages and disadvantages of {}?",
+    "Write a short essay about {}.",
+    "Give me some tips about {}.",
+    "What questions do people ask about {}?",
+    "Write a paragraph about the history of {}.",
+    "Write a children's story with {} in it.",
+    "How do people learn more about {}?",
+    "Compare {} with something similar.",
+    "Write a title and an introduction for an article about {}.",
+    "What would the world be like without {}?",
+    "Write a letter to a teacher about {}.",
+    "Make a quiz with three questions about {}.",
+    "Summarize what you know about {} in one sentence.",
+    "I am interested in {}. What should I do next?",
+)
+KEPT_APART = ("gravity",)  # `cutaway bench speculate` asks for it
+
+
+def requests() -> tuple[list[str], list[str]]:
+    """What is learned from, and what is measured by."""
+    _, measured = general()
+    apart = {*TOPICS[5::6], *KEPT_APART}
+    topics = [each for each in (*TOPICS, *MORE_TOPICS) if each not in apart]
+    forms = (*REQUESTS[:9], *MORE_REQUESTS)
+    crossed = [form.format(topic) for form in forms for topic in topics]
+    random.Random(0).shuffle(crossed)
+    return [*OTHERS[::2], *crossed], measured
+
+
+def answered(llm: LLM, texts: Sequence[str], params: SamplingParams) -> Iterator[str]:
+    """A line for each answer."""
+    prompts = [llm.encode_chat([{"role": "user", "content": each}]) for each in texts]
+    for text, made in zip(texts, llm.generate(prompts, params), strict=True):
+        for choice in made.choices:
+            turns = [
+                {"role": "user", "content": text},
+                {"role": "assistant", "content": choice.text},
+            ]
+            yield json.dumps({"messages": turns}) + "\n"
 
 
 def main() -> None:
@@ -23,31 +101,36 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--model", default="smollm2")
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--answers", type=int, default=6, help="sampled, to each request")
+    options.add_argument("--rounds", type=int, default=2, help="over all requests; first greedy")
+    options.add_argument("--requests", type=int, default=0, help="the first so many; 0 is all")
+    options.add_argument("--seconds", type=float, default=1e9, help="no more are asked after them")
     options.add_argument("--max-tokens", type=int, default=224)
     options.add_argument("--dtype", default="auto")
+    options.add_argument("--device", default="auto")
     args = options.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    _, measured = general()
-    crossed = [form.format(topic) for form in REQUESTS for topic in TOPICS]
-    asked = [each for each in (*OTHERS, *crossed) if each not in measured]
+    asked, measured = requests()
+    asked = asked[: args.requests or None]
     greedy = SamplingParams(temperature=0.0, max_tokens=args.max_tokens)
-    drawn = SamplingParams(
-        temperature=0.7, top_p=1.0, max_tokens=args.max_tokens, n=args.answers, seed=0
-    )
-    files = {"held_out": (measured, [greedy]), "talks": (asked, [greedy, drawn])}
-    with LLM(args.model, dtype=args.dtype, lora=("off",), cache_tokens=65_536) as llm:
-        for name, (texts, ways) in files.items():
-            prompts = [llm.encode_chat([{"role": "user", "content": each}]) for each in texts]
-            with (args.out / f"{name}.jsonl").open("w", encoding="utf-8") as out:
-                for params in ways:
-                    for text, made in zip(texts, llm.generate(prompts, params), strict=True):
-                        for choice in made.choices:
-                            turns = [
-                                {"role": "user", "content": text},
-                                {"role": "assistant", "content": choice.text},
-                            ]
-                            out.write(json.dumps({"messages": turns}) + "\n")
+    settings: dict[str, Any] = {"dtype": args.dtype, "device": args.device, "lora": ("off",)}
+    with LLM(args.model, cache_tokens=131_072, **settings) as llm:
+        with (args.out / "held_out.jsonl").open("w", encoding="utf-8") as out:
+            out.writelines(answered(llm, measured, greedy))
+        began, count = perf_counter(), 0
+        with (args.out / "talks.jsonl").open("w", encoding="utf-8") as out:
+            for round_ in range(args.rounds):
+                params = greedy
+                if round_:
+                    params = SamplingParams(
+                        temperature=0.7, top_p=1.0, max_tokens=args.max_tokens, seed=round_
+                    )
+                for first in range(0, len(asked), AT_ONCE):
+                    if perf_counter() - began > args.seconds:
+                        break
+                    for line in answered(llm, asked[first : first + AT_ONCE], params):
+                        out.write(line)
+                        count += 1
+        print(f"{count} answers in {perf_counter() - began:.1f} s")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ from preference_stages import talks, tuned, write_lines
 
 from cutaway import LLM, SamplingParams
 from cutaway.core.step import Step
+from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting, GuessSource
 from cutaway.train import speculator
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.speculator_passes import passes_over
 from cutaway.train.model.model_folder import open_model
 from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
+from cutaway.weights.files.safetensors import SafetensorsWeights
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,48 @@ def test_t49_the_model_stays_and_its_own_rows_are_the_goal(folder: Path) -> None
     torch.testing.assert_close(2 * alone.total, loss.total)
     # Of three scored tokens the first two follow one another.
     assert alone.figures["stood_1"].count == 3 and alone.figures["stood_2"].count == 1
+
+
+def test_sequences_of_any_lengths_share_a_forward(folder: Path) -> None:
+    """Padded into groups or alone: the same sum, figures and gradients."""
+    model = small(folder)
+    sequences = [
+        ScoredSequence(tuple(range(3, 3 + length)), (False, False, *[True] * (length - 2)))
+        for length in (3, 19, 4, 11, 18, 3)
+    ]
+    together = speculator.loss_of(model, MicroBatch(tuple(sequences)), num_passes=3)
+    together.total.backward()
+    found = [parameter.grad for parameter in model.speculator.parameters()]
+    model.speculator.zero_grad()
+    alone = [speculator.loss_of(model, MicroBatch((each,)), num_passes=3) for each in sequences]
+    torch.stack([each.total for each in alone]).sum().backward()
+    torch.testing.assert_close(together.total, torch.stack([each.total for each in alone]).sum())
+    assert together.count == sum(each.count for each in alone)
+    for name, figure in together.figures.items():
+        assert figure.count == sum(each.figures[name].count for each in alone)
+        assert float(figure.total) == sum(float(each.figures[name].total) for each in alone)
+    wanted = [parameter.grad for parameter in model.speculator.parameters()]
+    for one, other in zip(found, wanted, strict=True):
+        assert one is not None and other is not None
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_head_of_its_own_the_models_rows_serve(folder: Path) -> None:
+    stage = speculator.prepare(
+        told(folder, "headless", updates=2, learns_head=False, kept="float16"), say=lambda s: None
+    )
+    out = stage.run(say=lambda sentence: None)
+    stored = SafetensorsWeights(out)
+    assert "lm_head.weight" not in stored.names()
+    assert stored.tensor("fc.weight").dtype == torch.float16
+    settings = {"dtype": "float32", "cache_tokens": 2048, "device": "cpu"}
+    llm = LLM(str(folder / "tuned"), **settings, draft_speculator=str(out))
+    assert llm.engine.drafting is not None
+    drafter = llm.engine.drafting.drafter("trained")
+    assert isinstance(drafter, TrainedDrafter)
+    served = drafter._speculator
+    rows = llm.engine.model.transformer.unembedding.table.rows(served.drafted)
+    assert torch.equal(served.module.head.rows(torch.arange(len(rows))), rows)
 
 
 def test_t50_what_training_measures_is_what_serving_finds(folder: Path) -> None:

@@ -20,6 +20,7 @@ from cutaway.core.step import Step
 from cutaway.kernels.linear import project
 from cutaway.kernels.rotary import rotate
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.packed import Packed
 
 STREAMS = 3  # of the target that are read
 
@@ -64,7 +65,7 @@ class Speculator(nn.Module):
         self.attention = attention
         self.mlp_norm, self.last_norm = RMSNorm(width, epsilon), RMSNorm(width, epsilon)
         self.mlp = mlp
-        self.head = DenseWeight(num_drafted, width)
+        self.head: DenseWeight | Packed = DenseWeight(num_drafted, width)
         self.keeps_normed = keeps_normed
 
     @property

@@ -87,6 +87,18 @@ class Packed(nn.Module):
         return self.packed.num_bytes
 
 
+class ServingPacked(Packed):
+    """The same for a module that is called as it is: its products are the native kernels' own.
+
+    Activations are rounded to 8 bits in them, as in a recorded step.
+    """
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x times the transposed matrix. Shapes: x [..., K] -> [..., N] float32."""
+        flat = x.reshape(-1, x.shape[-1])
+        return self.multiply_packed(flat).view(*x.shape[:-1], self.num_rows)
+
+
 @contextmanager
 def unpack_once(model: nn.Module, *, most_bytes: int) -> Generator[Iterator[None]]:
     """For many products by modules: packed matrices are unpacked once, not at each of them.

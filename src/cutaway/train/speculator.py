@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from cutaway.engine.loading.template_of import compiled_template
 from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, micro_batches
 from cutaway.train.losses.divergences import draft_loss
 from cutaway.train.losses.losses import Figure, Loss
-from cutaway.train.losses.speculator_passes import passes_over
+from cutaway.train.losses.speculator_passes import groups_of, passes_over
 from cutaway.train.model.model_folder import open_model, text_side
 from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
 from cutaway.train.sft import CHAT_TEMPLATE, read_talks
@@ -39,6 +40,12 @@ class SpeculatorSettings(StageSettings):
     held_out: tuple[Path, ...] = option((), help=".jsonl files to measure on", changes_run=False)
     drafted: int = option(8192, help="commonest ids of the answers, which it can guess", least=1)
     inner: int = option(384, help="width of its feed-forward", least=1)
+    learns_head: bool = option(
+        True, help="learn rows of the vocabulary of its own; else the model's serve it"
+    )
+    kept: str = option(
+        "float32", help="of the numbers that come out", choices=("float32", "float16")
+    )
     passes: int = option(5, help="over its own states", least=1, most=12)
     falling: float = option(0.8, help="weight of a pass, by that of the one before", least=0.0)
     context: int = option(512, help="tokens of a conversation; longer ones are cut", least=3)
@@ -69,7 +76,12 @@ def prepare(
         raise ConfigError("data has no conversation with a scored token behind its second.")
     drafted = _commonest(sequences, settings.drafted)
     made = with_speculator(
-        model, drafted, name=Path(settings.model).name, inner=settings.inner, seed=settings.seed
+        *(model, drafted),
+        name=Path(settings.model).name,
+        inner=settings.inner,
+        seed=settings.seed,
+        learns_head=settings.learns_head,
+        kept=settings.kept,
     )
     plan = UpdatePlan(
         [len(each.token_ids) for each in sequences], seed=settings.seed, budget=settings.tokens
@@ -121,25 +133,36 @@ def loss_of(
         logits = transformer.unembedding.read(rows)
     targets = batch.targets(device)
     assert len(targets) == len(rows), "a row for each scored token"
+    lengths = [len(each.token_ids) for each in batch.sequences]
+    starts = list(accumulate(lengths, initial=0))
+    token_ids = torch.cat([each.ids for each in batch.sequences]).to(device)
+    # A state and the token behind it are a pair: the last token of a sequence begins none.
     by_pass: list[list[Tensor]] = [[] for _ in range(num_passes)]
-    all_places: list[Tensor] = []
-    start = 0
-    for sequence in batch.sequences:
-        count = len(sequence.token_ids)
-        own = streams[start : start + count - 1]
-        tokens = transformer.embedding.table.rows(sequence.ids[1:].to(device)).float()
-        places = sequence.marks.nonzero()[:, 0].to(device) - 2
-        for given, made in zip(
-            passes_over(module, own, tokens, num_passes=num_passes), by_pass, strict=True
-        ):
-            made.append(given[places])
-        all_places.append(places + start)
-        start += count
-    passes = [module.read(torch.cat(each)) for each in by_pass]
+    where = torch.empty(starts[-1], dtype=torch.int64)  # of each pair among all rows of a pass
+    count = 0
+    for group in groups_of(starts, [length - 1 for length in lengths]):
+        own = group.rows.to(device)
+        tokens = transformer.embedding.table.rows(token_ids[own.flatten() + 1]).float()
+        given = passes_over(
+            module, streams[own], tokens.view(*own.shape, -1), num_passes=num_passes
+        )
+        for states, made in zip(given, by_pass, strict=True):
+            made.append(states.flatten(0, 1))
+        among = count + torch.arange(own.numel()).view(own.shape)
+        where[group.rows[group.is_own]] = among[group.is_own]
+        count += own.numel()
+    places = torch.cat(
+        [
+            start + each.marks.nonzero()[:, 0] - 2
+            for start, each in zip(starts, batch.sequences, strict=False)
+        ]
+    )
+    chosen = where[places].to(device)
+    passes = [module.read(torch.cat(each)[chosen]) for each in by_pass]
     loss = draft_loss(logits[:, model.drafted], passes, decay=falling)
     wanted = logits.argmax(-1)
     right = [model.drafted[each.detach().argmax(-1)] == wanted for each in passes]
-    return Loss(loss.total, loss.count, _stood(right, torch.cat(all_places)))
+    return Loss(loss.total, loss.count, _stood(right, places.to(device)))
 
 
 def _stood(right: Sequence[Tensor], places: Tensor) -> dict[str, Figure]:

@@ -78,7 +78,9 @@ def trained_drafter(
         num_layers=model.facts.num_layers,
         vocab_size=model.facts.vocab_size,
     )
-    speculator = load_speculator(folder, target, embedding, device=model.device)
+    speculator = load_speculator(
+        folder, target, embedding, model.transformer.unembedding.table, device=model.device
+    )
     return TrainedDrafter(
         speculator,
         config,

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.guessing_layer import STREAMS, Speculator
+from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.limits import quote
@@ -26,12 +27,13 @@ from cutaway.models.parts import rotary_config
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.sizes import Sizes, sizes_from_hf
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.packed import Packed, ServingPacked
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.find.folder import CONFIG
 from cutaway.weights.load import load_weights
 
 KIND = "eagle3"
-TABLE, OFFSETS, KNOWN = "embed_tokens.weight", "d2t", "t2d"
+TABLE, HEAD, OFFSETS, KNOWN = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class SpeculatorShape:
             f"{layer}mlp.up_proj.weight": ("mlp.gate_up.segments.1.weight", (sizes.inner, width)),
             f"{layer}mlp.down_proj.weight": ("mlp.down.segments.0.weight", (width, sizes.inner)),
             "norm.weight": ("last_norm.weight", (width,)),
-            "lm_head.weight": ("head.weight", (self.num_drafted, width)),
+            HEAD: ("head.weight", (self.num_drafted, width)),
         }
         return {name: Target(path, shape) for name, (path, shape) in to.items()}
 
@@ -180,13 +182,15 @@ def load_speculator(
     folder: Path,
     target: TargetShape,
     embedding: Embedding,
+    table: DenseWeight | Packed,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> LoadedSpeculator:
     """The speculator of a folder.
 
-    embedding: the target's, which serves where the folder has none of its own.
+    embedding, table: the target's, and its map to the vocabulary, which serve where the folder has
+    none of its own.
     Raises: ConfigError, ModelError and its kinds.
     """
     path = folder / CONFIG
@@ -202,10 +206,14 @@ def load_speculator(
     source = SafetensorsWeights(folder)
     with torch.device("meta"):
         module = shape.build(target).requires_grad_(False)
+    is_shared = HEAD not in source.names() and shape.sizes.width == target.width
+    wanted = shape.targets(target)
+    if is_shared:
+        del wanted[HEAD], module.head  # it comes from the target below
     load_weights(
         module,
         source,
-        shape.targets(target),
+        wanted,
         dtype=dtype,
         device=device,
         optional=frozenset({TABLE, OFFSETS, KNOWN}),
@@ -221,7 +229,26 @@ def load_speculator(
     elif shape.sizes.width != target.width:
         raise _misfit(str(folder), target, f"it has no {TABLE} and another width", "with one")
     drafted = _drafted(source, shape, target, str(folder)).to(device)
+    if is_shared:
+        module.head = DenseWeight.of(table.rows(drafted).to(device=device, dtype=dtype))
+    if isinstance(table, Packed):
+        _pack(module)
+        if is_shared:  # the target's own numbers
+            module.head = ServingPacked(table.packed.take(drafted))
     return LoadedSpeculator(module.eval(), own, shape.layers, drafted)
+
+
+def _pack(module: Speculator) -> None:
+    """Keep its matrices in 8 bits, as a packed target's are: reading them is what a guess costs."""
+    for each in module.modules():
+        if isinstance(each, Linear):
+            packed = [_packed(cast(DenseWeight, segment)) for segment in each.segments]
+            each.segments = nn.ModuleList(packed)
+    module.head = _packed(cast(DenseWeight, module.head))
+
+
+def _packed(weight: DenseWeight) -> Packed:
+    return ServingPacked.of(weight.weight.detach(), row_order=None, widens=True)
 
 
 def _drafted(

@@ -7,13 +7,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.guessing_layer import Speculator
 from cutaway.blocks.transformer import Transformer
+from cutaway.core.weight_targets import Target
 from cutaway.engine.loading.speculator_folder import (
+    HEAD,
     KIND,
     OFFSETS,
     SpeculatorShape,
@@ -21,6 +24,8 @@ from cutaway.engine.loading.speculator_folder import (
     default_layers,
     read_shape,
 )
+from cutaway.quantize.dense import DenseWeight
+from cutaway.train.model.adapted_model import KEPT
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.files.safetensors_index import SINGLE
@@ -33,6 +38,7 @@ class SpeculatorModel(TrainedModel):
     """A model as it is, and a speculator that learns to guess for it.
 
     drafted: the ids that it guesses, ascending [drafted] int64.   told: its config.json.
+    learns_head: whether it has rows of the vocabulary of its own.   kept: dtype of what comes out.
     """
 
     speculator: Speculator
@@ -40,15 +46,24 @@ class SpeculatorModel(TrainedModel):
     target: TargetShape
     drafted: Tensor
     told: Mapping[str, object]
+    learns_head: bool = True
+    kept: torch.dtype = torch.float32
 
     def write(self, folder: Path) -> None:
         """Write the speculator alone: whoever loads it shares the model's embedding."""
+        self._write(folder, torch.float32)
+
+    def finish(self, folder: Path) -> None:
+        """Write what comes out of a run, in the dtype that was asked for."""
+        self._write(folder, self.kept)
+
+    def _write(self, folder: Path, dtype: torch.dtype) -> None:
         text = json.dumps(self.told, indent=2) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
         parameters = dict(self.speculator.named_parameters())
         tensors = {
-            name: parameters[target.parameter].detach().contiguous().cpu()
-            for name, target in self.shape.targets(self.target).items()
+            name: parameters[target.parameter].detach().to(dtype).contiguous().cpu()
+            for name, target in self._targets().items()
         }
         offsets = self.drafted.cpu() - torch.arange(len(self.drafted))
         write_safetensors(folder / SINGLE, {**tensors, OFFSETS: offsets})
@@ -57,17 +72,29 @@ class SpeculatorModel(TrainedModel):
         """Take up what write() wrote. The parameters stay the same tensors."""
         source, parameters = SafetensorsWeights(folder), dict(self.speculator.named_parameters())
         with torch.no_grad():
-            for name, target in self.shape.targets(self.target).items():
+            for name, target in self._targets().items():
                 parameters[target.parameter].copy_(source.tensor(name))
+
+    def _targets(self) -> dict[str, Target]:
+        targets = self.shape.targets(self.target)
+        return targets if self.learns_head else {n: t for n, t in targets.items() if n != HEAD}
 
 
 def with_speculator(
-    model: TrainedModel, drafted: Tensor, *, name: str, inner: int, seed: int
+    model: TrainedModel,
+    drafted: Tensor,
+    *,
+    name: str,
+    inner: int,
+    seed: int,
+    learns_head: bool = True,
+    kept: str = "float32",
 ) -> SpeculatorModel:
     """A model and a fresh speculator of its width; the model is trained no more.
 
     drafted: ids that it can guess, ascending [drafted].   inner: width of its feed-forward.
-    name: of the model, as the folder will tell it.
+    name: of the model, as the folder will tell it.   learns_head: else its rows of the vocabulary
+    stay the model's and are not written.   kept: dtype of what comes out.
     """
     facts, transformer = model.architecture.facts, model.transformer.requires_grad_(False)
     target = TargetShape(name, transformer.embedding.width, facts.num_layers, facts.vocab_size)
@@ -76,6 +103,7 @@ def with_speculator(
     device = next(transformer.parameters()).device
     speculator = shape.build(target).to(device)
     _fill(speculator, transformer, drafted.to(device), seed=seed)
+    speculator.head.requires_grad_(learns_head)
     return SpeculatorModel(
         **vars(model),
         speculator=speculator,
@@ -83,6 +111,8 @@ def with_speculator(
         target=target,
         drafted=drafted.to(device),
         told=told,
+        learns_head=learns_head,
+        kept=KEPT[kept],
     )
 
 
@@ -135,7 +165,7 @@ def _fill(module: Speculator, transformer: Transformer, drafted: Tensor, *, seed
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn / math.sqrt(parameter.shape[-1]))
-        module.head.weight.copy_(transformer.unembedding.table.rows(drafted))
+        cast(DenseWeight, module.head).weight.copy_(transformer.unembedding.table.rows(drafted))
         norm = transformer.unembedding.norm
         if isinstance(norm, nn.Module) and hasattr(norm, "weight"):
             module.last_norm.weight.copy_(norm.weight)  # pyright: ignore[reportArgumentType]
