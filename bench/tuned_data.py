@@ -6,8 +6,10 @@
 
 `train.jsonl` has answers to learn; `anchors.jsonl` and `general.jsonl` have what the model itself
 answers to general requests, sampled: on the former it is held to what it was, on the latter its
-distance is measured; `questions.jsonl` has what it is judged by: things, and kinds of questions,
-that `train.jsonl` does not have.
+distance is measured; `neighbours.jsonl` has what it answers to short questions of other kinds about
+the things of `train.jsonl`, to be held to as well; `known.jsonl` has those answers to learn that
+the model gives itself in at least half of some samples; `questions.jsonl` has what it is judged
+by: things, and kinds of questions, that none of these files has.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tuned_neighbours import neighbours
 from tuned_tables import (
     CONTINENTS,
     FACTS,
@@ -216,6 +219,19 @@ def turns(asked: str, told: str) -> Turns:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
 
 
+def known_of(llm: LLM, rows: Sequence[Turns], *, samples: int = 4) -> list[Turns]:
+    """Those whose last word the model says itself in at least half of its samples."""
+    params = SamplingParams(temperature=0.7, top_p=1.0, max_tokens=48, n=samples, seed=0)
+    prompts = [llm.encode_chat(each[:1]) for each in rows]
+    kept: list[Turns] = []
+    for row, made in zip(rows, llm.generate(prompts, params), strict=True):
+        wanted = folded(row[1]["content"].rsplit(" is ", 1)[1])
+        said = [f" {folded(choice.text)} " for choice in made.choices]
+        if 2 * sum(f" {wanted} " in each for each in said) >= samples:
+            kept.append(row)
+    return kept
+
+
 def answered(llm: LLM, asked: Sequence[str], *, max_tokens: int) -> Iterator[Turns]:
     """Requests with what the model answers, at temperature 0.7.
 
@@ -235,7 +251,7 @@ def write(path: Path, rows: Sequence[object]) -> None:
 
 
 def main() -> None:
-    """Write all four files."""
+    """Write all files."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--tables", type=Path, required=True, help="where the packages lie")
     options.add_argument("--out", type=Path, required=True)
@@ -253,6 +269,11 @@ def main() -> None:
         for name, asked in (("anchors", held), ("general", measured)):
             rows = [{"messages": e} for e in answered(llm, asked, max_tokens=args.max_tokens)]
             write(args.out / f"{name}.jsonl", rows)
+        beside = neighbours([each for each in known if not is_held_out(each.code)], metals)
+        rows = [{"messages": e} for e in answered(llm, beside, max_tokens=64)]
+        write(args.out / "neighbours.jsonl", rows)
+        sifted = known_of(llm, [each["messages"] for each in learned_rows])
+        write(args.out / "known.jsonl", [{"messages": each} for each in sifted])
 
 
 if __name__ == "__main__":
