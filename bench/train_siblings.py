@@ -34,6 +34,7 @@ from torch import Tensor
 from train_pretrain import texts
 
 from cutaway.blocks.block import Block
+from cutaway.core.errors import CutawayError
 from cutaway.core.step import Step
 from cutaway.host.run_record import read_record
 from cutaway.tokens.files.tokenizer_files import load_folder
@@ -203,10 +204,14 @@ def run_one(
     torch.set_num_threads(args.threads)
     out = work / f"{name}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
-    stage = prepared(work, out, name, seed, args)
-    count = sum(each.numel() for each in stage.model.transformer.parameters())
-    began = perf_counter()
-    stage.run(say=lambda words: None)
+    try:
+        stage = prepared(work, out, name, seed, args)
+        count = sum(each.numel() for each in stage.model.transformer.parameters())
+        began = perf_counter()
+        stage.run(say=lambda words: None)
+    except (RuntimeError, CutawayError) as error:  # the others go on
+        print(f"{name} {seed}: {error}", file=sys.stderr, flush=True)
+        return None
     rows = read_record(out / "record.jsonl")
     row = {
         "design": name,
