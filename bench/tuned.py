@@ -9,7 +9,8 @@ end within 128 tokens, goes in circles, or is in another language. A fact is kno
 5 of 8 answers of the model alone are right, sampled in float32 at temperature 0.7. KL is to the
 model alone, on its own answers to general requests, in float32. Perplexity is of the first chunks
 of Austen's novels (`make oracles` fetches them), in `auto`. Decode is one thread's own time.
-What the model alone answered is kept in DIR and not asked for again.
+What the model alone answered is kept in DIR, and what it answered with the adapter beside that; it
+is not asked for again. Parts `known,exact` need no native kernels: all that float32 has to answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -114,11 +117,9 @@ def of_answers(args: argparse.Namespace, questions: Sequence[Question], kept: Ke
     """Form, right and wrong, and agreement of the two arithmetics."""
     found: dict[tuple[str, str], list[tuple[str, bool]]] = {}
     for dtype in ("auto", "float32"):
-        llm = opened(args, dtype)
-        base = kept.get(dtype, lambda llm=llm: asked(llm, questions, "off"))
+        base, own = both_of(args, questions, kept, dtype)
         found["base", dtype] = [each[0] for each in base]
-        found[NAME, dtype] = [each[0] for each in asked(llm, questions, NAME)]
-        llm.close()
+        found[NAME, dtype] = [each[0] for each in own]
     row("questions", len(questions), "")
     for dtype in ("auto", "float32"):
         by_side = {side: found[side, dtype] for side in ("base", NAME)}
@@ -144,6 +145,21 @@ def of_answers(args: argparse.Namespace, questions: Sequence[Question], kept: Ke
     for number in range(0, len(questions), max(1, len(questions) // 12)):
         sides = [found[side, "auto"][number][0][:90] for side in ("base", NAME)]
         print(questions[number].text, sides, file=sys.stderr)
+
+
+def both_of(
+    args: argparse.Namespace, questions: Sequence[Question], kept: Kept, dtype: str
+) -> tuple[Any, Any]:
+    """Greedy answers of the model alone and with the adapter."""
+    beside = Kept(args.adapter.parent / f"answers-{len(questions)}.json")
+    with ExitStack() as stack:
+
+        @cache
+        def llm() -> LLM:
+            return stack.enter_context(opened(args, dtype))
+
+        base = kept.get(dtype, lambda: asked(llm(), questions, "off"))
+        return base, beside.get(dtype, lambda: asked(llm(), questions, NAME))
 
 
 def wrong_of(questions: Sequence[Question], answers: Sequence[tuple[str, bool]]) -> list[int]:
@@ -288,6 +304,11 @@ def main() -> None:
     if "base" in parts:
         for dtype in ("auto", "float32"):
             kept.get(dtype, lambda dtype=dtype: ask_base(args, questions, dtype))
+    if "exact" in parts:
+        if args.adapter is None:
+            kept.get("float32", lambda: ask_base(args, questions, "float32"))
+        else:
+            both_of(args, questions, kept, "float32")
     if "answers" in parts:
         of_answers(args, questions, kept)
     if "kl" in parts:
