@@ -99,7 +99,9 @@ def replayed_seconds(run: Any) -> float:
     return device_seconds(graph.replay, 20)
 
 
-def laid_out(case: str) -> tuple[list[Tensor], dict[str, Any], int, int]:
+def laid_out(
+    case: str, heads: int = HEADS, groups: int = GROUPS
+) -> tuple[list[Tensor], dict[str, Any], int, int]:
     """Queries, and pages in shuffled order."""
     count, _, rest = case.partition("x")
     new, _, cached = rest.partition("+")
@@ -108,7 +110,7 @@ def laid_out(case: str) -> tuple[list[Tensor], dict[str, Any], int, int]:
     table = (torch.randperm(num * width, device="cuda") + 1).view(num, width)
     tensors = [
         torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        for shape in ((num * length, HEADS, SIZE), *[(num * width + 1, PAGE, GROUPS, SIZE)] * 2)
+        for shape in ((num * length, heads, SIZE), *[(num * width + 1, PAGE, groups, SIZE)] * 2)
     ]
     plan = ShapePlan((length,) * num, (length + before,) * num)
     where = {

@@ -5,7 +5,8 @@
 Weights are drawn on the device. A step reads all matrices and the keys and values of every
 context; the floor is those bytes over the bandwidth of a copy, measured here. Every row is one
 engine that runs so many answers of equal length: the scheduler, the sampler and the record of
-answers are in the wall clock. --plain takes the definitions in PyTorch, as before there was Triton.
+answers are in the wall clock. --invariant has every row summed in one order; --plain takes the
+definitions in PyTorch, as before there was Triton.
 """
 
 from __future__ import annotations
@@ -52,12 +53,14 @@ def main() -> None:
     options.add_argument("--prompts", nargs="*", default=[], help="as 1x4096 16x1024")
     options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
     options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
+    options.add_argument("--invariant", action="store_true", help="one order of summation")
     options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
     if args.plain:
         dispatch.has_triton = lambda: False
+    settings = {"invariant": True} if args.invariant else {}
     bandwidth = copy_bandwidth()
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
     for shape in args.shapes:
@@ -65,24 +68,26 @@ def main() -> None:
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
         for batch in args.batches:
-            engine = engine_of(model, batch, args.context + 160)
+            engine = engine_of(model, batch, args.context + 160, **settings)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
             if "experts_read" in row:
                 read -= expert_bytes(model) * (1 - row["experts_read"])
             floor = read / bandwidth * 1e3
-            row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor}
+            row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor} | settings
             say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
             torch.cuda.empty_cache()
         for case in args.prompts:
             count, _, length = case.partition("x")
-            row = measure_prompts(model, int(count), int(length), profiles=bool(args.profile))
-            say(shape=shape, quant=args.quant, prompts=case, **row)
+            row = measure_prompts(
+                model, int(count), int(length), profiles=bool(args.profile), **settings
+            )
+            say(shape=shape, quant=args.quant, prompts=case, **row, **settings)
             torch.cuda.empty_cache()
         if args.set:
             for most in args.most_tokens:
-                rows = request_set(model, most_tokens=most)
+                rows = request_set(model, most_tokens=most, **settings) | settings
                 say(shape=shape, quant=args.quant, kv=args.kv_dtype, step_tokens=most, **rows)
         del model
         torch.cuda.empty_cache()
@@ -249,13 +254,13 @@ def measure(
 
 
 def measure_prompts(
-    model: LoadedModel, count: int, length: int, *, profiles: bool
+    model: LoadedModel, count: int, length: int, *, profiles: bool, **settings: Any
 ) -> dict[str, Any]:
     """Prompts alone, each of one new token: the best of three runs, and the device's part of one.
 
     What bench/peers/vllm_offline.py measures with --prompts.
     """
-    engine = engine_of(model, count, length + 32, max_tokens_per_step=16384)
+    engine = engine_of(model, count, length + 32, max_tokens_per_step=16384, **settings)
     generator = torch.Generator().manual_seed(1)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
@@ -325,13 +330,13 @@ def host_profiled(engine: Engine, steps: int = 10) -> dict[str, float]:
     return {name: round(seconds / steps * 1e6, 1) for name, seconds in longest}
 
 
-def request_set(model: LoadedModel, *, most_tokens: int) -> dict[str, Any]:
+def request_set(model: LoadedModel, *, most_tokens: int, **settings: Any) -> dict[str, Any]:
     """nano-vllm's bench.py: 256 requests, 100 to 1,024 tokens in and out, seed 0; run twice.
 
     The first run compiles what kernels are still missing; both are told.
     """
     prompts, lengths = nano_requests()
-    engine = engine_of(model, 256, 2048, max_tokens_per_step=most_tokens)
+    engine = engine_of(model, 256, 2048, max_tokens_per_step=most_tokens, **settings)
     row: dict[str, Any] = {}
     for name in ("first", "set"):
         for number, (ids, length) in enumerate(zip(prompts, lengths, strict=True)):

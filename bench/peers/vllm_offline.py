@@ -37,7 +37,10 @@ def main() -> None:
     options.add_argument("--context", type=int, default=1024)
     options.add_argument("--new", type=int, default=64)
     options.add_argument("--fp8", action="store_true", help="weights and keys and values in fp8")
+    options.add_argument("--invariant", action="store_true", help="its own batch-invariant mode")
     args = options.parse_args()
+    if args.invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     import torch
     import vllm
 
@@ -47,6 +50,7 @@ def main() -> None:
         "card": torch.cuda.get_device_name(0),
         "shape": args.shape,
         "fp8": args.fp8,
+        "invariant": args.invariant,
     }
     say(**head, start_seconds=seconds)
     run(llm, [[1] * 16] * 4, [8] * 4)

@@ -55,3 +55,33 @@ def test_200_answers_come_again(graphs: bool, least: int, monkeypatch: pytest.Mo
         f"difference {max(v.difference for v in alone):.2g}",
     )
     assert not missed
+
+
+def test_invariant_rows_have_the_same_bits_in_any_company_and_cut() -> None:
+    """Served twice in other batches, other chunks, captured and eager; then each alone."""
+    model = loaded(device="cuda", dtype=torch.bfloat16, **SIZES)
+    requests, chance = workload(6, 150), random.Random(6)
+    seen: list[dict[tuple[str, int], list[int]]] = []
+    for settings in (
+        {"num_pages": 20, "prefill_chunk": 16, "max_tokens_per_step": 96, "max_sequences": 12},
+        {"num_pages": 400, "prefill_chunk": 5, "max_sequences": 40, "graphs": False},
+    ):
+        target = engine(model, invariant=True, **settings)
+        assert target.runner.is_invariant
+        run(target, requests, [chance.randrange(60) for _ in requests])
+        assert target.ledger is not None
+        answers = [answer for answer in target.ledger.answers if answer.tokens]
+        seen.append(
+            {
+                (answer.request.request_id, answer.choice): [t.checksum for t in answer.tokens]
+                for answer in answers
+            }
+        )
+        alone = [verify_answer(target, answer, level="invariant") for answer in answers[:200]]
+        missed = [str(verdict) for verdict in alone if not verdict.is_exact]
+        print(f"{settings}: {len(alone) - len(missed)} of {len(alone)} exact alone and in chunks")
+        print(*missed[:5], sep="\n")
+        assert not missed
+    apart = [key for key in seen[0] if seen[0][key] != seen[1][key]]
+    print(f"{len(seen[0]) - len(apart)} of {len(seen[0])} answers have the same bits in both")
+    assert seen[0].keys() == seen[1].keys() and not apart

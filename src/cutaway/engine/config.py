@@ -21,6 +21,7 @@ NEEDED_BY_DRAFT: Mapping[str, str] = {
     "early": "draft_layers",
     "trained": "draft_speculator",
 }
+_NUMERIC = ("dtype", "kv_dtype", "quant", "invariant")  # decide the numbers of an answer
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
 
 
@@ -57,6 +58,8 @@ class EngineConfig:
     disk_cache: a folder for pages of prompts, which outlive the engine; None keeps none.
     disk_cache_bytes: of all files there together.
     pin: system prompts that are computed at the start and never evicted.
+    invariant: whether a row's bits must not depend on its company or cut. Kernels for CPUs always
+        hold to that; on a GPU it costs some speed. Refused where it cannot be.
     ledger_bytes: what the record of recent answers may take, from which they can be run again.
     override: fields of a config.json to replace, as in "sliding_window=128".
     draft: where guesses of next tokens come from where a request does not say.
@@ -86,6 +89,7 @@ class EngineConfig:
     max_tokens_per_step: int = BY_DEVICE  # 2048, on a GPU 16384
     prefill_chunk: int = BY_DEVICE  # of one prompt in a step: bounds how long decodes wait
     graphs: bool = True  # capture decode steps on a GPU
+    invariant: bool = False
     ledger_bytes: int = 64 * 2**20  # some 700,000 tokens; 0 records nothing
     override: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()  # adapters beside the model, each NAME=FOLDER
@@ -106,6 +110,7 @@ class EngineConfig:
         if self.quant != "off":
             scheme_of(self.quant)
         self._check_draft()
+        self._check_invariant()
         self._check_ranks()
         for name in ("page_size", "max_sequences", "max_tokens_per_step", "prefill_chunk"):
             value = getattr(self, name)
@@ -139,6 +144,13 @@ class EngineConfig:
             raise ConfigError(
                 f"cache_tokens is {self.cache_tokens}; it must be at least page_size, "
                 f"{self.page_size}. Leave it out to take what memory allows."
+            )
+
+    def _check_invariant(self) -> None:
+        if self.invariant and self.lora:
+            raise ConfigError(
+                f"invariant is true and lora is {quote(self.lora[0])}; products of adapters follow "
+                "the step. Leave one of them out."
             )
 
     def _check_draft(self) -> None:
@@ -215,8 +227,8 @@ class EngineConfig:
     def numeric_settings(self) -> dict[str, str]:
         """What decides the numbers of an answer, as far as it is not the default."""
         defaults = {each.name: each.default for each in fields(self)}
-        asked = {name: str(getattr(self, name)) for name in ("dtype", "kv_dtype", "quant")}
-        return {name: value for name, value in asked.items() if value != defaults[name]}
+        asked = {name: str(getattr(self, name)) for name in _NUMERIC}
+        return {name: value for name, value in asked.items() if value != str(defaults[name])}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> EngineConfig:

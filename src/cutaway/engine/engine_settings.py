@@ -23,6 +23,7 @@ class EngineSettings(TypedDict, total=False):
     max_tokens_per_step: int | None
     prefill_chunk: int | None
     graphs: bool | None
+    invariant: bool | None
     ledger_bytes: int | None
     override: tuple[str, ...] | None
     lora: tuple[str, ...] | None

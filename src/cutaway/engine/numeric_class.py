@@ -19,7 +19,11 @@ def weights_of(model: LoadedModel, known: dict[str, int]) -> list[KeyField]:
 
 def form_of(model: LoadedModel, config: EngineConfig) -> list[KeyField]:
     """In what equal weights have equal numbers: dtypes and rounding."""
-    return [str(model.dtype), str(model.cache_dtype), config.quant, config.override]
+    fields: list[KeyField] = [str(model.dtype), str(model.cache_dtype)]
+    fields += [config.quant, config.override]
+    if config.invariant and model.device.type == "cuda":
+        fields.append("invariant")
+    return fields
 
 
 def numeric_class_of(
@@ -31,8 +35,8 @@ def numeric_class_of(
     a library's, its version and the device. What native kernels give depends on no instruction set.
     """
     fields = [*weights, *form]
-    if not runner.is_invariant:
-        device = model.device
+    device = model.device
+    if not runner.is_invariant or device.type == "cuda":
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         fields += [torch.__version__, name, str(torch.get_num_threads())]
     return root_key(*fields)

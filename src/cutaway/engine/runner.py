@@ -8,10 +8,12 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from cutaway.blocks.invariant import DTYPES, parts_without, set_invariant
 from cutaway.blocks.linear import division_error
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool, copy_pages, move_pages
 from cutaway.cache.stores import PageMoves
+from cutaway.core.errors import ConfigError
 from cutaway.core.step import Numbers, Sink, Step, StreamReader
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
@@ -41,19 +43,21 @@ class Runner:
         adapters: Adapters | None = None,
         lead: Lead | None = None,
         streams: StreamReader | None = None,
+        is_invariant: bool = False,
     ) -> None:
         """record: makes the native steps, once more whenever adapters have come or gone.
 
         lead: of the ranks that compute each step too, where the model is divided and this is
         rank 0.
         streams: told of every step.
+        is_invariant: whether the model's own forms hold to one order of summation.
         """
         self.model = model
         self.pool = pool
         self.device = device
         self._graphs = graphs
         self._record, self._adapters, self._lead = record, adapters, lead
-        self._streams = streams
+        self._streams, self._is_invariant = streams, is_invariant
         self._version = 0 if adapters is None else adapters.version
         self._native = None if record is None else record()
         self.moves: PageMoves | None = None  # of stores behind the pages
@@ -83,8 +87,13 @@ class Runner:
 
     @property
     def is_invariant(self) -> bool:
-        """Whether a row is the same bits in any company and cut: all of it runs in own kernels."""
-        return self._native is not None and self._native.kernel == "native"
+        """Whether a row is the same bits in any company and cut: all of it runs in own kernels.
+
+        Adapters' products on a GPU are the library's.
+        """
+        if self._native is not None:
+            return self._native.kernel == "native"
+        return self._is_invariant and not (self._adapters is not None and self._adapters.loaded)
 
     @property
     def torch_calls(self) -> tuple[str, ...]:
@@ -230,7 +239,13 @@ def runner_of(
     keeps:      whether a sink may read inner values of native steps.
     is_plain:   runs modules whatever there is, so that a sink may change values.
     streams:    read in every step; captured steps have none, so none are captured.
+    Raises: ConfigError where rows are to be the same in any company and cannot be.
     """
+    is_gpu = model.device.type == "cuda"
+    if is_gpu:
+        if config.invariant:
+            _check_invariant(model)
+        set_invariant(model.transformer, is_on=config.invariant)
     record, group = None, model.transformer.group
     if is_recorded(model) and not is_plain:
 
@@ -272,7 +287,7 @@ def runner_of(
             is_plain=is_plain,
             graphs=graphs is not None,
         )
-    return Runner(
+    runner = Runner(
         model.transformer,
         pool,
         device=model.device,
@@ -281,4 +296,28 @@ def runner_of(
         adapters=model.adapters,
         lead=lead,
         streams=streams,
+        is_invariant=is_gpu and config.invariant,
     )
+    if config.invariant and not (is_gpu or is_plain or runner.is_invariant):
+        calls = ", ".join(sorted(set(runner.torch_calls))) or "all of it"
+        raise ConfigError(
+            f"invariant is true, but here torch computes some of {model.name} ({calls}). On a CPU "
+            "the native kernels with dtype auto do it. Leave invariant out otherwise."
+        )
+    return runner
+
+
+def _check_invariant(model: LoadedModel) -> None:
+    """Raise ConfigError where a model has no form with one order of summation on a GPU."""
+    parts = parts_without(model.transformer)
+    if parts:
+        raise ConfigError(
+            f"invariant is true, but {model.name} has {', '.join(parts)}, whose sums follow the "
+            "step on a GPU. Dense weights and grouped attention have a form that does not. Leave "
+            "invariant out, or quant where it is set."
+        )
+    if model.dtype not in DTYPES:
+        raise ConfigError(
+            f"invariant is true and dtype is {str(model.dtype).removeprefix('torch.')}; on a GPU "
+            "it must be bfloat16, which auto is, or float16."
+        )

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cutaway.kernels.linear import linear
+from cutaway.kernels.linear import invariant_linear, linear
 
 
 class DenseWeight(nn.Module):
     """Matrix of floating-point numbers.
 
     product_dtype: what products are computed in, where it is not what is kept.
+    is_invariant: whether rows are summed in one order on a GPU too, whatever their number.
 
     Shapes: weight [N, K].
     """
 
     product_dtype: torch.dtype | None = None
+    is_invariant = False
 
     def __init__(self, num_rows: int, num_columns: int) -> None:
         super().__init__()
@@ -47,6 +49,8 @@ class DenseWeight(nn.Module):
         """x times the transposed matrix. Shapes: x [..., K] -> [..., N]."""
         if self.product_dtype is not None:
             return linear(x.to(self.product_dtype), self.weight.to(self.product_dtype))
+        if self.is_invariant:
+            return invariant_linear(x, self.weight)
         return linear(x, self.weight)
 
     def rows(self, token_ids: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ def levels_of(engine: Engine, answer: AnswerRecord) -> tuple[Level, ...]:
     assert ledger is not None, "an answer comes from the ledger"
     steps = (ledger.step(number) for number in answer.steps)
     is_native = all(step is not None and step.kernel == "native" for step in steps)
-    return ("invariant", "shape-faithful") if is_native else ("shape-faithful",)
+    is_alike = is_native or (engine.config.invariant and engine.runner.is_invariant)
+    return ("invariant", "shape-faithful") if is_alike else ("shape-faithful",)
 
 
 def _nobody(index: int, row: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from cutaway.core.step import LayerCache, Step
 from cutaway.kernels.attention import (
     Scoring,
     attention,
+    invariant_paged_attention,
     naive_paged_attention,
     paged_attention,
     trainable_attention,
@@ -84,7 +85,7 @@ class GroupedAttention(nn.Module):
         self.num_heads, self.num_groups, self.head_size = num_heads, num_groups, head_size
         self.frequencies = frequencies
         self.extent = extent
-        self.over_pages = paged_attention
+        self.over_pages: Callable[..., Tensor] = paged_attention
         self.over_own = trainable_attention
         self.softmax_scale = head_size**-0.5 if softmax_scale is None else softmax_scale
         self.cap = cap
@@ -250,7 +251,7 @@ class GroupedAttention(nn.Module):
     def attends_by_length(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether only what a context has is read of its page table."""
         is_fast = attends_by_length(device, dtype, self.head_size)
-        return is_fast and self.over_pages is paged_attention
+        return is_fast and self.over_pages in (paged_attention, invariant_paged_attention)
 
     @property
     def scoring(self) -> Scoring:

@@ -191,6 +191,11 @@ KEYS: tuple[Key, ...] = (
     ),
     _engine("graphs", "bool", "capture decode steps on a GPU"),
     _engine(
+        "invariant",
+        "bool",
+        "give a row the same bits in any company and cut on a GPU too, or refuse to start",
+    ),
+    _engine(
         "draft",
         "text",
         "guess tokens, then verify them: off, ngram (from what was said), model, early or "

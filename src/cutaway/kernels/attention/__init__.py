@@ -20,6 +20,7 @@ __all__ = [
     "SEGMENT",
     "Scoring",
     "attention",
+    "invariant_paged_attention",
     "naive_paged_attention",
     "paged_attention",
     "paged_latent_attention",
@@ -54,18 +55,21 @@ def paged_attention(
     sinks: Tensor | None = None,
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
+    is_invariant: bool = False,
 ) -> Tensor:
     """See plain.paged_attention.
 
     query_starts: first query of each sequence, and their number [B + 1]; None makes it of plan.
+    is_invariant: whether a row has the same bits in any company and cut on a GPU too.
     """
     if uses_triton(query) and query.shape[-1] <= MOST_HEAD_SIZE and key_pages.stride(3) == 1:
-        from cutaway.kernels.attention import triton
+        from cutaway.kernels.attention import triton, triton_segments
 
         if query_starts is None:
             starts = [0, *accumulate(plan.query_lengths)]
             query_starts = torch.tensor(starts, device=query.device)
-        return triton.paged_attention(
+        form = triton_segments if is_invariant else triton
+        return form.paged_attention(
             query,
             key_pages,
             value_pages,
@@ -91,6 +95,13 @@ def paged_attention(
         key_scales=key_scales,
         value_scales=value_scales,
     )
+
+
+def invariant_paged_attention(
+    query: Tensor, key_pages: Tensor, value_pages: Tensor, **given: Any
+) -> Tensor:
+    """paged_attention whose rows have the same bits in any company and cut."""
+    return paged_attention(query, key_pages, value_pages, is_invariant=True, **given)
 
 
 @operation(shape_of=_mixed)

@@ -153,10 +153,10 @@ def _decode(
         entries |= {"KIND": kind, "ASM": query.is_cuda}
         pages = (eighths.pairs(pages[0]), eighths.pairs(pages[1]), *pages[2:])
     kernel[(num_sequences, num_groups, splits)](
-        *(query, *_addresses(pages), page_table, context_lengths),
+        *(query, *addresses_of(pages), page_table, context_lengths),
         *(context_lengths if query_starts is None else query_starts, out, partial, weight),
-        *_numbers(scoring, query),
-        *(page_table.stride(0), page_table.stride(1), *_strides(pages), splits),
+        *numbers_of(scoring, query),
+        *(page_table.stride(0), page_table.stride(1), *strides_of(pages), splits),
         **entries,
         IS_RAGGED=query_starts is not None,
         NUM_QUERIES=num_queries,
@@ -227,9 +227,9 @@ def _chunks(
     most = 32 if is_large else 128
     rows = max(16, shared) if longest * shared <= 16 else max(most, shared)
     _attend_chunks[(triton.cdiv(longest * shared, rows), num_groups, len(context_lengths))](
-        *(query, *_addresses(pages), page_table, query_starts, context_lengths, out),
-        *_numbers(scoring, query),
-        *(page_table.stride(0), page_table.stride(1), *_strides(pages)),
+        *(query, *addresses_of(pages), page_table, query_starts, context_lengths, out),
+        *numbers_of(scoring, query),
+        *(page_table.stride(0), page_table.stride(1), *strides_of(pages)),
         NUM_HEADS=num_heads,
         NUM_GROUPS=num_groups,
         SIZE=size,
@@ -253,7 +253,8 @@ def _keys_at_once(query: Tensor, size: int) -> int:
     return 64 if query.dtype != torch.float32 and size <= 128 else 32
 
 
-def _addresses(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+def addresses_of(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[Tensor, ...]:
+    """Keys, values and scales as kernels take them; where there are no scales, any tensor."""
     key, value, key_scales, value_scales = pages
     return (
         *(key, value, key if key_scales is None else key_scales),
@@ -261,7 +262,7 @@ def _addresses(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tu
     )
 
 
-def _strides(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[int, ...]:
+def strides_of(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tuple[int, ...]:
     """Of page, token and head: keys' and values' alike, and of their scales."""
     key, value, key_scales, _ = pages
     assert key.stride() == value.stride() and key.stride(3) == 1, "entries of a head lie together"
@@ -269,7 +270,7 @@ def _strides(pages: tuple[Tensor, Tensor, Tensor | None, Tensor | None]) -> tupl
     return (*key.stride()[:3], *scales)
 
 
-def _numbers(scoring: Scoring, query: Tensor) -> tuple[Tensor, float, float]:
+def numbers_of(scoring: Scoring, query: Tensor) -> tuple[Tensor, float, float]:
     """Sinks, the scale in base 2, and the cap."""
     sinks = query if scoring.sinks is None else scoring.sinks
     cap = 0.0 if scoring.cap is None else scoring.cap
@@ -278,7 +279,7 @@ def _numbers(scoring: Scoring, query: Tensor) -> tuple[Tensor, float, float]:
 
 
 @triton.jit
-def _attend_keys(
+def attend_keys(
     state,
     query,
     key_ptr,
@@ -309,8 +310,12 @@ def _attend_keys(
     IS_MASKED: tl.constexpr,
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SUMS_BY_DOT: tl.constexpr = False,
 ):
-    """Take one block of keys into the running softmax: highest score, sum of weights, values."""
+    """Take one block of keys into the running softmax: highest score, sum of weights, values.
+
+    SUMS_BY_DOT: weights are summed as values are, in an order that no layout of lanes changes.
+    """
     highest, total, mixed = state
     key_position = first + tl.arange(0, KEYS)
     entry = tl.arange(0, BLOCK)
@@ -343,7 +348,12 @@ def _attend_keys(
     reference = tl.where(new == -float("inf"), 0.0, new)
     weights = tl.exp2(scores - reference[:, None])
     kept = tl.exp2(highest - reference)
-    total = total * kept + tl.sum(weights, 1)
+    if SUMS_BY_DOT:
+        ones = tl.full([KEYS, 16], 1.0, query.dtype)
+        sums = tl.dot(weights.to(query.dtype), ones, input_precision="ieee")
+        total = total * kept + tl.max(sums, 1)  # all sixteen are alike
+    else:
+        total = total * kept + tl.sum(weights, 1)
     if HAS_SCALES:
         weights *= tl.load(value_scale_ptr + scale_place, mask=exists, other=0.0)[None, :]
     value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
@@ -432,7 +442,7 @@ def _decode_keys(
     mixed = tl.zeros([ROWS, BLOCK], tl.float32)
     table_ptr += sequence.to(tl.int64) * row_stride
     for first in range(begin, end, KEYS):
-        highest, total, mixed = _attend_keys(
+        highest, total, mixed = attend_keys(
             (highest, total, mixed),
             query,
             key_ptr,
@@ -587,7 +597,7 @@ def _attend_chunks(
         mixed = tl.zeros([ROWS, BLOCK], tl.float32)
         table_ptr += sequence * row_stride
         for first in range(begin, unmasked, KEYS):
-            highest, total, mixed = _attend_keys(
+            highest, total, mixed = attend_keys(
                 (highest, total, mixed),
                 query,
                 key_ptr,
@@ -620,7 +630,7 @@ def _attend_chunks(
                 BLOCK,
             )
         for first in range(unmasked, end, KEYS):
-            highest, total, mixed = _attend_keys(
+            highest, total, mixed = attend_keys(
                 (highest, total, mixed),
                 query,
                 key_ptr,

@@ -17,6 +17,7 @@ __all__ = [
     "LowRankPair",
     "LowRankPairs",
     "Matrix",
+    "invariant_linear",
     "linear",
     "project",
     "project_heads",
@@ -112,3 +113,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
         return triton.linear(x, weight)
     return plain.linear(x, weight, bias)
+
+
+def invariant_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """See plain.linear. On a GPU a row of short floats has the same bits in any company."""
+    if x.dtype == weight.dtype and weight.is_contiguous() and uses_triton(x, weight):
+        from cutaway.kernels.linear import triton_shares
+
+        return triton_shares.linear(x, weight)
+    return plain.linear(x, weight)

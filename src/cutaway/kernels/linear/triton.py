@@ -62,25 +62,49 @@ def _multiply_some(
 ) -> None:
     num_rows, width = weight.shape
     blocks = triton.cdiv(num_rows, _ROWS)
-    splits = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
+    shares = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
+    multiply_shares(x.view(num_tokens, width), weight, row_scale, out, shares)
+
+
+def multiply_shares(
+    x: Tensor,
+    weight: Tensor,
+    row_scale: Tensor | None,
+    out: Tensor,
+    shares: int,
+    *,
+    tokens: int = _TOKENS,
+    rows: int = _ROWS,
+    columns: int = _COLUMNS,
+    warps: int = 4,
+    stages: int = 5,
+) -> None:
+    """Up to so many tokens times a weight whose rows are cut into shares, added in their order.
+
+    rows, columns: of the weight that a program takes at once.
+
+    Shapes: x [T, K], weight [N, K], row_scale [N] -> out [T, N].
+    """
+    num_tokens, num_rows = len(x), len(weight)
+    blocks = triton.cdiv(num_rows, rows)
     partial = arrived = out
-    if splits > 1:
-        partial = torch.empty(splits, num_tokens, num_rows, dtype=torch.float32, device=x.device)
+    if shares > 1:
+        partial = torch.empty(shares, num_tokens, num_rows, dtype=torch.float32, device=x.device)
         if x.device not in _arrived:
             _arrived[x.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=x.device)
         arrived = _arrived[x.device]
-    _multiply_tokens[(blocks, splits)](
+    _multiply_tokens[(blocks, shares)](
         *(x, weight, weight if row_scale is None else row_scale),
         *(out, partial, arrived, num_tokens, num_rows),
         HAS_SCALE=row_scale is not None,
-        WIDTH=width,
-        SPLITS=splits,
-        TOKENS=_TOKENS,
-        ROWS=_ROWS,
-        COLUMNS=_COLUMNS,
+        WIDTH=weight.shape[1],
+        SPLITS=shares,
+        TOKENS=tokens,
+        ROWS=rows,
+        COLUMNS=columns,
         **early(x),
-        num_warps=4,
-        num_stages=5,
+        num_warps=warps,
+        num_stages=stages,
     )
 
 
