@@ -16,34 +16,52 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.ranks.follower import follow
 from cutaway.engine.ranks.leader import Ranks
+from cutaway.parallel.rank_grid import RankGrid
 from cutaway.parallel.rank_group import ThreadGroup
 from cutaway.weights.find.find import find
 from engines import engine, run
+
+
+def grids(tensor: int, pipeline: int) -> list[RankGrid]:
+    """The ranks of a grid, in their order."""
+    rows = [ThreadGroup.of(tensor) for _ in range(pipeline)]
+    layers = [ThreadGroup.of(pipeline) for _ in range(tensor)]
+    return [
+        RankGrid.join(
+            rank,
+            tensor=tensor,
+            pipeline=pipeline,
+            join=lambda name, place, _: (
+                rows[int(name[5:])][place]
+                if name.startswith("rows-")
+                else layers[int(name[7:])][place]
+            ),
+        )
+        for rank in range(tensor * pipeline)
+    ]
 
 
 @contextmanager
 def model_of_ranks(model: str, size: int, **settings: Any) -> Iterator[LoadedModel]:
     """A model of which each of so many threads has its part; this one leads.
 
-    settings: with pipeline each has layers, else a part of every matrix.
+    settings: with pipeline so many stages have layers, and their ranks divide rows.
     """
     config = EngineConfig(**{"device": "cpu", **settings})
-    groups = ThreadGroup.of(size)
-    for group in groups:
-        group.by_layers = config.pipeline > 1
+    found = grids(size // config.pipeline, config.pipeline)
     links: list[socket.socket] = []
     threads: list[threading.Thread] = []
-    for group in groups[1:]:
-        part = load_model(find(model), config, group=group)
+    for grid in found[1:]:
+        part = load_model(find(model), config, grid=grid)
         ours, theirs = socket.socketpair()  # after what may raise
         links.append(ours)
         threads.append(
-            threading.Thread(target=_follow, args=(theirs, part, group, config), daemon=True)
+            threading.Thread(target=_follow, args=(theirs, part, grid, config), daemon=True)
         )
-    loaded = load_model(find(model), config, group=groups[0])
+    loaded = load_model(find(model), config, grid=found[0])
     for thread in threads:
         thread.start()
-    ranks = Ranks(groups[0], links, end=lambda: [link.close() for link in links])
+    ranks = Ranks(found[0], links, end=lambda: [link.close() for link in links])
     try:
         yield replace(loaded, ranks=ranks)
     finally:
@@ -64,7 +82,7 @@ def engine_of_ranks(model: str, size: int, **settings: Any) -> Iterator[Engine]:
 def assert_rows_of_one(model: str, size: int, *, is_staged: bool = False, **settings: Any) -> None:
     """That so many ranks draw each token from the very row, to the bit, that one draws it from.
 
-    is_staged: where ranks have layers too.
+    is_staged: where ranks have layers too, and then layers and rows.
     settings: of EngineConfig; native kernels are needed for that.
     """
 
@@ -91,20 +109,20 @@ def assert_rows_of_one(model: str, size: int, *, is_staged: bool = False, **sett
     whole = load_model(find(model), EngineConfig(device="cpu", dtype="auto", **settings))
     expected = rows(engine(whole))
     assert len(expected) == 4 and all(len(each) == 6 for each in expected.values())
-    for pipeline in (1, size) if is_staged else (1,):
+    for count, pipeline in ((size, 1), (size, size), (4, 2)) if is_staged else ((size, 1),):
         with model_of_ranks(
-            model, size, dtype="auto", **{**settings, "pipeline": pipeline}
+            model, count, dtype="auto", **{**settings, "pipeline": pipeline}
         ) as divided:
-            assert rows(engine(divided)) == expected, pipeline
+            assert rows(engine(divided)) == expected, (count, pipeline)
 
 
-def _follow(
-    link: socket.socket, model: LoadedModel, group: ThreadGroup, config: EngineConfig
-) -> None:
+def _follow(link: socket.socket, model: LoadedModel, grid: RankGrid, config: EngineConfig) -> None:
     try:
-        follow(link, model, group, config)
+        follow(link, model, grid, config)
     except BaseException:
-        group.leave()
+        for group in (grid.rows, grid.layers):
+            if isinstance(group, ThreadGroup):
+                group.leave()
         raise
     finally:
         link.close()

@@ -62,7 +62,7 @@ def test_a_ranks_share_is_what_a_divided_model_has(ranks: int, is_tied: bool, gr
     shape = architecture.shape
     values = sum(each.numel() for each in model.parameters())
     assert values_of_rank(shape, ranks) == values
-    share = rank_share(shape, ranks, weight_bytes=4 * 10**6, kv_dtype="float32")
+    share = rank_share(shape, tensor=ranks, weight_bytes=4 * 10**6, kv_dtype="float32")
     total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
     assert share.weight_bytes == -(-4 * 10**6 * values // total)
     assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")

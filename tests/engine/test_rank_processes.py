@@ -104,8 +104,8 @@ def test_scale_t2_s06_two_processes_give_the_rows_of_one(folder: Path, dtype: st
 
 
 @pytest.mark.parametrize("dtype", [NATIVE])
-def test_two_processes_with_layers_each_give_the_rows_of_one(folder: Path, dtype: str) -> None:
-    target = opened(folder, 1, dtype, pipeline=2)
+def test_two_stages_of_two_processes_each_give_the_rows_of_one(folder: Path, dtype: str) -> None:
+    target = opened(folder, 2, dtype, pipeline=2)
     expected = told(opened(folder, 1, dtype))
     assert told(target) == expected
     assert target.ledger is not None
@@ -232,7 +232,7 @@ class _Absent:
     [
         ({"tensor": 0}, "tensor is 0; it must be from 1 to 64"),
         ({"pipeline": 65}, "pipeline is 65; it must be from 1 to 64"),
-        ({"tensor": 2, "pipeline": 2}, "tensor is 2 and pipeline 2; a model is divided in one way"),
+        ({"tensor": 9, "pipeline": 8}, "tensor is 9 and pipeline 8, which are 72 ranks"),
         ({"tensor": 2, "lora": ("a=b",)}, "tensor is 2 and lora is"),
         ({"tensor": 2, "draft_layers": 1}, 'tensor is 2 and draft is "early"'),
     ],

@@ -17,7 +17,7 @@ from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import Block
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
-from cutaway.core.rank_shares import layer_parts, rank_share, stage_share, values_of_rank
+from cutaway.core.rank_shares import layer_parts, rank_share, values_of_rank
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.work import cache_bytes_per_token
 from cutaway.engine.build import load_model
@@ -124,6 +124,18 @@ def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(
                 assert sum(target.drafting.tried.values()) > 0, "some of the text came again"
 
 
+@pytest.mark.parametrize("case", ["llama-flags", "deepseek-v3", "qwen3.5-flags"])
+def test_two_stages_of_two_ranks_each_give_the_tokens_of_one(case: str, tmp_path: Path) -> None:
+    """Heads that two share, latent rows with experts, and states: divided in both ways at once."""
+    architectures.save(architectures.reference(case), tmp_path)
+    whole = load_model(find(str(tmp_path)), EngineConfig(device="cpu", dtype="float64"))
+    with model_of_ranks(str(tmp_path), 4, dtype="float64", pipeline=2) as divided:
+        model, wanted = divided.transformer, requests(max_tokens=24)
+        assert model.group is not None and len(model.own_layers) < whole.facts.num_layers
+        expected = told(run(engine(whole, prefill_chunk=16), wanted))
+        assert told(run(engine(divided, prefill_chunk=16), wanted)) == expected
+
+
 # Rows as wide as native groups of 32 want them.
 WIDE = {"hidden_size": 64, "intermediate_size": 160}
 
@@ -156,6 +168,19 @@ def test_scale_t2_ranks_of_native_kernels_give_the_bits_of_one(
     assert_rows_of_one(str(tmp_path), size, is_staged=is_staged, quant=quant)
 
 
+def values_in(model: Transformer, whole: dict[str, torch.nn.Parameter]) -> int:
+    """Numbers of a rank's matrices, and of what else it has as if that were whole."""
+    matrices = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, DenseWeight | DenseStack)
+    }
+    return sum(
+        (each if name in matrices else whole[name]).numel()
+        for name, each in model.named_parameters()
+    )
+
+
 def test_an_estimate_of_a_rank_is_what_it_has(folder: Path) -> None:
     """Matrices and pages to the number; vectors and weights of norms by head count whole."""
     architecture = open_hf(find(str(folder))).architecture
@@ -168,38 +193,38 @@ def test_an_estimate_of_a_rank_is_what_it_has(folder: Path) -> None:
         return made
 
     shape, whole = architecture.shape, dict(built(1).named_parameters())
+    close = 0.05 if shape.architecture in CUT_AS_ONE else 0.0
     for ranks in (2, 3, 4):
         model = built(ranks)
-        matrices = {
-            f"{name}.weight"
-            for name, module in model.named_modules()
-            if isinstance(module, DenseWeight | DenseStack)
-        }
-        values = sum(
-            (each if name in matrices else whole[name]).numel()
-            for name, each in model.named_parameters()
-        )
-        close = 0.05 if shape.architecture in CUT_AS_ONE else 0.0
+        values = values_in(model, whole)
         assert values_of_rank(shape, ranks) == pytest.approx(values, rel=close, abs=0)
-        share = rank_share(shape, ranks, weight_bytes=1, kv_dtype="float32")
+        share = rank_share(shape, tensor=ranks, weight_bytes=1, kv_dtype="float32")
         assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")
 
 
 def test_an_estimate_of_a_rank_with_layers_is_what_it_has(folder: Path) -> None:
+    """Of two stages, whole layers in each or rows of them in two ranks each."""
     architecture = open_hf(find(str(folder))).architecture
     shape = architecture.shape
     parts = layer_parts(shape, 2)
-    counts: list[int] = []
-    for group in ThreadGroup.of(2):
-        with torch.device("meta"):
-            model = architecture.build()
-        if why_whole(model, parts):
-            return
-        model.keep_layers(group, parts, width=shape.width, dtype=torch.float32)
-        counts.append(sum(each.numel() for each in model.parameters()))
     total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
-    share = stage_share(shape, 2, weight_bytes=total, kv_dtype="float32")
-    assert (sum(counts), max(counts)) == (total, share.weight_bytes)
+    with torch.device("meta"):
+        whole = dict(architecture.build().named_parameters())
+    for tensor in (1, 2):
+        counts: list[int] = []
+        for group in ThreadGroup.of(2):
+            with torch.device("meta"):
+                model = architecture.build()
+                if tensor > 1:
+                    model.divide(ThreadGroup.of(tensor)[0])
+            if why_whole(model, parts):
+                return
+            model.keep_layers(group, parts, width=shape.width, dtype=torch.float32)
+            counts.append(values_in(model, whole))
+        share = rank_share(shape, tensor=tensor, pipeline=2, weight_bytes=total, kv_dtype="float32")
+        close = 0.05 if tensor > 1 and shape.architecture in CUT_AS_ONE else 0.0
+        assert share.weight_bytes == pytest.approx(max(counts), rel=close, abs=0)
+        assert tensor > 1 or sum(counts) == total
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +260,7 @@ def test_who_needs_a_whole_matrix_is_told_and_nobody_waits(tiny_model: str) -> N
         assert told(run(target, requests(4))), "the engine goes on"
 
 
-@pytest.mark.parametrize(("size", "pipeline"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(("size", "pipeline"), [(3, 1), (2, 2), (4, 2)])
 def test_taps_see_whole_values_and_a_sink_that_raises_parts_no_ranks(
     tiny_model: str, size: int, pipeline: int
 ) -> None:

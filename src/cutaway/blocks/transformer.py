@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -57,7 +58,7 @@ class Transformer(nn.Module):
         self.embedding = embedding
         self.blocks = nn.ModuleList(blocks)
         self.unembedding = unembedding
-        self.group: Gatherer | None = None  # of the ranks that have the rest of it
+        self.group: Gatherer | None = None  # of the ranks that have its other rows
         self.stage: LayerShare | None = None  # where ranks have layers, each its own
         by_layer = [block.attention.frequencies for block in self._typed_blocks]
         self.frequencies: tuple[Frequencies, ...] = tuple(
@@ -110,8 +111,9 @@ class Transformer(nn.Module):
     def keep_layers(
         self, group: Gatherer, parts: tuple[range, ...], *, width: int, dtype: torch.dtype
     ) -> frozenset[str]:
-        """Keep one rank's layers, before weights are set, and the tables in rank 0 alone.
+        """Keep one rank's layers, before weights are set, and the tables in the first stage alone.
 
+        What layers elsewhere keep in pages is as this rank would have it: rows are divided before.
         parts: the layers of each rank.   width, dtype: of hidden rows.
         Returns: the parameters that other ranks have.
         Raises: ConfigError for a model whose layers have inputs beside the stream.
@@ -131,7 +133,7 @@ class Transformer(nn.Module):
                         "divides this model."
                     )
         before = {name for name, _ in self.named_parameters(remove_duplicate=False)}
-        self.group, self.stage = group, LayerShare(group, parts, width, dtype)
+        self.stage = LayerShare(group, parts, width, dtype)
         for layer, block in enumerate(self._typed_blocks):
             if layer not in self.stage.layers:
                 attention = block.attention
@@ -142,6 +144,15 @@ class Transformer(nn.Module):
         return frozenset(
             before - {name for name, _ in self.named_parameters(remove_duplicate=False)}
         )
+
+    @contextmanager
+    def step_of_ranks(self) -> Generator[None]:
+        """Within it ranks hand one another what they have of a step."""
+        with ExitStack() as entered:
+            for group in (self.group, None if self.stage is None else self.stage.group):
+                if group is not None:
+                    entered.enter_context(group.step())
+            yield
 
     @property
     def own_layers(self) -> range:

@@ -72,7 +72,7 @@ def estimate(
     """
     from cutaway.cli.session.shape_at import shape_at
     from cutaway.core import estimate as arithmetic
-    from cutaway.core.rank_shares import rank_share, stage_share
+    from cutaway.core.rank_shares import rank_share
     from cutaway.core.weight_types import weights_in
 
     _check("device", card or "cpu", (*DEVICES, "cpu"))
@@ -94,16 +94,16 @@ def estimate(
     training = made.flops_training_per_token * training_tokens
     asked = {"architecture": shape.architecture, "quant": kept_in, "kv_dtype": cache}
     asked |= {"context": context, "batch": batch}
-    if ranks > 1 and stages > 1:
-        raise ConfigError(
-            f"tensor is {ranks} and pipeline {stages}; a model is divided in one way. Leave out "
-            "one of them."
+    if ranks > 1 or stages > 1:
+        share = rank_share(
+            shape,
+            tensor=ranks,
+            pipeline=stages,
+            weight_bytes=made.weight_bytes,
+            kv_dtype=cache,
         )
-    for word, count, share_of in (("tensor", ranks, rank_share), ("pipeline", stages, stage_share)):
-        if count > 1:
-            share = share_of(shape, count, weight_bytes=made.weight_bytes, kv_dtype=cache)
-            asked |= {f"rank_{n}": value for n, value in asdict(share).items() if n != "ranks"}
-            asked |= {word: count}
+        asked |= {f"rank_{name}": n for name, n in asdict(share).items() if name != "ranks"}
+        asked |= {word: n for word, n in (("tensor", ranks), ("pipeline", stages)) if n > 1}
     if json:
         numbers: dict[str, object] = {**asked, **asdict(made), "roofline": asdict(line)}
         if training_tokens:

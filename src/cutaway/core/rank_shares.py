@@ -39,14 +39,31 @@ class _Kept:
     cache_specs: tuple[CacheSpec, ...]
 
 
-def rank_share(shape: ModelShape, ranks: int, *, weight_bytes: int, kv_dtype: str) -> RankShare:
-    """What rank 0 of so many has of a model whose weights take weight_bytes."""
+def rank_share(
+    shape: ModelShape,
+    *,
+    tensor: int = 1,
+    pipeline: int = 1,
+    weight_bytes: int,
+    kv_dtype: str,
+) -> RankShare:
+    """What a rank has of a model whose weights take weight_bytes.
+
+    It is the first of its stage, which has no less than the others there. Of several stages it is
+    the weights of the one with the most, and the pages of whichever has most.
+    Raises: ConfigError for more stages than layers.
+    """
+    parts = layer_parts(shape, pipeline)
+    values = [_stage_values(shape, part, tensor, is_first=not part.start) for part in parts]
+    kept = [
+        tuple(spec for layer in part for spec in _specs(shape.layers[layer], tensor))
+        for part in parts
+    ]
     total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
-    specs = tuple(spec for layer in shape.layers for spec in _specs(layer, ranks))
     return RankShare(
-        ranks=ranks,
-        weight_bytes=-(-weight_bytes * values_of_rank(shape, ranks) // total),
-        kv_bytes_per_token=cache_bytes_per_token(_Kept(specs), kv_dtype),
+        ranks=tensor * pipeline,
+        weight_bytes=-(-weight_bytes * max(values) // total),
+        kv_bytes_per_token=max(cache_bytes_per_token(_Kept(specs), kv_dtype) for specs in kept),
     )
 
 
@@ -60,48 +77,31 @@ def layer_parts(shape: ModelShape, ranks: int) -> tuple[range, ...]:
             f"pipeline is {ranks}, and the model has {len(shape.layers)} layers; it must be at "
             "most that."
         )
-    return balance(
-        [_whole(layer, shape.width) for layer in shape.layers], ranks, first=_rest(shape)
-    )
-
-
-def stage_share(shape: ModelShape, ranks: int, *, weight_bytes: int, kv_dtype: str) -> RankShare:
-    """What the rank with the most weights has where each has layers; pages of whoever has most."""
-    total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
-    parts = layer_parts(shape, ranks)
-    values = [sum(_whole(shape.layers[layer], shape.width) for layer in part) for part in parts]
-    values[0] += _rest(shape)
-    kept = [
-        tuple(spec for layer in part for spec in shape.layers[layer].attention.cache_specs)
-        for part in parts
-    ]
-    return RankShare(
-        ranks=ranks,
-        weight_bytes=-(-weight_bytes * max(values) // total),
-        kv_bytes_per_token=max(cache_bytes_per_token(_Kept(specs), kv_dtype) for specs in kept),
-    )
-
-
-def _whole(layer: LayerShape, width: int) -> int:
-    """Numbers in one layer."""
-    mlp = layer.mlp
-    matrices = (*layer.attention.matrices(width), *mlp.matrices(width), *layer.more)
-    vectors = layer.attention.vectors(width) + mlp.vectors(width, mlp.num_experts) + layer.norms
-    return sum(matrix.values for matrix in matrices) + vectors
-
-
-def _rest(shape: ModelShape) -> int:
-    """Numbers outside of layers."""
-    tables = shape.vocab_size * shape.width * (1 if shape.is_tied else 2)
-    return tables + sum(matrix.values for matrix in shape.more) + shape.norms
+    return balance([_part(layer, shape.width) for layer in shape.layers], ranks, first=_rest(shape))
 
 
 def values_of_rank(shape: ModelShape, ranks: int) -> int:
-    """Numbers in rank 0's weights."""
+    """Numbers in rank 0's weights, where each has rows of every layer."""
+    return _stage_values(shape, range(len(shape.layers)), ranks, is_first=True)
+
+
+def _stage_values(shape: ModelShape, layers: range, ranks: int, *, is_first: bool) -> int:
+    """Numbers of the first of so many ranks that divide some layers. is_first: tables too."""
+    own = sum(_part(shape.layers[layer], shape.width, ranks) for layer in layers)
+    return own + (_rest(shape, ranks) if is_first else 0)
+
+
+def _part(layer: LayerShape, width: int, ranks: int = 1) -> int:
+    """Numbers in one layer, of the first of so many ranks."""
+    mlp = layer.mlp
+    vectors = layer.attention.vectors(width) + mlp.vectors(width, mlp.num_experts) + layer.norms
+    return sum(_layer_values(layer, width, ranks)) + vectors
+
+
+def _rest(shape: ModelShape, ranks: int = 1) -> int:
+    """Numbers outside of layers, of the first of so many ranks."""
     table = _first(shape.vocab_size, ranks) * shape.width * (1 if shape.is_tied else 2)
-    more = sum(_kept(matrix, ranks) for matrix in shape.more)
-    layers = sum(sum(_layer_values(layer, shape.width, ranks)) for layer in shape.layers)
-    return table + more + layers + shape.vectors()
+    return table + sum(_kept(matrix, ranks) for matrix in shape.more) + shape.norms
 
 
 def _layer_values(layer: LayerShape, width: int, ranks: int) -> Iterator[int]:

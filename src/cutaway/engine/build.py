@@ -30,7 +30,7 @@ from cutaway.engine.profiling import profile, rehearse
 from cutaway.engine.ranks.start_ranks import check_memory, start
 from cutaway.host.free_memory import free_memory
 from cutaway.kernels import capture, hardware
-from cutaway.parallel.rank_group import RankGroup
+from cutaway.parallel.rank_grid import RankGrid
 from cutaway.quantize.schemes import Scheme, scheme_of
 from cutaway.weights.files.safetensors import SafetensorsWeights
 from cutaway.weights.find.find import Found, find
@@ -101,7 +101,7 @@ def _lead(model: Found | Opening, config: EngineConfig) -> LoadedModel:
     name = f"random:{found.path}" if found.kind == "random" else str(found.path)
     starting = start(name, config, devices=devices)
     try:
-        loaded = load_model(model, config, group=starting.group)
+        loaded = load_model(model, config, grid=starting.grid)
     except BaseException:
         starting.started.end()
         raise
@@ -114,18 +114,18 @@ def load_draft_model(name: str, config: EngineConfig) -> LoadedModel:
 
 
 def load_model(
-    model: Found | Opening, config: EngineConfig, *, group: RankGroup | None = None
+    model: Found | Opening, config: EngineConfig, *, grid: RankGrid | None = None
 ) -> LoadedModel:
     """Weights on the device, tokenizer and template of a found model.
 
-    group: of the ranks among which it is divided; its own part is loaded.
+    grid: of the ranks among which it is divided; its own part is loaded.
     """
     device = device_of(config.device)
     precision = precision_of(config.dtype, device, kv_dtype=config.kv_dtype)
     if config.quant != "off":
         precision = replace(precision, scheme=scheme_of(config.quant))
     if precision.is_packed:
-        sharing = 1 if group is None or group.rank else group.size  # followers have theirs
+        sharing = 1 if grid is None or grid.rank else grid.size  # followers have theirs
         capture.set_num_threads(max(1, hardware.chosen_threads() // sharing))
     found = model if isinstance(model, Found) else model.found
     if found.kind == "gguf" and config.override:
@@ -136,9 +136,9 @@ def load_model(
     # Packing weights leaves Python free: the tokenizer is made meanwhile, if not before.
     opening = Opening(model) if isinstance(model, Found) else model
     if found.kind == "gguf":
-        loaded = _load_gguf(opening, precision, device, group)
+        loaded = _load_gguf(opening, precision, device, grid)
     else:
-        loaded = _load_hf(opening, precision, device, group, overrides=config.override)
+        loaded = _load_hf(opening, precision, device, grid, overrides=config.override)
     for name, path in parse(config.lora):
         loaded.adapters.load(name, path)
     return loaded
@@ -229,9 +229,10 @@ def num_pages(
         is_gpu = model.device.type == "cuda"
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
         # Each has as much as this one, which has no less than others; layers are in one rank each.
-        if model.ranks is not None and not model.ranks.group.by_layers:
+        rows = None if model.ranks is None else model.ranks.grid.rows
+        if rows is not None:
             is_alone = is_gpu or config.rank_listen is not None  # each has a GPU or a host
-            num_sharing *= 1 if is_alone else model.ranks.size
+            num_sharing *= 1 if is_alone else rows.size
             facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
             model = replace(model, facts=facts)
         own = _bytes_per_token(model, early=config.draft_layers or 0)
@@ -253,7 +254,7 @@ def _bytes_per_token(model: LoadedModel, *, early: int = 0) -> int:
 
 
 def _load_gguf(
-    opening: Opening, precision: Precision, device: torch.device, group: RankGroup | None
+    opening: Opening, precision: Precision, device: torch.device, grid: RankGrid | None
 ) -> LoadedModel:
     file = opening.file()
     return _loaded(
@@ -263,7 +264,7 @@ def _load_gguf(
         licence=opening.found.licence or file.text("general.license", "") or "not stated",
         precision=precision,
         device=device,
-        group=group,
+        grid=grid,
     )
 
 
@@ -271,7 +272,7 @@ def _load_hf(
     opening: Opening,
     precision: Precision,
     device: torch.device,
-    group: RankGroup | None,
+    grid: RankGrid | None,
     *,
     overrides: Sequence[str],
 ) -> LoadedModel:
@@ -283,7 +284,7 @@ def _load_hf(
         licence=found.licence or "not stated",
         precision=precision,
         device=device,
-        group=group,
+        grid=grid,
     )
 
 
@@ -295,7 +296,7 @@ def _loaded(
     licence: str,
     precision: Precision,
     device: torch.device,
-    group: RankGroup | None,
+    grid: RankGrid | None,
 ) -> LoadedModel:
     found = opening.found
     architecture, source, layout = opened.architecture, opened.source, opened.layout
@@ -303,12 +304,12 @@ def _loaded(
         transformer = architecture.build()
         kept: Mapping[str, KeptRows] = {}
         elsewhere: frozenset[str] = frozenset()
-        if group is not None and group.by_layers:
-            parts = layer_parts(architecture.shape, group.size)
+        if grid is not None and grid.rows is not None:
+            kept = transformer.divide(grid.rows)
+        if grid is not None and grid.layers is not None:
+            parts = layer_parts(architecture.shape, grid.layers.size)
             width, dtype = architecture.facts.width, precision.activations
-            elsewhere = transformer.keep_layers(group, parts, width=width, dtype=dtype)
-        elif group is not None:
-            kept = transformer.divide(group)
+            elsewhere = transformer.keep_layers(grid.layers, parts, width=width, dtype=dtype)
     transformer.requires_grad_(False)
     targets, optional = architecture.targets(layout), architecture.optional(layout)
     spared = frozenset(name for name, t in targets.items() if t.parameter in elsewhere)

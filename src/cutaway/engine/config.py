@@ -203,10 +203,10 @@ class EngineConfig:
                     f"rank_listen is {quote(self.rank_listen)}, and there is one rank. Set tensor "
                     "or pipeline to how many ranks there are, this one included."
                 )
-        if self.tensor > 1 and self.pipeline > 1:
+        if self.num_ranks > MOST_RANKS:
             raise ConfigError(
-                f"tensor is {self.tensor} and pipeline {self.pipeline}; a model is divided in one "
-                "way. Set one of them to 1: tensor on one host, pipeline where ranks are far apart."
+                f"tensor is {self.tensor} and pipeline {self.pipeline}, which are "
+                f"{self.num_ranks} ranks; there may be at most {MOST_RANKS}."
             )
 
     def on(self, device_type: str) -> EngineConfig:

@@ -246,11 +246,11 @@ def runner_of(
         if config.invariant:
             _check_invariant(model)
         set_invariant(model.transformer, is_on=config.invariant)
-    record, group = None, model.transformer.group
+    record = None
     if is_recorded(model) and not is_plain:
 
         def record_steps() -> NativeSteps:
-            with nullcontext() if group is None else group.step():
+            with model.transformer.step_of_ranks():
                 return NativeSteps(
                     model.transformer,
                     pool.layers,

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import FileStore, ProcessGroupGloo, Store, TCPStore
+from torch.distributed import FileStore, PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.step import Sink
@@ -58,11 +58,10 @@ class _Rank:
 class RankGroup(_Rank, ABC):
     """The ranks among which one model is divided, as one of them sees them.
 
-    by_layers: whether each has layers of its own, and not a part of every matrix.
     sink: in a step whose inner values are read: rank 0's own, where ranks have layers.
+    is_tapped: whether this rank tells rank 0 of such values in the step.
     """
 
-    by_layers = False
     sink: Sink | None = None
     is_tapped = False
 
@@ -190,15 +189,22 @@ class ProcessGroup(RankGroup):
 
 
 def join_processes(
-    folder: Path, rank: int, size: int, *, seconds: float, device: torch.device = _CPU
+    folder: Path,
+    rank: int,
+    size: int,
+    *,
+    seconds: float,
+    device: torch.device = _CPU,
+    name: str = "ranks",
 ) -> ProcessGroup:
     """A rank among processes of this host that meet in a folder of their own. Blocks until all do.
 
+    name: of the group: others may meet in the folder too.
     seconds: that a rank waits here for another. In a gather it waits longer: who leads is watched.
     device: this rank's own: gloo moves numbers between CPUs, NCCL between GPUs.
     Raises: RuntimeError where one does not come.
     """
-    store = FileStore(str(folder / "ranks"), size)
+    store = FileStore(str(folder / name), size)
     store.set_timeout(timedelta(seconds=seconds))
     if device.type == "cuda":
         return ProcessGroup(_nccl(store, rank, size, device), rank, size, device=device)
@@ -229,12 +235,15 @@ def find_meeting(host: str, port: int, *, seconds: float) -> Store:
     return TCPStore(host, port, timeout=timedelta(seconds=seconds), wait_for_workers=False)
 
 
-def join_hosts(store: Store, rank: int, size: int, *, host: str, seconds: float) -> ProcessGroup:
+def join_hosts(
+    store: Store, rank: int, size: int, *, host: str, seconds: float, name: str = "ranks"
+) -> ProcessGroup:
     """A rank among processes that meet in a store. Blocks until all do.
 
-    host: this one's own address.
+    host: this one's own address.   name: of the group: others may meet in the store too.
     Raises: RuntimeError where one does not come.
     """
+    store = PrefixStore(name, store)
     patience = timedelta(seconds=seconds)
     gloo: Any = ProcessGroupGloo
     options = gloo._Options()

@@ -26,6 +26,7 @@ from cutaway.host.free_memory import free_memory
 from cutaway.host.link_key import LinkAddress, read_link_key
 from cutaway.host.sealed_link import LinkLostError
 from cutaway.host.sealed_socket import SealedSocket, ask_for_socket
+from cutaway.parallel.rank_grid import RankGrid
 from cutaway.parallel.rank_group import RankGroup, find_meeting, join_hosts
 
 
@@ -51,13 +52,15 @@ def main() -> None:
     wanted = _join(link, int(rank), model)
     _end_with(link)
 
-    def meet(config: EngineConfig) -> RankGroup:
-        del config
+    def meet(config: EngineConfig) -> RankGrid:
         assert wanted.meeting is not None, "ranks of several hosts are told where they meet"
         store = find_meeting(*wanted.meeting, seconds=wanted.seconds)
-        return join_hosts(
-            store, wanted.rank, wanted.size, host=link.own_host, seconds=wanted.seconds
-        )
+
+        def join(name: str, rank: int, size: int) -> RankGroup:
+            host, seconds = link.own_host, wanted.seconds
+            return join_hosts(store, rank, size, host=host, seconds=seconds, name=name)
+
+        return RankGrid.join(wanted.rank, tensor=config.tensor, pipeline=config.pipeline, join=join)
 
     take_part(link, wanted, model=model, meet=meet)
 

@@ -41,11 +41,12 @@ from cutaway.engine.ranks.rank_messages import (
 from cutaway.engine.runner import Runner, runner_of
 from cutaway.host.faults import is_out_of_memory
 from cutaway.host.sealed_socket import ByteSocket
+from cutaway.parallel.rank_grid import RankGrid
 from cutaway.parallel.rank_group import RankGroup, join_processes
 from cutaway.weights.find.find import find
 
 
-def follow(link: ByteSocket, model: LoadedModel, group: RankGroup, config: EngineConfig) -> None:
+def follow(link: ByteSocket, model: LoadedModel, grid: RankGrid, config: EngineConfig) -> None:
     """Obey until the leader is gone. Raises: what a step raises; nothing can go on after that."""
     runners: dict[int, Runner] = {}
     while True:
@@ -54,16 +55,15 @@ def follow(link: ByteSocket, model: LoadedModel, group: RankGroup, config: Engin
             case None:
                 return
             case RunStep(number, numbers, is_tapped):
-                group.is_tapped = is_tapped and group.by_layers
-                sink = group.tell if group.by_layers else _see_nothing
-                with group.step(), _room_for(f"a step of {len(numbers.token_ids)} tokens"):
-                    runners[number].forward(numbers, sink if is_tapped else None)
+                sink = grid.follow_taps(is_tapped=is_tapped)
+                with grid.step(), _room_for(f"a step of {len(numbers.token_ids)} tokens"):
+                    runners[number].forward(numbers, sink)
             case OpenPages(number):
                 with _room_for(f"{sum(order.num_pages)} pages of {order.page_size} tokens"):
                     runners[number] = _runner(model, config, order)
                 send(link, AtStage("opened", runners[number].pool.num_bytes))
             case PreparePages(number):
-                with group.step():
+                with grid.step():
                     runners[number].prepare()
             case ClearPages(number, pages):
                 runners[number].clear(pages)
@@ -107,28 +107,23 @@ def _runner(model: LoadedModel, config: EngineConfig, wanted: OpenPages) -> Runn
     )
 
 
-def _see_nothing(name: str, value: torch.Tensor, layer: int | None) -> None:
-    """Rank 0 looks; the others hand in what it sees."""
-
-
 def take_part(
-    link: ByteSocket, wanted: JoinRanks, *, model: str, meet: Callable[[EngineConfig], RankGroup]
+    link: ByteSocket, wanted: JoinRanks, *, model: str, meet: Callable[[EngineConfig], RankGrid]
 ) -> None:
     """Meet the others, load, and obey until the leader is gone; what it cannot do it says.
 
-    model: by what it is found on this host.   meet: joins the group.
+    model: by what it is found on this host.   meet: joins them.
     Raises: what a step raises, unless that is because the leader is gone.
     """
     try:
         send(link, AtStage("started"))
         config = EngineConfig.of(wanted.settings)
-        group = meet(config)
+        grid = meet(config)
         send(link, AtStage("met"))
-        group.try_out()
-        group.by_layers = config.pipeline > 1
-        loaded = load_model(find(model), config, group=group)
+        grid.try_out()
+        loaded = load_model(find(model), config, grid=grid)
         send(link, AtStage("loaded", stored_bytes(loaded.transformer)))
-        follow(link, loaded, group, config)
+        follow(link, loaded, grid, config)
     except CutawayError as error:
         with suppress(OSError):
             send(link, CannotFollow(str(error)))
@@ -151,14 +146,18 @@ def main() -> None:
         return
     assert isinstance(wanted, JoinRanks), "the first order is to join"
 
-    def meet(config: EngineConfig) -> RankGroup:
-        return join_processes(
-            Path(wanted.folder),
-            wanted.rank,
-            wanted.size,
-            seconds=wanted.seconds,
-            device=torch.device(config.device),
-        )
+    def meet(config: EngineConfig) -> RankGrid:
+        def join(name: str, rank: int, size: int) -> RankGroup:
+            return join_processes(
+                Path(wanted.folder),
+                rank,
+                size,
+                seconds=wanted.seconds,
+                device=torch.device(config.device),
+                name=name,
+            )
+
+        return RankGrid.join(wanted.rank, tensor=config.tensor, pipeline=config.pipeline, join=join)
 
     take_part(link, wanted, model=wanted.model, meet=meet)
 

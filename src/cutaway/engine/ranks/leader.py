@@ -39,7 +39,7 @@ from cutaway.engine.ranks.rank_messages import (
     send,
 )
 from cutaway.host.sealed_socket import ByteSocket
-from cutaway.parallel.rank_group import RankGroup
+from cutaway.parallel.rank_grid import RankGrid
 
 
 class Ranks:
@@ -54,14 +54,14 @@ class Ranks:
 
     def __init__(
         self,
-        group: RankGroup,
+        grid: RankGrid,
         links: Sequence[ByteSocket],
         *,
         end: Callable[[], None] = lambda: None,
         seconds: float = 60.0,
         weight_bytes: Sequence[int] = (),
     ) -> None:
-        self.group = group
+        self.grid = grid
         self._links, self._seconds = tuple(links), seconds
         self._heard: Queue[int | None] = Queue()  # ranks that have made their pages; None: a loss
         self.weight_bytes = tuple(weight_bytes)
@@ -85,7 +85,7 @@ class Ranks:
     @property
     def size(self) -> int:
         """How many ranks there are, this one included."""
-        return self.group.size
+        return self.grid.size
 
     def open(
         self,
@@ -242,7 +242,7 @@ class Lead:
     def prepare(self) -> Generator[None]:
         """Let the followers capture their steps; within it this rank captures the same."""
         self._ranks.say(PreparePages(self._number))
-        with self._ranks.group.step():
+        with self._ranks.grid.step():
             yield
 
     @contextmanager
@@ -252,18 +252,18 @@ class Lead:
         sink: sees what they see of layers that only they have.
         Raises: EngineLostError where either cannot.
         """
-        group = self._ranks.group
+        grid = self._ranks.grid
         self._ranks.say(RunStep(self._number, numbers, sink is not None))
         try:
-            group.sink = sink if group.by_layers else None
-            with group.step():
+            grid.watch(sink)
+            with grid.step():
                 yield
         except BaseException as fault:
             self._ranks.wait_for_reason(1.0)
             self._ranks.lose("a step over several ranks raised in its middle")
             raise EngineLostError(self._ranks.loss) from fault
         finally:
-            group.sink = None
+            grid.watch(None)
 
 
 class HeldSink:

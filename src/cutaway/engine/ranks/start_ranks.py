@@ -13,9 +13,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -32,6 +31,7 @@ from cutaway.host.link_key import LinkAddress, read_link_key
 from cutaway.host.sealed_socket import ByteSocket, SealedSocket
 from cutaway.host.stored_size import stored_bytes
 from cutaway.kernels.hardware import chosen_threads
+from cutaway.parallel.rank_grid import Join, RankGrid
 from cutaway.parallel.rank_group import (
     LOOPBACK,
     RankGroup,
@@ -133,7 +133,8 @@ def start(
         return _start_far(config, config.rank_listen, model, seconds=seconds)
     size, started = config.num_ranks, Followers()
     devices = devices or [torch.device("cpu")] * size
-    _check_cores("tensor" if config.tensor > 1 else "pipeline", size)
+    words = [word for word in ("tensor", "pipeline") if getattr(config, word) > 1]
+    _check_cores(" times ".join(words), size)
     try:
         threads = threads_of_rank(size)
         torch.set_num_threads(threads)
@@ -144,15 +145,20 @@ def start(
             with suppress(OSError):  # it is gone, which the next line tells
                 send(link, JoinRanks(model, settings, rank, size, str(started.folder), seconds))
         wait(started.links, "started", seconds)
-        join = partial(join_processes, started.folder, 0, size, device=devices[0])
+
+        def join(name: str, rank: int, size: int) -> RankGroup:
+            return join_processes(
+                started.folder, rank, size, seconds=seconds, device=devices[0], name=name
+            )
+
         advice = "Start with tensor 1."
-        group = _meet(started.links, join, config, seconds, where=LOOPBACK, advice=advice)
+        grid = _meet(started.links, join, config, seconds, where=LOOPBACK, advice=advice)
         if devices[0].type == "cpu":
             started.clear_folder()  # NCCL may look there again, for two ranks that had not met
     except BaseException:
         started.end()
         raise
-    return FollowersLoading(group, started)
+    return FollowersLoading(grid, started)
 
 
 def _start_far(
@@ -181,13 +187,16 @@ def _start_far(
             ]
         )
         wait(started.links, "started", seconds)
-        join = partial(join_hosts, store, 0, size, host=host)
+
+        def join(name: str, rank: int, size: int) -> RankGroup:
+            return join_hosts(store, rank, size, host=host, seconds=seconds, name=name)
+
         advice = "Look whether hosts reach one another at any port."
-        group = _meet(started.links, join, config, seconds, where=host, advice=advice)
+        grid = _meet(started.links, join, config, seconds, where=host, advice=advice)
     except BaseException:
         started.end()
         raise
-    return FollowersLoading(group, started)
+    return FollowersLoading(grid, started)
 
 
 class StartedRanks(Protocol):
@@ -204,9 +213,9 @@ class StartedRanks(Protocol):
 
 
 class FollowersLoading(NamedTuple):
-    """A group that has met, and its followers, which are loading."""
+    """Ranks that have met, and the followers among them, which are loading."""
 
-    group: RankGroup
+    grid: RankGrid
     started: StartedRanks
 
     def wait_loaded(self, seconds: float) -> Ranks:
@@ -216,21 +225,21 @@ class FollowersLoading(NamedTuple):
         except BaseException:
             self.started.end()
             raise
-        return Ranks(self.group, self.started.links, end=self.started.end, weight_bytes=weights)
+        return Ranks(self.grid, self.started.links, end=self.started.end, weight_bytes=weights)
 
 
 def _meet(
     links: Sequence[ByteSocket],
-    join: Callable[..., RankGroup],
+    join: Join,
     config: EngineConfig,
     seconds: float,
     *,
     where: str,
     advice: str,
-) -> RankGroup:
+) -> RankGrid:
     """Join the others, for so many seconds at most, and gather once."""
     try:
-        group = join(seconds=seconds)
+        grid = RankGrid.join(0, tensor=config.tensor, pipeline=config.pipeline, join=join)
     except RuntimeError as fault:
         wait(links, "met", 1.0)  # names who is missing
         raise ConfigError(
@@ -238,9 +247,8 @@ def _meet(
             f"of the others says that it did. {advice}"
         ) from fault
     wait(links, "met", seconds)
-    group.try_out()
-    group.by_layers = config.pipeline > 1
-    return group
+    grid.try_out()
+    return grid
 
 
 def wait(links: Sequence[ByteSocket], stage: str, seconds: float) -> list[int]:
