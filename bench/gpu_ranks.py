@@ -4,7 +4,9 @@
     python bench/gpu_ranks.py --device cpu --shape tiny     # the same over gloo
 
 First a small model in float32 answers eight prompts, greedy and drawn, with one rank, with rows
-and with layers divided: every token must be that of one. Then a large one, whose weights are drawn
+and with layers divided: every token must be that of one; with rows also on the devices in the
+other order and with other ways of the library, where every row must be that of the first such run.
+Then a large one, whose weights are drawn
 on the device and written to a folder, decodes and reads a prompt in each way. Every way is
 processes of its own; one that takes too long is ended, and the others are told.
 """
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,8 @@ def ways(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "pipeline": {"pipeline": args.ranks},
         "tensor eager": {"tensor": args.ranks, "graphs": False},
     }
+    if args.ranks % 2 == 0 and args.ranks > 2:
+        several["two stages"] = {"tensor": args.ranks // 2, "pipeline": 2}
     return (
         several
         if args.device == "cuda"
@@ -81,13 +86,40 @@ def ways(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     )
 
 
+def permutations(args: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Environments in which the library moves the same numbers by other ways, by their names."""
+    found = {
+        "tensor, one ring": {
+            "NCCL_ALGO": "Ring",
+            "NCCL_PROTO": "Simple",
+            "NCCL_MAX_NCHANNELS": "1",
+        },
+        "tensor, small messages": {"NCCL_PROTO": "LL", "NCCL_MIN_NCHANNELS": "8"},
+        "tensor, no peers": {"NCCL_P2P_DISABLE": "1"},
+    }
+    if args.device == "cuda":
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
+        order = ",".join(reversed(names[: args.ranks]))
+        found["tensor, devices in the other order"] = {"CUDA_VISIBLE_DEVICES": order}
+    return found
+
+
 def compare_tokens(args: argparse.Namespace, folder: Path) -> None:
-    """All ways at once over a small model: every token of every answer is that of one rank."""
+    """All ways over a small model: every token of every answer is that of one rank."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**COMMON, **SMALL}), encoding="utf-8")
     model = f"random:{folder}/config.json"
     running = {name: _start(args, f"tokens {name}", model) for name in ways(args)}
     told = {name: _result(process, 90) for name, process in running.items()}
+    others = {
+        name: _start(args, "tokens tensor", model, environment)
+        for name, environment in permutations(args).items()
+    }
+    permuted = {name: _result(process, 90) for name, process in others.items()}
+    rows = told["tensor"].get("rows")
+    for name, found in permuted.items():
+        say(rows=name, equal=bool(rows) and found.get("rows") == rows, error=found.get("error"))
     one = told["one"].get("answers")
     for name, found in told.items():
         answers = found.get("answers")
@@ -145,7 +177,11 @@ def run_tokens(args: argparse.Namespace, name: str) -> dict[str, Any]:
     while engine.has_work:
         for delta in engine.step():
             answers[delta.request_id] += delta.token_ids
-    return {"answers": list(answers.values())}
+    assert engine.ledger is not None
+    rows = {
+        each.request.request_id: [t.checksum for t in each.tokens] for each in engine.ledger.answers
+    }
+    return {"answers": list(answers.values()), "rows": rows}
 
 
 def run_speed(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -240,10 +276,16 @@ def _byte_tokenizer() -> dict[str, Any]:
     }
 
 
-def _start(args: argparse.Namespace, way: str, model: str) -> subprocess.Popen[str]:
+def _start(
+    args: argparse.Namespace, way: str, model: str, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     given = ["--device", args.device, "--ranks", str(args.ranks), "--way", way, "--model", model]
     return subprocess.Popen(
-        [sys.executable, __file__, *given], stdout=subprocess.PIPE, text=True, cwd=os.getcwd()
+        [sys.executable, __file__, *given],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=os.getcwd(),
+        env={**os.environ, **(environment or {})},
     )
 
 
