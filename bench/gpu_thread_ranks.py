@@ -6,10 +6,11 @@
 Ranks hand one another finished numbers, so N of them have the bits of one wherever a row of a
 product and a head of attention are summed alike, however many others there are. A library's
 product chooses its order by its shape, which is another one in each rank, and attention shares out
-keys by how many heads there are. So the same requests are answered in two ways: *fixed*, in which
-every product is cut into tiles of one shape and attention shares out keys in one way (slow, and a
-row is summed alike in any cut), and *served*, as a server computes. In the first every checksum
-must be that of one rank; in the second it is told how many are, and ranks must repeat themselves.
+keys by how many heads there are. So the same requests are answered in three ways: *invariant*, the
+setting (on a GPU); *fixed*, in which every product is cut into tiles of one shape and attention
+shares out keys in one way, which is slow and takes none of our forms for it; and *served*, the
+quickest. In the first two every checksum must be that of one rank; in the last it is told how many
+are, and ranks must repeat themselves.
 
 Then a step without a group is looked at: captured, it is one launch, and no kernel of it gathers.
 Weights are drawn on the device, the same for any number of ranks.
@@ -26,7 +27,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -75,32 +76,30 @@ def main() -> None:
 
 
 def compare(model: str, args: argparse.Namespace) -> None:
-    """One rank, and then so many, each in both ways."""
-    settings = {"device": args.device, "dtype": "auto" if args.device == "cuda" else "float32"}
+    """One rank, and then so many, each in all ways."""
+    is_gpu = args.device == "cuda"
+    settings = {"device": args.device, "dtype": "auto" if is_gpu else "float32"}
     expected: dict[str, Rows] = {}
     for size in (1, *args.ranks):
-        began = time.monotonic()
-        with model_of(model, size, settings) as loaded:
-            loading = time.monotonic() - began
-            for way in ("fixed", "served"):
-                began = time.monotonic()
-                with fixed_orders() if way == "fixed" else nullcontext():
-                    found = answer(loaded, args.tokens)
-                    again = answer(loaded, args.tokens)
-                one = expected.setdefault(way, found)
-                row = {"way": way, "ranks": size, **equal(found, one)}
-                say(
-                    **row, repeats=found == again, loading=loading, seconds=time.monotonic() - began
-                )
-            if size == 1 and args.device == "cuda":
-                try:
-                    say(**look_at_step(loaded))
-                except Exception as fault:  # ranks are looked at all the same
-                    say(step="captured, without a group", error=f"{fault!r:.300}")
-        del loaded
-        gc.collect()
-        if args.device == "cuda":
-            torch.cuda.empty_cache()
+        for way in (*(("invariant",) if is_gpu else ()), "fixed", "served"):
+            began = time.monotonic()
+            ways = {**settings, "invariant": way == "invariant"}
+            try:
+                with model_of(model, size, ways) as loaded, orders_of(way):
+                    loading = time.monotonic() - began
+                    found, again = (answer(loaded, args.tokens, way) for _ in range(2))
+                    if way != "fixed" and size == 1 and is_gpu:
+                        say(**look_at_step(loaded, way))
+                del loaded
+            except Exception as fault:
+                say(way=way, ranks=size, error=f"{fault!r:.400}")
+                continue
+            finally:
+                gc.collect()
+                if is_gpu:
+                    torch.cuda.empty_cache()
+            row = {"way": way, "ranks": size, **equal(found, expected.setdefault(way, found))}
+            say(**row, repeats=found == again, loading=loading, seconds=time.monotonic() - began)
 
 
 @contextmanager
@@ -113,9 +112,9 @@ def model_of(model: str, size: int, settings: dict[str, Any]) -> Iterator[Loaded
         yield divided
 
 
-def answer(model: LoadedModel, tokens: int) -> Rows:
+def answer(model: LoadedModel, tokens: int, way: str) -> Rows:
     """All requests at once, in chunks of 128: of each token its id and its row's checksum."""
-    engine = _engine(model, graphs=False)
+    engine = _engine(model, way, graphs=False)
     for number, length in enumerate(LENGTHS):
         for temperature in (0.0, 0.9):
             params = SamplingParams(
@@ -146,9 +145,9 @@ def equal(found: Rows, one: Rows) -> dict[str, Any]:
     return {"equal_tokens": tokens, "equal_checksums": rows, "of": of}
 
 
-def look_at_step(model: LoadedModel) -> dict[str, Any]:
+def look_at_step(model: LoadedModel, way: str) -> dict[str, Any]:
     """A captured decode step of one answer of a model that nobody divides."""
-    engine = _engine(model, graphs=True)
+    engine = _engine(model, way, graphs=True)
     engine.runner.prepare()
     params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
     engine.add(Request(request_id="step", prompt_token_ids=(1,) * 100, params=params))
@@ -166,7 +165,7 @@ def look_at_step(model: LoadedModel) -> dict[str, Any]:
     names = [each.name for each in profiled.events() if each.device_type.name == "CUDA"]
     gathers = [name for name in names if "allgather" in name.lower() or "nccl" in name.lower()]
     return {
-        "step": "captured, without a group",
+        "step": f"captured, without a group, {way}",
         "kernel": engine.runner.kernel,
         "step_ms": 1e3 * statistics.median(seconds),
         "kernels": len(names),
@@ -174,10 +173,11 @@ def look_at_step(model: LoadedModel) -> dict[str, Any]:
     }
 
 
-def _engine(model: LoadedModel, *, graphs: bool) -> Engine:
+def _engine(model: LoadedModel, way: str, *, graphs: bool) -> Engine:
     config = EngineConfig(
         device=model.device.type,
         graphs=graphs,
+        invariant=way == "invariant",
         cache_tokens=4096,
         max_sequences=8,
         max_tokens_per_step=256,
@@ -188,11 +188,12 @@ def _engine(model: LoadedModel, *, graphs: bool) -> Engine:
 
 
 @contextmanager
-def fixed_orders() -> Iterator[None]:
-    """Sum a row of a product and a head of attention alike, however many are beside it."""
+def orders_of(way: str) -> Iterator[None]:
+    """fixed: sum a row of a product and a head of attention alike, whatever is beside them."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(dense, "linear", multiply_in_tiles))
-        if dispatch.has_triton():
+        if way == "fixed":
+            stack.enter_context(patch.object(dense, "linear", multiply_in_tiles))
+        if way == "fixed" and dispatch.has_triton():
             attention: Any = importlib.import_module("cutaway.kernels.attention.triton")
             stack.enter_context(patch.object(attention, "_share_keys", _share_alike))
             stack.enter_context(patch.object(attention.gathered, "takes", lambda *_: False))

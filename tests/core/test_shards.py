@@ -14,6 +14,7 @@ from cutaway.core.rank_shares import rank_share, values_of_rank
 from cutaway.core.shards import PANEL, balance, cuts, head_cuts, widths
 from cutaway.core.work import cache_bytes_per_token
 from cutaway.parallel.rank_group import ThreadGroup
+from cutaway.quantize.dense import DenseWeight
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
@@ -66,6 +67,24 @@ def test_a_ranks_share_is_what_a_divided_model_has(ranks: int, is_tied: bool, gr
     total = sum(matrix.values for matrix in shape.matrices) + shape.vectors()
     assert share.weight_bytes == -(-4 * 10**6 * values // total)
     assert share.kv_bytes_per_token == cache_bytes_per_token(model, "float32")
+
+
+def test_a_rank_s_matrices_know_how_many_rows_the_whole_has() -> None:
+    """An order of summation that follows from a weight's shape follows from the whole one's."""
+
+    def rows(ranks: int) -> dict[str, int]:
+        with torch.device("meta"):
+            model = tiny.llama(tiny.config()).build()
+            if ranks > 1:
+                model.divide(ThreadGroup.of(ranks)[0])
+            model.join_segments()
+        return {
+            name: each.whole_rows or each.num_rows
+            for name, each in model.named_modules()
+            if isinstance(each, DenseWeight)
+        }
+
+    assert rows(2) == rows(4) == rows(1)
 
 
 def test_layers_are_divided_so_that_the_largest_part_is_least() -> None:

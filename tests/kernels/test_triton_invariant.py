@@ -72,6 +72,17 @@ def test_a_product_has_the_same_bits_among_any_number_of_tokens(
     assert_same(ours[299:], alone[2:], rounding=2 * ROUNDING[dtype])
 
 
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("count", [1, 40, 200])
+def test_a_rank_s_rows_have_the_bits_of_the_whole(count: int, dtype: torch.dtype) -> None:
+    """A cut has fewer rows, and would alone be summed in other shares."""
+    rows, columns = (9000, 512) if HAS_GPU else (160, 96)
+    x, weight = drawn(count, columns, dtype=dtype), drawn(rows, columns, seed=1, dtype=dtype)
+    whole, own = products.linear(x, weight), slice(rows // 2, rows // 2 + 64)
+    ours = products.linear(x, weight[own], whole_rows=rows)
+    assert_same(ours, whole[:, own].contiguous(), rounding=2 * ROUNDING[dtype])
+
+
 @pytest.mark.skipif(not HAS_GPU, reason="what the matrix units of a card do with a tile")
 @pytest.mark.parametrize("dtype", SHORT, ids=str)
 @pytest.mark.parametrize("rows, columns", [(4096, 4096), (1024, 3072), (9216, 1024)])

@@ -52,7 +52,7 @@ class Embedding(nn.Module):
     def divide(self, group: Gatherer) -> None:
         """Keep a rank's part of the table; each row is fetched from who has it."""
         self.rows, self.group = cuts(self.num_rows, group.size), group
-        self.table = DenseWeight(len(self.rows[group.rank]), self.width)
+        self.table = DenseWeight(len(self.rows[group.rank]), self.width, whole_rows=self.num_rows)
 
     def forward(self, step: Step) -> Tensor:
         """The rows of the step's tokens, with positions where they are added. Shapes: [T, D]."""

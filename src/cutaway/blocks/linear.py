@@ -57,7 +57,10 @@ class Linear(nn.Module):
         """
         self.kept, self.group = tuple(kept), group
         counts = [sum(map(len, rows)) for rows in kept]
-        self.segments = nn.ModuleList(DenseWeight(count, self.in_features) for count in counts)
+        self.segments = nn.ModuleList(
+            DenseWeight(count, self.in_features, whole_rows=rows)
+            for count, rows in zip(counts, self.rows, strict=True)
+        )
         if self.biases is not None:
             self.biases = nn.ParameterList(torch.zeros(count) for count in counts)
 

@@ -46,7 +46,9 @@ class Unembedding(nn.Module):
         rows = cuts(embedding.num_rows, group.size)
         self.division = Division(group, (widths(rows),))
         if self.table is not embedding.table:
-            self.table = DenseWeight(len(rows[group.rank]), embedding.width)
+            self.table = DenseWeight(
+                len(rows[group.rank]), embedding.width, whole_rows=embedding.num_rows
+            )
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""

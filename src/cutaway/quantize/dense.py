@@ -16,6 +16,7 @@ class DenseWeight(nn.Module):
 
     product_dtype: what products are computed in, where it is not what is kept.
     is_invariant: whether rows are summed in one order on a GPU too, whatever their number.
+    whole_rows: of the matrix of which a rank has some rows here; None where it has all of them.
 
     Shapes: weight [N, K].
     """
@@ -23,8 +24,9 @@ class DenseWeight(nn.Module):
     product_dtype: torch.dtype | None = None
     is_invariant = False
 
-    def __init__(self, num_rows: int, num_columns: int) -> None:
+    def __init__(self, num_rows: int, num_columns: int, *, whole_rows: int | None = None) -> None:
         super().__init__()
+        self.whole_rows = whole_rows
         self.weight = nn.Parameter(torch.empty(num_rows, num_columns))
 
     @classmethod
@@ -38,7 +40,10 @@ class DenseWeight(nn.Module):
     @classmethod
     def stack(cls, parts: Sequence[DenseWeight]) -> DenseWeight:
         """One matrix of several, below each other."""
-        return cls.of(torch.cat([part.weight.detach() for part in parts]))
+        stacked = cls.of(torch.cat([part.weight.detach() for part in parts]))
+        if any(part.whole_rows is not None for part in parts):
+            stacked.whole_rows = sum(part.whole_rows or part.num_rows for part in parts)
+        return stacked
 
     @property
     def num_rows(self) -> int:
@@ -50,7 +55,7 @@ class DenseWeight(nn.Module):
         if self.product_dtype is not None:
             return linear(x.to(self.product_dtype), self.weight.to(self.product_dtype))
         if self.is_invariant:
-            return invariant_linear(x, self.weight)
+            return invariant_linear(x, self.weight, whole_rows=self.whole_rows)
         return linear(x, self.weight)
 
     def rows(self, token_ids: Tensor) -> Tensor:

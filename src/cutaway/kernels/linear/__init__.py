@@ -115,10 +115,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return plain.linear(x, weight, bias)
 
 
-def invariant_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """See plain.linear. On a GPU a row of short floats has the same bits in any company."""
+def invariant_linear(x: Tensor, weight: Tensor, *, whole_rows: int | None = None) -> Tensor:
+    """See plain.linear. On a GPU a row of short floats has the same bits in any company.
+
+    whole_rows: of the matrix of which these are some rows: they have the same bits in any cut.
+    """
     if x.dtype == weight.dtype and weight.is_contiguous() and uses_triton(x, weight):
         from cutaway.kernels.linear import triton_shares
 
-        return triton_shares.linear(x, weight)
+        return triton_shares.linear(x, weight, whole_rows=whole_rows)
     return plain.linear(x, weight)

@@ -62,9 +62,12 @@ def tile_of(num_tokens: int, shares: int) -> Tile:
     return Tile(128, 256, 64, 8, 3) if shares == 1 else Tile(128, 128, 64, 8, 4)
 
 
-def linear(x: Tensor, weight: Tensor, *, tile: Tile | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Tensor, *, whole_rows: int | None = None, tile: Tile | None = None
+) -> Tensor:
     """See plain.linear, without a bias; both are short floats of one type.
 
+    whole_rows: of the matrix of which a rank has these rows; its shares are those of the whole.
     tile: another than tile_of's, for benchmarks and tests.
 
     Shapes: x [..., K], weight [N, K] -> [..., N].
@@ -73,7 +76,7 @@ def linear(x: Tensor, weight: Tensor, *, tile: Tile | None = None) -> Tensor:
     flat = x.reshape(-1, width).contiguous()
     num_tokens = len(flat)
     out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
-    shares = num_shares(num_rows, width)
+    shares = num_shares(whole_rows or num_rows, width)
     # The copy engine reads rows that begin at multiples of 16 bytes.
     most = num_tokens if width * x.element_size() % 16 == 0 else min(num_tokens, _FEW_TOKENS)
     tile = tile or tile_of(most, shares)
