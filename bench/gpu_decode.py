@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import torch
@@ -54,12 +55,15 @@ def main() -> None:
     options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
     options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
     options.add_argument("--invariant", action="store_true", help="one order of summation")
+    options.add_argument("--ahead", nargs="*", type=int, help="MB of weights fetched ahead, each")
     options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
     if args.plain:
         dispatch.has_triton = lambda: False
+    from cutaway.kernels.attention import triton as attention
+
     settings = {"invariant": True} if args.invariant else {}
     bandwidth = copy_bandwidth()
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
@@ -67,7 +71,9 @@ def main() -> None:
         with hold_off():  # Python's cycle collector, as in the process that serves
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
-        for batch in args.batches:
+        fetched = args.ahead or [attention.READ_AHEAD_BYTES // 1_000_000]
+        for batch, megabytes in product(args.batches, fetched):
+            attention.READ_AHEAD_BYTES = megabytes * 1_000_000
             engine = engine_of(model, batch, args.context + 160, **settings)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
@@ -75,6 +81,7 @@ def main() -> None:
                 read -= expert_bytes(model) * (1 - row["experts_read"])
             floor = read / bandwidth * 1e3
             row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor} | settings
+            row["fetched_mb"] = megabytes
             say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
             torch.cuda.empty_cache()
