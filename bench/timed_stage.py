@@ -61,7 +61,7 @@ def main() -> None:
     options.add_argument("config", type=Path)
     options.add_argument("--seconds", type=float, help="that all updates may take")
     options.add_argument("overrides", nargs="*", help="settings of the stage")
-    args = options.parse_args()
+    args = options.parse_intermixed_args()
     module = importlib.import_module(f"cutaway.train.{args.stage}")
     kind = getattr(module, f"{args.stage.capitalize()}Settings")
     began = perf_counter()
