@@ -45,3 +45,18 @@ def test_unpacked_matrices_are_equal_and_go_back_to_the_system() -> None:
         while resident() - before > 40 * MIB and time.monotonic() < until:
             time.sleep(0.01)
         assert resident() - before < 40 * MIB
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="needs the native kernels")
+def test_a_large_matrix_is_unpacked_in_steps() -> None:
+    """Else a vocabulary's matrix holds whoever waits for a quarter of a second."""
+    wide, small = (
+        Packed.of(torch.randn(rows, 512), row_order=None, widens=True) for rows in (7001, 33)
+    )
+    with unpack_once(nn.ModuleList([wide, small]), most_bytes=2**30) as unpacking:
+        seen: list[int] = []  # matrices that are whole, step by step
+        for _ in unpacking:
+            seen.append(sum(part.unpacked is not None for part in (wide, small)))
+        assert seen == [0, 0, 0, 0, 1]
+        for part in (wide, small):
+            assert part.unpacked is not None and torch.equal(part.unpacked, part.dense())

@@ -23,6 +23,9 @@ _FLOATS: Final[Mapping[torch.dtype, Kind]] = {
 }
 
 
+_NUMBERS_AT_ONCE = 2**20  # unpacked between two steps of what waits beside it
+
+
 class Packed(nn.Module):
     """Matrix in panels; see native/kernels/panel.h.
 
@@ -117,11 +120,11 @@ def unpack_once(model: nn.Module, *, most_bytes: int) -> Generator[Iterator[None
         threading.Thread(target=_free, args=(freed,), name="cutaway-free", daemon=True).start()
 
 
-def _dense_in_own_pages(packed: PackedWeight) -> Tensor:
-    """The matrix where freeing gives memory back: of 500 MB malloc kept 400."""
+def _own_pages(packed: PackedWeight) -> Tensor:
+    """Room for the matrix where freeing gives memory back: of 500 MB malloc kept 400."""
     shape = (packed.num_rows, packed.num_columns)
     room = torch.frombuffer(mmap.mmap(-1, 4 * shape[0] * shape[1]), dtype=torch.float32)
-    return packed.dense(out=room.view(shape))
+    return room.view(shape)
 
 
 def _free(matrices: list[Tensor | None]) -> None:
@@ -137,6 +140,8 @@ def _unpacking(model: nn.Module, kept: list[Packed], *, most_bytes: int) -> Iter
             num_bytes = 4 * part.packed.num_rows * part.packed.num_columns
             if num_bytes <= most_bytes:
                 most_bytes -= num_bytes
-                part.unpacked = _dense_in_own_pages(part.packed)
+                matrix = _own_pages(part.packed)
+                for _ in part.packed.tiles(_NUMBERS_AT_ONCE, matrix):
+                    yield  # a vocabulary's matrix whole takes 0.1 to 0.25 s, its pages included
+                part.unpacked = matrix
                 kept.append(part)
-                yield

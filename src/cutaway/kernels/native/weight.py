@@ -192,14 +192,19 @@ class PackedWeight:
         check(library().cw_unpack(ctypes.byref(self.struct()), out.data_ptr()))
         return out
 
-    def tiles(self, num_numbers: int) -> Iterator[Tensor]:
-        """The matrix in float32, about so many numbers at a time. Shapes: [n, K] each."""
+    def tiles(self, num_numbers: int, out: Tensor | None = None) -> Iterator[Tensor]:
+        """The matrix in float32, about so many numbers at a time. Shapes: [n, K] each.
+
+        out: where they are put one below the other, if it is given. Shapes: [N, K].
+        """
         panels = self.panels()
         count = max(1, num_numbers // (PANEL_ROWS * self.num_columns))
         for first in range(0, len(panels), count):
             part = panels[first : first + count]
-            num_rows = min(len(part) * PANEL_ROWS, self.num_rows - first * PANEL_ROWS)
-            yield PackedWeight(part, num_rows, self.num_columns, self.kind).dense()
+            row = first * PANEL_ROWS
+            num_rows = min(len(part) * PANEL_ROWS, self.num_rows - row)
+            room = None if out is None else out[row : row + num_rows]
+            yield PackedWeight(part, num_rows, self.num_columns, self.kind).dense(room)
 
     def rows(self, indices: Tensor) -> Tensor:
         """Some rows in float32, unpacking no panel but theirs. Shapes: [T] -> [T, K]."""
