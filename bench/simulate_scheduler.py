@@ -22,14 +22,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from random import Random
 
 from cutaway.cache.fork import adopt
 from cutaway.cache.paged import PagedCache
 from cutaway.cache.prefix import root_key
-from cutaway.cache.table import PageTable, unseen_pages
+from cutaway.cache.table import unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
@@ -38,6 +40,7 @@ from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 
 SEEDS_OF_A_SLICE = 10_000  # the most that a slice of the plan takes; the next one begins behind
+Slots = list[Items[int]]  # per group: page * page size + offset of each token
 NAN = -1  # stands in a slot for numbers that are not finite
 
 
@@ -125,6 +128,12 @@ def _extent(random: Random) -> Full | Window:
     return Window(random.choice((1, 2, 7, 8, 9, 20)), random.choice((0, 0, 1, 4, 9)))
 
 
+@cache
+def _params(**fields: int | None) -> SamplingParams:
+    """Checked once: there are 96 of them, and millions of requests."""
+    return SamplingParams(**fields)
+
+
 def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     """Prompts over three tokens, most of them beginning alike, in bursts."""
     shared = [random.randrange(3) for _ in range(80)]
@@ -133,7 +142,7 @@ def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     for number in range(random.randint(2, random.choice((9, 9, 20)))):
         head = shared[: random.choice((0, 0, 8, 16, 17, 40, 80))]
         tail = [random.randrange(3) for _ in range(random.randint(0 if head else 1, 12))]
-        params = SamplingParams(
+        params = _params(
             n=random.choice((1, 1, 1, 3)),
             seed=random.randrange(2),
             max_tokens=random.choice((1, 2, 8, 9, 25, 40)),
@@ -170,16 +179,37 @@ def next_token(content: int, seed: int) -> int:
 
 @dataclass
 class Contents:
-    """Content of each position of one sequence: a hash chain over its tokens."""
+    """Content of each position of one sequence: a hash chain over its tokens.
+
+    pages: the same, a list for each page that is full.
+    """
 
     root: int
+    page_size: int
     chain: list[int] = field(default_factory=list[int])
+    pages: list[list[int]] = field(default_factory=list[list[int]])
 
     def upto(self, token_ids: list[int]) -> list[int]:
-        while len(self.chain) < len(token_ids):
-            parent = self.chain[-1] if self.chain else self.root
-            self.chain.append(hash((parent, token_ids[len(self.chain)])))
-        return self.chain
+        chain, size = self.chain, self.page_size
+        if len(chain) < len(token_ids):
+            parent = chain[-1] if chain else self.root
+            for token in token_ids[len(chain) :]:
+                parent = hash((parent, token))
+                chain.append(parent)
+            for start in range(len(self.pages) * size, len(chain) - size + 1, size):
+                self.pages.append(chain[start : start + size])
+        return chain
+
+    def behind(self, token_ids: list[int], drafts: list[int]) -> list[int]:
+        """Contents of all tokens and of drafts behind them; not to be changed."""
+        chain = self.upto(token_ids)
+        if not drafts:
+            return chain
+        contents, parent = chain.copy(), chain[-1]
+        for token in drafts:
+            parent = hash((parent, token))
+            contents.append(parent)
+        return contents
 
 
 @dataclass(frozen=True)
@@ -195,13 +225,16 @@ class Before:
     @staticmethod
     def of(scheduler: Scheduler, shares: Shares) -> Before:
         running, waiting = scheduler.running, frozenset(scheduler.waiting)
-        owed = still_owed(scheduler.cache, running)
-        rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in {s.owner for s in waiting}}
-        return Before(running, waiting, shares.loads(running), rooms, scheduler.num_preemptions)
+        loads, owners = shares.loads(running), {s.owner for s in waiting}
+        rooms: dict[str, tuple[int, ...]] = {}
+        if owners and len(owners | loads.keys()) > 1:  # else nobody has less than another
+            owed = still_owed(scheduler.cache, running)
+            rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in owners}
+        return Before(running, waiting, loads, rooms, scheduler.num_preemptions)
 
     def newcomers(self, scheduler: Scheduler) -> list[Sequence]:
         """Who was admitted in the step, in this order."""
-        return [s for s in scheduler.running if s in self.waiting]
+        return [s for s in scheduler.running if s in self.waiting] if self.waiting else []
 
 
 def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[Counter[str]]:
@@ -233,7 +266,10 @@ class Simulation:
             max_sequences=scenario.config.max_sequences,
             capacity_tokens=self.cache.capacity_tokens,
         )
-        self.memory = [[0] * (n * scenario.page_size) for n in scenario.num_pages]
+        # Of each group and page the contents of its slots: pages are compared as a whole.
+        self.memory = [
+            [[0] * scenario.page_size for _ in range(number)] for number in scenario.num_pages
+        ]
         self.contents: dict[Sequence, Contents] = {}
         self.owners: set[str] = set()  # who ever asked, in whichever burst
         self.allocation_failed = False
@@ -342,7 +378,7 @@ class Simulation:
                 self.totals.refused += 1
                 continue
             require(prompt + 1 <= capacity, "a request that can never fit was taken in")
-            self.contents[sequence] = Contents(len(request.cache_salt))
+            self.contents[sequence] = Contents(len(request.cache_salt), self.scenario.page_size)
             self.step_bound += min(sequence.max_length, capacity)
             if not any(s.owner == sequence.owner for s in waiting):
                 self.passed[sequence.owner] = Counter()
@@ -356,33 +392,41 @@ class Simulation:
         oldest = self.scheduler.running[:1]
         before = Before.of(self.scheduler, self.shares)
         steps = self.scheduler.schedule()
-        self._check_turns(before)
+        newcomers = before.newcomers(self.scheduler)
+        self._check_turns(before, newcomers)
         if not self.allocation_failed:
-            self._check_shares(before, steps)
-            self._check_victim(before)
-            self._check_nobody_waits_in_vain(before, steps)
+            self._check_shares(before, newcomers, steps)
+            self._check_victim(before, newcomers)
+            self._check_nobody_waits_in_vain(before, newcomers, steps)
         if not steps:
             require(not self.scheduler.has_work, "a step with work did nothing")
             return
         self.totals.steps += 1
-        self._check_plan(steps, oldest)
+        written = self._check_plan(steps, oldest)
         # As in a forward: all keys and values are stored before any is read.
-        for scheduled in steps:
-            self._store(scheduled)
-        for scheduled in steps:
-            self._check_visible(scheduled)
+        ways = [
+            self._store(scheduled, *each) for scheduled, each in zip(steps, written, strict=True)
+        ]
+        for scheduled, contents in zip(steps, ways, strict=True):
+            self._check_visible(scheduled, *contents)
         self._abort_some()
         for scheduled in steps:
             self._advance(scheduled)
 
     def _abort_some(self) -> None:
-        for sequence in (*self.scheduler.waiting, *self.scheduler.running):
-            if self.random.random() < self.scenario.abort_rate:
-                known = (*self.scheduler.waiting, *self.scheduler.running)
-                ended = [each for each in known if each.request is sequence.request]
-                self.totals.aborted += len(ended)
-                for each in ended:
-                    self.scheduler.finish(each)
+        rate, draw = self.scenario.abort_rate, self.random.random
+        chances = [draw() for _ in range(self.scheduler.num_waiting + self.scheduler.num_running)]
+        if min(chances, default=1.0) >= rate:
+            return
+        known = (*self.scheduler.waiting, *self.scheduler.running)
+        chosen = [s.request for s, chance in zip(known, chances, strict=True) if chance < rate]
+        for number, request in enumerate(chosen):
+            if any(request is each for each in chosen[:number]):
+                continue
+            ended = [each for each in known if each.request is request]
+            self.totals.aborted += len(ended)
+            for each in ended:
+                self.scheduler.finish(each)
 
     def _lose_a_page(self) -> None:
         """Make any page unfindable: a prefix may get a hole wherever it is."""
@@ -395,7 +439,7 @@ class Simulation:
         if sequence.draft_token_ids or sequence.num_computed_tokens + 1 < sequence.num_tokens:
             return
         content = self.contents[sequence].upto(sequence.token_ids)[-1]
-        for _ in range(self.random.randint(0, self.scenario.num_drafts)):
+        for _ in range(self.random.randrange(self.scenario.num_drafts + 1)):
             token = next_token(content, sequence.seed)
             if self.random.random() > self.scenario.draft_accuracy:
                 token = (token + 1) % 3
@@ -415,53 +459,59 @@ class Simulation:
             sequence.other_token_ids.append(token)
             content = hash((content, token))
 
-    def _check_plan(self, steps: list[Scheduled], oldest: tuple[Sequence, ...]) -> None:
-        config = self.scenario.config
+    def _check_plan(
+        self, steps: list[Scheduled], oldest: tuple[Sequence, ...]
+    ) -> list[tuple[Slots, Slots]]:
+        """Per sequence the slots of each group that it writes, and those of its second way."""
+        config, size = self.scenario.config, self.scenario.page_size
         require(
             sum(s.count + s.num_other for s in steps) <= config.max_tokens_per_step,
             "budget exceeded",
         )
         require(self.scheduler.num_running <= config.max_sequences, "too many are running")
-        lefts = [s.sequence.num_tokens - s.start for s in steps]
-        prompts = sum(s.count for s, left in zip(steps, lefts, strict=True) if left > 1)
+        prompts = sum(s.count for s in steps if s.sequence.num_tokens - s.start > 1)
         most = config.max_prompt_tokens or config.max_tokens_per_step
         # Prompts that had begun take a token each in any case.
         require(prompts < most + config.max_sequences, "too many tokens of prompts")
-        scheduled = [s.sequence for s in steps]
-        require(len(set(scheduled)) == len(scheduled), "a sequence is in the step twice")
+        scheduled = {s.sequence for s in steps}
+        require(len(scheduled) == len(steps), "a sequence is in the step twice")
         if oldest and not self.allocation_failed:
             require(oldest[0] in scheduled, "the oldest sequence did not move")
-        written = [set[int]() for _ in self.memory]
+        written: list[tuple[Slots, Slots]] = []
         for s in steps:
-            tables = s.sequence.tables
+            sequence, tables = s.sequence, s.sequence.tables
             require(tables is not None, "a sequence in the step has no tables")
-            require(s.count > 0 and s.start == s.sequence.num_computed_tokens, "wrong tokens")
-            end = s.sequence.num_tokens + s.num_drafts
+            require(s.count > 0 and s.start == sequence.num_computed_tokens, "wrong tokens")
+            end = sequence.num_tokens + s.num_drafts
             require(s.start + s.count <= end, "tokens past the end are computed")
             require(s.samples == (s.start + s.count == end), "samples in the wrong step")
             require(len(s.token_ids) == s.count, "the step's tokens are not its count")
             if s.num_drafts:
-                require(end < s.sequence.max_length, "a draft lies past the longest answer")
-            for group, table in enumerate(tables.groups):
-                slots = set(table.slots(s.start, s.count))
-                require(not slots & written[group], "two sequences write the same slot")
-                require(min(slots) >= self.scenario.page_size, "the scratch page is written")
-                written[group] |= slots
-                if s.is_forked:
-                    other = set(s.sequence.fork.slots(group, s.count, self.scenario.page_size))
-                    require(len(other) == s.count, "a slot is written twice")
-                    require(not other & written[group], "both ways write the same slot")
-                    written[group] |= other
+                require(end < sequence.max_length, "a draft lies past the longest answer")
+            own = [table.slots(s.start, s.count) for table in tables.groups]
+            other: Slots = []
+            if s.is_forked:
+                other = [sequence.fork.slots(g, s.count, size) for g in range(len(own))]
+            written.append((own, other))
+        for group in range(len(self.memory)):
+            slots = [slot for ways in written for way in ways if way for slot in way[group]]
+            require(len(set(slots)) == len(slots), "a slot is written twice")
+            require(min(slots) >= size, "the scratch page is written")
+        return written
 
-    def _check_turns(self, before: Before) -> None:
+    def _check_turns(self, before: Before, newcomers: list[Sequence]) -> None:
         """Who has least is admitted first; among equals, none twice while another waits."""
+        if not before.waiting:
+            self.passed = {}
+            return
         waiting = Counter(s.owner for s in before.waiting)
         self.passed = {owner: count for owner, count in self.passed.items() if waiting[owner]}
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
         if has_preempted and self.allocation_failed:
             # All began afresh: who was let in again stands nowhere.
             self.passed = {owner: Counter[str]() for owner in self.passed}
-        newcomers = before.newcomers(self.scheduler)
+        if not newcomers:
+            return
         loads = self.shares.loads(s for s in self.scheduler.running if s not in newcomers)
         for sequence in newcomers:
             admitted = sequence.owner
@@ -475,17 +525,21 @@ class Simulation:
             self.passed[admitted] = Counter()
             loads[admitted] += self.shares.weight(sequence)
 
-    def _check_shares(self, before: Before, steps: list[Scheduled]) -> None:
+    def _check_shares(
+        self, before: Before, newcomers: list[Sequence], steps: list[Scheduled]
+    ) -> None:
         """While prompts of owners with less go on, those with most get few tokens beside them."""
+        if len(before.loads.keys() | {s.owner for s in newcomers}) < 2:
+            return  # nobody has less than another
         most = max(before.loads.values(), default=0)
-        light = self._light(before)
+        light = self._light(before, newcomers)
         prompts = {s for s in light if s.num_tokens - s.num_computed_tokens > 1}
         taken = Counter({s.sequence: s.count for s in steps})
         num_prompt = sum(taken[s] for s in prompts)
         num_heavy = sum(n for s, n in taken.items() if before.loads[s.owner] == most > 0)
         if num_prompt:
             # Of who came, some may have had less than others although it is not known to be so.
-            others = {s for s in before.newcomers(self.scheduler) if before.loads[s.owner] < most}
+            others = {s for s in newcomers if before.loads[s.owner] < most}
             num_all = sum(taken[s] for s in prompts | others)
             beside = max(1, num_all // 4, 8 - num_prompt)
             require(num_heavy <= beside, "who has most took most of a step")
@@ -495,7 +549,7 @@ class Simulation:
             room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
             require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")
 
-    def _light(self, before: Before) -> set[Sequence]:
+    def _light(self, before: Before, newcomers: list[Sequence]) -> set[Sequence]:
         """Sequences of owners with less than another, those admitted in the step included.
 
         Of these only those for whom there were pages before others took theirs.
@@ -504,7 +558,7 @@ class Simulation:
         most = max(loads.values(), default=0)
         light = {s for s in before.running if loads[s.owner] < most}
         taken = [0] * len(self.cache.allocators)
-        for sequence in before.newcomers(self.scheduler):
+        for sequence in newcomers:
             if not self.shares.is_light(loads, sequence):
                 break  # it and who came after it were admitted in their turn
             needed = self.cache.most_pages(sequence.num_tokens)
@@ -516,27 +570,29 @@ class Simulation:
             taken = [a + b for a, b in zip(taken, grown, strict=True)]
         return light
 
-    def _check_victim(self, before: Before) -> None:
+    def _check_victim(self, before: Before, newcomers: list[Sequence]) -> None:
         """For pages that a running sequence lacks, who has most besides the oldest gives way."""
         gone = [s for s in before.running if s.tables is None and s in self.contents]
-        if len(gone) != 1 or before.newcomers(self.scheduler):
+        if len(gone) != 1 or newcomers:
             return
         loads = self.shares.loads(before.running[1:])
         require(loads[gone[0].owner] == max(loads.values()), "who has less gave way")
 
-    def _check_nobody_waits_in_vain(self, before: Before, steps: list[Scheduled]) -> None:
+    def _check_nobody_waits_in_vain(
+        self, before: Before, newcomers: list[Sequence], steps: list[Scheduled]
+    ) -> None:
         """Whoever is next starts where slots and pages are, be it that another gives way."""
-        running, loads = self.scheduler.running, self.shares.loads(self.scheduler.running)
+        running = self.scheduler.running
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
-        if not running or not self.scheduler.waiting or has_preempted:
+        if not running or not self.scheduler.num_waiting or has_preempted:
             return
+        loads = self.shares.loads(running)
         first = self.scheduler._waiting.first(loads)
         heaviest = max(loads, key=lambda owner: loads[owner])
         victim = [s for s in running if s.owner == heaviest][-1]
         load = loads[first.owner] + self.shares.weight(first)
         can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
         num_tokens = sum(s.count for s in steps)
-        newcomers = before.newcomers(self.scheduler)
         most = max(before.loads.values(), default=0)
         # While a prompt of who has less goes on, a step is not filled with others': be it that
         # its chunk is a single token.
@@ -578,62 +634,73 @@ class Simulation:
         shared = config.shared_tokens if is_crowd else None
         return min(config.max_tokens_per_step, shared or config.max_tokens_per_step)
 
-    def _store(self, scheduled: Scheduled) -> None:
-        contents = self._all_contents(scheduled)
-        for memory, table in zip(self.memory, scheduled.sequence.tables.groups, strict=True):
-            slots = table.slots(scheduled.start, scheduled.count)
-            for slot, content in zip(slots, contents[scheduled.start :], strict=True):
-                memory[slot] = content
+    def _store(self, scheduled: Scheduled, own: Slots, other: Slots) -> tuple[list[int], list[int]]:
+        """Write what the step computes. Contents up to its last position, on either way."""
+        sequence, start = scheduled.sequence, scheduled.start
+        known, drafts = self.contents[sequence], sequence.draft_token_ids[: scheduled.num_drafts]
+        contents = known.behind(sequence.token_ids, drafts)
+        self._write(own, contents, start)
         self.totals.computed_tokens += scheduled.count
-        if scheduled.is_forked:
-            self._store_other(scheduled)
-
-    def _store_other(self, scheduled: Scheduled) -> None:
-        other, size = scheduled.sequence.fork, self.scenario.page_size
-        contents = self._all_contents(scheduled, scheduled.sequence.other_token_ids)
-        for group, memory in enumerate(self.memory):
-            if (pair := other.copies[group]) is not None:
-                source, target = (page * size for page in pair)
-                memory[target : target + size] = memory[source : source + size]
-            slots = other.slots(group, scheduled.count, size)
-            for slot, content in zip(slots, contents[scheduled.start :], strict=True):
-                memory[slot] = content
+        if not scheduled.is_forked:
+            return contents, []
+        for memory, pair in zip(self.memory, sequence.fork.copies, strict=True):
+            if pair is not None:
+                source, target = pair
+                memory[target][:] = memory[source]
+        drafts = sequence.other_token_ids[: scheduled.num_drafts]
+        others = known.behind(sequence.token_ids, drafts)
+        self._write(other, others, start)
         self.totals.forks += 1
+        return contents, others
 
-    def _all_contents(self, scheduled: Scheduled, drafts: list[int] | None = None) -> list[int]:
-        """Contents of the positions up to the step's last one, drafts included."""
-        sequence = scheduled.sequence
-        known = self.contents[sequence].upto(sequence.token_ids)
-        contents = known[: scheduled.start + scheduled.count]
-        drafts = sequence.draft_token_ids if drafts is None else drafts
-        for token in drafts[: scheduled.num_drafts]:
-            contents.append(hash((contents[-1], token)))
-        return contents
+    def _write(self, slots_of: Slots, contents: list[int], start: int) -> None:
+        size = self.scenario.page_size
+        for memory, slots in zip(self.memory, slots_of, strict=True):
+            for position, slot in enumerate(slots, start):
+                memory[slot // size][slot % size] = contents[position]
 
-    def _check_visible(self, scheduled: Scheduled) -> None:
-        self._check_way(scheduled, scheduled.sequence.tables.groups, None)
+    def _check_visible(self, scheduled: Scheduled, contents: list[int], others: list[int]) -> None:
+        tables = scheduled.sequence.tables
+        self._check_way(scheduled, [table.pages for table in tables.groups], contents)
         if scheduled.is_forked:
-            other, tables = scheduled.sequence.fork, scheduled.sequence.tables
-            pages = [other.pages_of(tables, group) for group in range(len(self.memory))]
-            size = self.scenario.page_size
-            ways = [PageTable(t.extent, size, p) for t, p in zip(tables.groups, pages, strict=True)]
-            self._check_way(scheduled, ways, scheduled.sequence.other_token_ids)
+            fork = scheduled.sequence.fork
+            pages = [fork.pages_of(tables, group) for group in range(len(self.memory))]
+            self._check_way(scheduled, pages, others)
 
-    def _check_way(self, scheduled: Scheduled, tables, drafts: list[int] | None) -> None:
-        contents = self._all_contents(scheduled, drafts)
-        for group, table in enumerate(tables):
+    def _check_way(
+        self, scheduled: Scheduled, pages_of: list[list[int]], contents: list[int]
+    ) -> None:
+        """Each group reads what was stored of this prefix, wherever a query of the step sees it."""
+        end, whole = scheduled.start + scheduled.count, self.contents[scheduled.sequence].pages
+        for group, pages in enumerate(pages_of):
             extent = self.scenario.groups[group].spec.extent
+            first = 0
             if isinstance(extent, Window):
-                start = max(0, scheduled.start - extent.width + 1)
-                self._check_content(group, table, contents, 0, min(extent.sinks, len(contents)))
-            else:
-                start = 0
-            self._check_content(group, table, contents, start, len(contents))
+                first = max(0, scheduled.start - extent.width + 1)
+                self._check_content(group, pages, whole, contents, 0, min(extent.sinks, end))
+            self._check_content(group, pages, whole, contents, first, end)
 
-    def _check_content(self, group, table, contents: list[int], start: int, end: int) -> None:
-        memory = self.memory[group]
-        found = [memory[slot] for slot in table.slots(start, end - start)]
-        require(found == contents[start:end], f"group {group} reads what is not its own prefix")
+    def _check_content(
+        self,
+        group: int,
+        pages: list[int],
+        whole: list[list[int]],
+        contents: list[int],
+        start: int,
+        end: int,
+    ) -> None:
+        """Positions start to end. whole: contents by pages, as far as they are full."""
+        size, memory = self.scenario.page_size, self.memory[group]
+        first, last = -(-start // size), min(end // size, len(whole))
+        edges = ((start, end),)
+        if first < last:
+            is_own = [memory[page] for page in pages[first:last]] == whole[first:last]
+            require(is_own, "a group reads what is not its own prefix")
+            edges = ((start, first * size), (last * size, end))
+        for start, end in edges:
+            if start < end:
+                found = [memory[pages[i // size]][i % size] for i in range(start, end)]
+                require(found == contents[start:end], "a group reads what is not its own prefix")
 
     def _advance(self, scheduled: Scheduled) -> None:
         """Sample, accept, complete, and end the sequence if it is over."""
@@ -662,9 +729,9 @@ class Simulation:
         drafts = sequence.draft_token_ids[: scheduled.num_drafts]
         first_row = scheduled.start + scheduled.count - scheduled.num_drafts - 1
         slots = sequence.tables.groups[0].slots(first_row, scheduled.num_drafts + 1)
-        accepted = 0
+        accepted, size = 0, self.scenario.page_size
         for slot, draft in zip(slots, [*drafts, None], strict=True):
-            token = next_token(self.memory[0][slot], sequence.seed)
+            token = next_token(self.memory[0][slot // size][slot % size], sequence.seed)
             sequence.token_ids.append(token)
             if token != draft:
                 break
@@ -685,28 +752,29 @@ class Simulation:
             sequence.draft_token_ids[:] = sequence.other_token_ids
             self.totals.forks_taken += 1
 
-    def _stood(self, slots: list[int], drafts: list[int], seed: int) -> int:
+    def _stood(self, slots: Items[int], drafts: list[int], seed: int) -> int:
+        size = self.scenario.page_size
         for place, (slot, draft) in enumerate(zip(slots, drafts, strict=False)):
-            if next_token(self.memory[0][slot], seed) != draft:
+            if next_token(self.memory[0][slot // size][slot % size], seed) != draft:
                 return place
         return len(drafts)
 
     def _fail(self, scheduled: Scheduled) -> None:
         """Numbers that are not finite in this step: what they touched must be zeroed."""
-        for memory, table in zip(self.memory, scheduled.sequence.tables.groups, strict=True):
-            for slot in table.slots(scheduled.start, scheduled.count):
-                memory[slot] = NAN
-        size = self.scenario.page_size
+        sequence, size = scheduled.sequence, self.scenario.page_size
+        ways = [[table.slots(scheduled.start, scheduled.count) for table in sequence.tables.groups]]
         if scheduled.is_forked:
-            for group, memory in enumerate(self.memory):
-                for slot in scheduled.sequence.fork.slots(group, scheduled.count, size):
-                    memory[slot] = NAN
-        spoilt = self.scheduler.spoil(scheduled.sequence)
-        self.scheduler.finish(scheduled.sequence)
+            groups = range(len(self.memory))
+            ways += [[sequence.fork.slots(group, scheduled.count, size) for group in groups]]
+        for way in ways:
+            self._write(way, [NAN] * (scheduled.start + scheduled.count), scheduled.start)
+        spoilt = self.scheduler.spoil(sequence)
+        self.scheduler.finish(sequence)
         for memory, pages in zip(self.memory, spoilt, strict=True):
             for page in pages:
-                memory[page * size : (page + 1) * size] = [0] * size
-            require(NAN not in memory, "a page with numbers that are not finite was not zeroed")
+                memory[page][:] = [0] * size
+            is_zeroed = not any(NAN in page for page in memory)
+            require(is_zeroed, "a page with numbers that are not finite was not zeroed")
         self.totals.failed += 1
 
     def _check_answer(self, sequence: Sequence) -> None:
@@ -717,32 +785,32 @@ class Simulation:
 
     def _check_pages(self) -> None:
         """Counts, holders and index agree, and nobody can write what another can read."""
-        size = self.scenario.page_size
+        size, running = self.scenario.page_size, self.scheduler.running
         for group, allocator in enumerate(self.cache.allocators):
+            # Looked at within: so many calls in every step would be half of its time.
+            findable, references = allocator.index._key_of, allocator._references
             holders = [0] * allocator.num_pages
-            for sequence in self.scheduler.running:
-                table = sequence.tables.groups[group]
-                computed = sequence.num_computed_tokens
-                unseen = unseen_pages(table.extent, computed, size)
-                gone = [i for i, page in enumerate(table.pages) if page == SCRATCH_PAGE]
-                require(gone == list(unseen), "the window lost a page it needs, or kept one")
-                held = len(table.pages) * size
+            for sequence in running:
+                table, computed = sequence.tables.groups[group], sequence.num_computed_tokens
+                pages, held = table.pages, len(table.pages) * size
+                if SCRATCH_PAGE in pages or isinstance(table.extent, Window):
+                    unseen = unseen_pages(table.extent, computed, size)
+                    gone = [i for i, page in enumerate(pages) if page == SCRATCH_PAGE]
+                    require(gone == list(unseen), "the window lost a page it needs, or kept one")
                 require(held >= computed, "a computed token has no page")
                 require(held < computed + size, "a page without a computed token is kept")
-                for page in table.pages[computed // size :]:
-                    require(page not in allocator.index, "an unfinished page can be found")
-                    require(allocator.references(page) == 1, "an unfinished page is shared")
-                for page in table.held:
+                for page in pages[computed // size :]:
+                    require(page not in findable, "an unfinished page can be found")
+                    require(references[page] == 1, "an unfinished page is shared")
+                for page in pages:
                     holders[page] += 1
-            references = list(map(allocator.references, range(1, allocator.num_pages)))
-            require(references == holders[1:], "a page's count is not the number of its holders")
-            findable = [p for p in range(1, allocator.num_pages) if p in allocator.index]
-            cached = [p for p in findable if not holders[p]]
+            holders[SCRATCH_PAGE] = 0
+            require(references == holders, "a page's count is not the number of its holders")
+            cached = [holders[page] for page in findable].count(0)
+            require(SCRATCH_PAGE not in findable, "the scratch page can be found")
             require(len(findable) == len(allocator.index), "the index knows a page that is none")
-            require(
-                len(cached) == allocator.num_cached, "cached pages are not those that can be found"
-            )
-            used = sum(map(bool, holders))
+            require(cached == allocator.num_cached, "cached pages are not those that can be found")
+            used = allocator.num_pages - holders.count(0)
             require(allocator.num_used == used, "free + cached + used is not the total")
 
 

@@ -41,7 +41,8 @@ class Record:
 
 def now() -> tuple[str, str, str]:
     """Date, commit (with a + where the tree differs from it) and machine of a record."""
-    commit = _git("rev-parse", "--short=7", "HEAD")
+    # Where the tree was copied without its history, PLAN_COMMIT says what it is of.
+    commit = _git("rev-parse", "--short=7", "HEAD") or os.environ.get("PLAN_COMMIT", "")
     changed = _git("diff", "--name-only", "HEAD", "--", "src", "native", "tests", "bench/*.py")
     return datetime.date.today().isoformat(), commit + "+" * bool(changed), machine()
 
@@ -67,11 +68,21 @@ def machine() -> str:
     return f"{name}, {cores} cores" + (f", {python}" if python != "CPython" else "")
 
 
-def read() -> list[Record]:
+def read(lines: Path | None = None) -> list[Record]:
     """All records, oldest first."""
-    if not FILE.exists():
+    file = lines or FILE
+    if not file.exists():
         return []
-    return [Record(**json.loads(line)) for line in FILE.read_text(encoding="utf-8").splitlines()]
+    return [Record(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def merge(lines: Path) -> int:
+    """Take in what another machine ran, but for what is here already; how many slices."""
+    known = {(each.row, each.what, each.seed) for each in read()}
+    new = [each for each in read(lines) if (each.row, each.what, each.seed) not in known]
+    for each in new:
+        append(each)
+    return len(new)
 
 
 def without_places(text: str) -> str:
@@ -84,10 +95,10 @@ def without_places(text: str) -> str:
     return text
 
 
-def append(record: Record) -> None:
+def append(record: Record, lines: Path | None = None) -> None:
     """Keep it without places of this machine; several processes may do so at once."""
     record = replace(record, said=without_places(record.said))
-    with FILE.open("a", encoding="utf-8") as file:
+    with (lines or FILE).open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(json.dumps(asdict(record)) + "\n")
 

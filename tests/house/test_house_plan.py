@@ -54,6 +54,12 @@ assert [[each.seed for each in own] for own in kept] == [[3], []]
 assert records.mend(26, "later") == 0, "what ran since counts"
 told = table.write().read_text()
 assert told.count("it broke") == 2 and "mended by def0123" in told
+elsewhere = records.FILE.with_name("elsewhere.jsonl")
+for seed in (3, 1001):
+    records.append(Record(26, what, seed, 5, 0, 1.0, {{}}, "", "2026", "abc", "that"), elsewhere)
+assert records.merge(elsewhere) == 1 and records.merge(elsewhere) == 0, "each slice once"
+own = table.records_of(records.read(), row, row.runs[0])
+assert [(each.seed, each.machine) for each in own] == [(3, "this"), (1001, "that")]
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT / "bench", check=True)
 

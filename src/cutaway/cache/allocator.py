@@ -87,7 +87,7 @@ class PageAllocator:
 
     def num_sharers(self, owner: str) -> int:
         """Among how many owners pages are shared when this one comes: idle ones are none."""
-        return len(self._held.keys() | {owner}) - len(self._idle_beside(owner))
+        return len(self._held) + (owner not in self._held) - len(self._idle_beside(owner))
 
     def available_to(
         self, owner: str, *, back: Sequence[int] = (), owed: Mapping[str, int] | None = None
@@ -98,34 +98,36 @@ class PageAllocator:
         owed: pages that owners have yet to take. Beyond its share each takes what it has cached,
         which nobody else could have had: so what is left is the same before and after.
         """
-        owed = owed or {}
-        available = self.num_available + len(back) - sum(owed.values())
+        available = len(self._free) + self._num_cached + len(back)
+        if owed:
+            available -= sum(owed.values())
         if not back and len(self._cached) <= (owner in self._cached):
             return available
         held, idle = self._held, self._idle_beside(owner)
-        cached = Counter({other: len(pages) for other, pages in self._cached.items()})
+        cached = {other: len(pages) for other, pages in self._cached.items()}
         if back:
             held = held.copy()
             for page in back:
+                other = self._owner_of[page]
                 if page in self.index:
-                    cached[self._owner_of[page]] += 1
+                    cached[other] = cached.get(other, 0) + 1
                 else:
-                    held[self._owner_of[page]] -= 1
+                    held[other] -= 1
             held += Counter()  # who has none left is no owner
         share = self.num_shared // (len(held) + (owner not in held) - len(idle))
         for other, num_cached in cached.items():
-            if other != owner:
-                num_above = held[other] + owed.get(other, 0)
-                num_above -= 0 if other in idle else share
-                available -= max(0, num_cached - max(0, num_above))
+            if other == owner:
+                continue
+            num_above = held[other] + (owed.get(other, 0) if owed else 0)
+            if other not in idle:
+                num_above -= share
+            if num_above < num_cached:
+                available -= num_cached - max(0, num_above)
         return available
 
     def is_idle(self, owner: str) -> bool:
         """Whether an owner holds no page and was not seen for long: it has no share then."""
-        pages = self._cached.get(owner)
-        if pages is None or len(pages) < self._held[owner]:
-            return False
-        return self._num_taken - self._last_seen[owner] > POOLS_UNTIL_IDLE * self.num_shared
+        return owner in self._cached and owner in self._idle_beside(None)
 
     def references(self, page: int) -> int:
         """How many sequences hold the page."""
@@ -232,9 +234,15 @@ class PageAllocator:
             return taker
         return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
 
-    def _idle_beside(self, owner: str) -> set[str]:
+    def _idle_beside(self, owner: str | None) -> set[str]:
         """Who is idle; whoever comes now is not."""
-        return {each for each in self._cached if each != owner and self.is_idle(each)}
+        seen_since = self._num_taken - POOLS_UNTIL_IDLE * self.num_shared
+        last_seen, held = self._last_seen, self._held
+        return {
+            each
+            for each, pages in self._cached.items()
+            if last_seen[each] < seen_since and len(pages) >= held[each] and each != owner
+        }
 
     def _uncache(self, page: int) -> None:
         owner = self._owner_of[page]

@@ -15,7 +15,7 @@ from cutaway.cache.allocator import PageAllocator
 from cutaway.cache.hit import longest_hit
 from cutaway.cache.prefix import PageKeys
 from cutaway.cache.stores import PageMoves, PageStore
-from cutaway.cache.table import PageTable, most_pages, pages_for, unseen_pages, window_pages
+from cutaway.cache.table import PageTable, pages_for, unseen_pages, window_pages
 from cutaway.core.errors import ConfigError
 from cutaway.core.layout import SCRATCH_PAGE, CacheGroup, Window
 from cutaway.core.limits import INT64_MAX
@@ -75,7 +75,12 @@ class PagedCache:
         self.allocators = tuple(PageAllocator(number) for number in num_pages)
         self.moves = PageMoves(())
         self._extents = tuple(group.spec.extent for group in groups)
-        self._has_windows = any(isinstance(extent, Window) for extent in self._extents)
+        # Most pages of a group's window, INT64_MAX of one without.
+        self._in_window = tuple(
+            window_pages(extent, page_size) if isinstance(extent, Window) else INT64_MAX
+            for extent in self._extents
+        )
+        self._has_windows = min(self._in_window) < INT64_MAX
         self._query_tokens = 0
         self._hit_tokens = 0
 
@@ -106,12 +111,14 @@ class PagedCache:
         back: tables that are taken for released. owed: pages that owners have yet to take.
         """
         return tuple(
-            allocator.available_to(
-                owner,
-                back=self._coming_back(group, back) if back else (),
-                owed=owed[group] if owed else None,
-            )
-            for group, allocator in enumerate(self.allocators)
+            [
+                allocator.available_to(
+                    owner,
+                    back=self._coming_back(group, back) if back else (),
+                    owed=owed[group] if owed else None,
+                )
+                for group, allocator in enumerate(self.allocators)
+            ]
         )
 
     def news_for(self, owner: str) -> object:
@@ -223,17 +230,16 @@ class PagedCache:
 
     def most_pages(self, num_tokens: int) -> tuple[int, ...]:
         """Most pages per group that a sequence holds that grows to num_tokens, token by token."""
-        return tuple(most_pages(extent, num_tokens, self.page_size) for extent in self._extents)
+        needed = pages_for(num_tokens, self.page_size)
+        return tuple([min(needed, most) for most in self._in_window])
 
     def missing(self, tables: PageTables, num_tokens: int) -> tuple[int, ...]:
         """Pages per group that the tables still lack to grow to num_tokens, token by token."""
         return tuple(
-            max(
-                0,
-                most_pages(table.extent, num_tokens, self.page_size)
-                - (len(table.pages) - table.num_unseen),
-            )
-            for table in tables.groups
+            [
+                max(0, most - (len(table.pages) - table.num_unseen))
+                for table, most in zip(tables.groups, self.most_pages(num_tokens), strict=True)
+            ]
         )
 
     def reserve(self, tables: PageTables, num_tokens: int, *, takes_all: bool = False) -> bool:
@@ -321,10 +327,7 @@ class PagedCache:
         return tuple(spoilt)
 
     def _group_capacity(self, group: int, usable: int) -> int:
-        extent = self._extents[group]
-        if isinstance(extent, Window) and window_pages(extent, self.page_size) <= usable:
-            return INT64_MAX
-        return usable * self.page_size
+        return INT64_MAX if self._in_window[group] <= usable else usable * self.page_size
 
     def _longest_hit(self, token_ids: Sequence[int], keys: PageKeys, max_hit: int | None) -> int:
         """Pages of the longest prefix that every group can still serve."""

@@ -37,14 +37,6 @@ def window_pages(extent: Window, page_size: int) -> int:
     return pages_for(extent.sinks, page_size) + spanned
 
 
-def most_pages(extent: Extent, num_tokens: int, page_size: int) -> int:
-    """Most pages held at once by a sequence that grows to num_tokens token by token."""
-    all_pages = pages_for(num_tokens, page_size)
-    if not isinstance(extent, Window):
-        return all_pages
-    return min(all_pages, window_pages(extent, page_size))
-
-
 class PageTable:
     """Pages of one sequence in one group, in the order of its tokens.
 

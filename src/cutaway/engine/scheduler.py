@@ -205,7 +205,7 @@ class Scheduler:
     @property
     def waiting(self) -> tuple[Sequence, ...]:
         """Sequences that hold no pages, grouped by owner."""
-        return tuple(self._waiting)
+        return (*self._waiting,)
 
     @property
     def crowds(self) -> Set[str]:

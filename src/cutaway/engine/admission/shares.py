@@ -36,8 +36,10 @@ class Shares:
     def loads(self, running: Iterable[Sequence]) -> Counter[str]:
         """The load of each owner that has something running."""
         loads: Counter[str] = Counter()
-        for sequence in running:
-            loads[sequence.owner] += self.weight(sequence)
+        slot, of_token = self._capacity_tokens, self._max_sequences
+        for sequence in running:  # several times in a step: without a call for each
+            owner, weight = sequence.owner, len(sequence.token_ids) * of_token
+            loads[owner] = loads.get(owner, 0) + (weight if weight > slot else slot)
         return loads
 
     def is_light(self, loads: Counter[str], newcomer: Sequence) -> bool:

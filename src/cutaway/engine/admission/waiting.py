@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
+from itertools import chain
 
 from cutaway.engine.sequence import Sequence
 
@@ -28,8 +29,7 @@ class WaitingQueue:
         return bool(self._owners)
 
     def __iter__(self) -> Iterator[Sequence]:
-        for queue in self._owners.values():
-            yield from queue
+        return chain.from_iterable(self._owners.values())
 
     def first(self, loads: Counter[str]) -> Sequence:
         """The sequence whose turn it is. loads: what each owner has running."""
