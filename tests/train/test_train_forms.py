@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 import tiny
+from cutaway.models.parts.reading import read_config
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
 from cutaway.train.model import compute_forms
+from cutaway.train.model.model_folder import fill
 
 BATCHES = [
     MicroBatch(
@@ -45,6 +47,43 @@ def test_compiled_blocks_give_the_same_gradients_for_any_lengths() -> None:
     compiled = gradients(compiled=True)
     for ours, plain in zip(compiled, gradients(), strict=True):
         assert float((ours - plain).norm() / plain.norm()) < 1e-5
+
+
+# Where norms, maps by head, experts and windows meet products of fewer bits.
+LAYERS: dict[str, dict[str, object]] = {
+    "Llama": {"num_key_value_heads": 1},
+    "Qwen3": {"head_dim": 8},
+    "Olmo2": {},
+    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "Gemma3": {"model_type": "gemma3_text", "head_dim": 8, "sliding_window": 4},
+    "DeepseekV2": {
+        **{"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8},
+        **{"q_lora_rank": 12, "moe_intermediate_size": 16, "n_routed_experts": 4},
+        **{"num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_kind_of_layer_learns_with_products_in_bfloat16(name: str) -> None:
+    config = {
+        **{"architectures": [f"{name}ForCausalLM"], "model_type": name.lower(), "vocab_size": 70},
+        **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64},
+        **({"model_type": "deepseek_v2"} if name == "DeepseekV2" else {}),
+        **LAYERS[name],
+    }
+    architecture = read_config(config, file="config.json").architecture
+    found: list[Tensor] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = architecture.build()
+        fill(model, architecture, seed=0)
+        if dtype != torch.float32:
+            compute_forms.multiply_in(model, dtype)
+        cross_entropy(likelihood(model, BATCHES[1])).total.backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        found.append(torch.cat([grad.flatten() for grad in grads]))
+    assert 1e-5 < float((found[1] - found[0]).norm() / found[0].norm()) < 0.1
 
 
 def test_products_in_bfloat16_keep_float32_gradients() -> None:

@@ -118,8 +118,8 @@ class LatentAttention(nn.Module):
         rotation: by the layer's frequencies; None without them.
         Shapes: hidden [T, D] -> [T, D].
         """
-        up_key, up_value = self._ups(hidden.dtype)
         plain, turned = self._query(hidden, rotation, step.adapters)
+        up_key, up_value = self._ups(plain.dtype)  # in training products may have fewer bits
         absorbed = project_heads(plain, up_key.transpose(1, 2))  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
         query = tap_heads(self.parts, step, layer, "blocks.attention.query", query)
@@ -132,7 +132,7 @@ class LatentAttention(nn.Module):
         rotary = step.tap("blocks.attention.rotary", rotary, layer)
         mixed = self._attend(query, latent, rotary, step, layer)
         mixed = tap_heads(self.parts, step, layer, "blocks.attention.mixed", mixed)  # [T, H, R]
-        values = project_heads(mixed, up_value)
+        values = project_heads(mixed, up_value.to(mixed.dtype))
         values = values if self.parts is None else self.parts.gather(values)
         return self.output(values.flatten(1), step.adapters)
 

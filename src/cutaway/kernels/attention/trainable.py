@@ -33,6 +33,8 @@ def trainable_attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """See plain.attention."""
+    # Norms of heads keep float32 where products have fewer bits.
+    query_THC, key_TGC = query_THC.to(value_TGC.dtype), key_TGC.to(value_TGC.dtype)
     keeps_first = isinstance(extent, Window) and extent.sinks > 0
     if cap is not None or sinks is not None or keeps_first or query_THC.dtype == torch.float64:
         return plain.attention(
