@@ -5,8 +5,8 @@
 Weights are drawn on the device. A step reads all matrices and the keys and values of every
 context; the floor is those bytes over the bandwidth of a copy, measured here. Every row is one
 engine that runs so many answers of equal length: the scheduler, the sampler and the record of
-answers are in the wall clock. --invariant has every row summed in one order; --plain takes the
-definitions in PyTorch, as before there was Triton.
+answers are in the wall clock. --modes invariant has every row summed in one order; --plain takes
+the definitions in PyTorch, as before there was Triton.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
+MODES = ("quickest", "invariant")
+
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -54,7 +56,7 @@ def main() -> None:
     options.add_argument("--prompts", nargs="*", default=[], help="as 1x4096 16x1024")
     options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
     options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
-    options.add_argument("--invariant", action="store_true", help="one order of summation")
+    options.add_argument("--modes", nargs="*", default=["quickest"], choices=MODES)
     options.add_argument("--ahead", nargs="*", type=int, help="MB of weights fetched ahead, each")
     options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
     args = options.parse_args()
@@ -64,7 +66,7 @@ def main() -> None:
         dispatch.has_triton = lambda: False
     from cutaway.kernels.attention import triton as attention
 
-    settings = {"invariant": True} if args.invariant else {}
+    modes = [{"invariant": True} if mode == "invariant" else {} for mode in args.modes]
     bandwidth = copy_bandwidth()
     say(card=torch.cuda.get_device_name(0), torch=torch.__version__, copy_gb_s=bandwidth / 1e9)
     for shape in args.shapes:
@@ -72,7 +74,7 @@ def main() -> None:
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
         fetched = args.ahead or [attention.READ_AHEAD_BYTES // 1_000_000]
-        for batch, megabytes in product(args.batches, fetched):
+        for batch, settings, megabytes in product(args.batches, modes, fetched):
             attention.READ_AHEAD_BYTES = megabytes * 1_000_000
             engine = engine_of(model, batch, args.context + 160, **settings)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
@@ -85,7 +87,7 @@ def main() -> None:
             say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
             torch.cuda.empty_cache()
-        for case in args.prompts:
+        for case, settings in product(args.prompts, modes):
             count, _, length = case.partition("x")
             row = measure_prompts(
                 model, int(count), int(length), profiles=bool(args.profile), **settings
@@ -93,7 +95,7 @@ def main() -> None:
             say(shape=shape, quant=args.quant, prompts=case, **row, **settings)
             torch.cuda.empty_cache()
         if args.set:
-            for most in args.most_tokens:
+            for most, settings in product(args.most_tokens, modes):
                 rows = request_set(model, most_tokens=most, **settings) | settings
                 say(shape=shape, quant=args.quant, kv=args.kv_dtype, step_tokens=most, **rows)
         del model

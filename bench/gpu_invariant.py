@@ -25,6 +25,9 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention.plain import Scoring
 from cutaway.kernels.linear import linear
 
+NAMES, SEGMENTS = ("KEYS", "SEGMENT"), ((64, 256), (128, 256), (128, 512))
+CHUNK_NAMES = ("_CHUNK_ROWS", "_CHUNK_WARPS", "_CHUNK_STAGES")
+CHUNK_TILES = ((128, 8, 2), (64, 4, 2), (128, 8, 3), (64, 4, 3), (128, 4, 2))
 _PAST_CACHE = 256 << 20  # bytes, several times the L2 of an H200
 
 
@@ -111,9 +114,12 @@ def attention(shape: dict[str, Any], case: str) -> None:
 
     wanted = run(triton).float()
     row["quickest"] = round(graph_seconds([lambda: run(triton)] * 4) * 1e6, 1)
-    chosen = triton_segments.KEYS, triton_segments.SEGMENT
-    for sizes in ((64, 256), (64, 512), (128, 256), (128, 512), (64, 1024), (128, 1024)):
-        triton_segments.KEYS, triton_segments.SEGMENT = sizes
+    is_chunk = where["plan"].query_lengths[0] > 1
+    names = CHUNK_NAMES if is_chunk else NAMES
+    chosen = [getattr(triton_segments, name) for name in names]
+    for sizes in CHUNK_TILES if is_chunk else SEGMENTS:
+        for name, value in zip(names, sizes, strict=True):
+            setattr(triton_segments, name, value)
         try:
             ours = run(triton_segments)
             near = ((ours.float() - wanted).norm() / wanted.norm()).item()
@@ -122,7 +128,8 @@ def attention(shape: dict[str, Any], case: str) -> None:
             row[str(sizes)] = [*words, *is_same(tensors, where, scoring, ours, count)]
         except Exception as fault:
             row[str(sizes)] = f"{type(fault).__name__}: {str(fault)[:60]}"
-    triton_segments.KEYS, triton_segments.SEGMENT = chosen
+    for name, value in zip(names, chosen, strict=True):
+        setattr(triton_segments, name, value)
     print(json.dumps(row), flush=True)
 
 

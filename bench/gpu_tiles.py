@@ -100,11 +100,11 @@ def decode(name: str, lengths: list[int]) -> None:
     tiles = [(64, 4, 8), (128, 4, 8), (64, 4, 4), (128, 4, 4), (64, 2, 8), (128, 8, 8)]
     if not few:
         tiles = [(128, 4, 1), (64, 4, 1), (64, 2, 1), (128, 8, 1), (128, 4, 2), (64, 2, 2)]
-    for tile, stages, first in product(tiles, (2, 3), (False, True)):
+    for tile, first in product(tiles, (False, True)):
         triton._share_keys = lambda *_, tile=tile, **__: tile
-        triton._STAGES, triton.GROUPS_FIRST = stages, first
-        line[f"{tile} stages {stages}{' groups first' if first else ''}"] = told(runs, expected)
-    triton._share_keys, triton._STAGES, triton.GROUPS_FIRST = chosen, 2, False
+        triton.GROUPS_FIRST = first
+        line[f"{tile}{' groups first' if first else ''}"] = told(runs, expected)
+    triton._share_keys, triton.GROUPS_FIRST = chosen, False
     print(json.dumps(line), flush=True)
 
 

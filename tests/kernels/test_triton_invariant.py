@@ -99,7 +99,7 @@ def test_no_tile_changes_a_bit(rows: int, columns: int, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("case", [case for case in CASES if case != "long chunk"])
+@pytest.mark.parametrize("case", CASES if HAS_GPU else ["mixed", "long"])
 def test_attention_in_segments_equals_the_plain_one(case: str, setting: str) -> None:
     scoring = scoring_of(setting, 4)
     sizes = {"heads": 4, "groups": 2, "size": 16, "dtype": SHORT[-1]}

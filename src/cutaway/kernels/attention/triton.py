@@ -34,7 +34,6 @@ _MOST_SPLITS = 64
 # What a decode step of few sequences has fetched of the weights behind it, while it waits for the
 # kernel before it and hardly reads memory itself; 0 fetches nothing.
 READ_AHEAD_BYTES, _MOST_WAITING = 0, 16
-_STAGES = 2  # on an H200 three are a quarter slower at 64 sequences
 _PIECES = 128  # that a program asks for
 # Whether programs of one sequence start together: its tokens' heads lie together in memory.
 GROUPS_FIRST = False
@@ -191,7 +190,7 @@ def _decode(
         KEYS=block,
         **early(query),
         num_warps=warps,
-        num_stages=_STAGES,
+        num_stages=2,  # on an H200 three are a quarter slower at 64 sequences
     )
     if splits > 1:
         _merge_splits[(len(query), num_heads)](

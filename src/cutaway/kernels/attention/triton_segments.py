@@ -24,10 +24,11 @@ from cutaway.kernels.attention.plain import Scoring
 from cutaway.kernels.attention.triton import addresses_of, attend_keys, numbers_of, strides_of
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
-KEYS, SEGMENT = 64, 256  # in a block and in a segment: other numbers give other bits
+KEYS, SEGMENT = 128, 256  # in a block and in a segment: other numbers give other bits
 _ENOUGH_PROGRAMS = 512
 _MOST_SPLITS = 64
 _JOINED = 8  # segments whose loads are under way together
+_CHUNK_ROWS, _CHUNK_WARPS, _CHUNK_STAGES = 128, 8, 2
 _MOST_SPLIT_QUERIES = 8  # of a sequence
 
 
@@ -90,12 +91,13 @@ def _attend(
         shape = (num_tokens, num_heads, segments)
         mixed = query.new_empty(*shape, size, dtype=torch.float32)
         weight = query.new_empty(*shape, 2, dtype=torch.float32)
+    block = max(16, triton.next_power_of_2(size))
     sinks, scale, cap = numbers_of(scoring, query)
     constants = {
         "NUM_HEADS": num_heads,
         "SIZE": size,
         "HAS_SINKS": scoring.sinks is not None,
-        "BLOCK": max(16, triton.next_power_of_2(size)),
+        "BLOCK": block,
         "SEGMENT": SEGMENT,
         **early(query),
         # A product and a sum that become one instruction here and two there would differ.
@@ -114,10 +116,10 @@ def _attend(
         IS_SPLIT=splits > 1,
         SHARED=shared,
         ROWS=rows,
-        KEYS=KEYS,
+        KEYS=KEYS if block <= 128 else 128 * KEYS // block,  # as many as shared memory holds
         **constants,
         num_warps=warps,
-        num_stages=2,
+        num_stages=_CHUNK_STAGES if rows >= 64 else 2,
     )
     if splits > 1:
         _join_segments[(longest, num_heads, len(context_lengths))](
@@ -133,10 +135,10 @@ def _tile(query: Tensor, num_rows: int, shared: int) -> tuple[int, int]:
     is_large = query.dtype == torch.float32 or query.shape[-1] > 128
     rows = max(16, shared)
     if num_rows > 64:
-        rows = max(32 if is_large else 128, shared)
+        rows = max(32 if is_large else _CHUNK_ROWS, shared)
     elif num_rows > 16:
         rows = max(rows, triton.next_power_of_2(num_rows))
-    return rows, 8 if rows >= 128 else 4
+    return rows, _CHUNK_WARPS if rows >= _CHUNK_ROWS else 4
 
 
 @triton.jit
@@ -226,6 +228,10 @@ def _attend_segments(
             if FIRST == 0:
                 begin = tl.maximum(0, nearest - WINDOW + 1) // KEYS * KEYS
         end = tl.minimum(nearest + TOKENS, length)
+        # What every row of the block sees needs no mask; few rows wait for memory anyway.
+        seen = 0
+        if WINDOW == 0 and ROWS >= 64:
+            seen = (nearest + 1) // KEYS * KEYS
         highest = tl.full([ROWS], -float("inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         mixed = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -237,7 +243,42 @@ def _attend_segments(
             own_mixed = tl.zeros([ROWS, BLOCK], tl.float32)
             own_begin = tl.maximum(begin, segment * SEGMENT)
             own_end = tl.minimum(end, segment * SEGMENT + SEGMENT)
-            for first in range(own_begin, own_end, KEYS):
+            own_seen = tl.maximum(own_begin, tl.minimum(seen, own_end))
+            for first in range(own_begin, own_seen, KEYS):
+                own_highest, own_total, own_mixed = attend_keys(
+                    (own_highest, own_total, own_mixed),
+                    query,
+                    key_ptr,
+                    value_ptr,
+                    key_scale_ptr,
+                    value_scale_ptr,
+                    table_ptr,
+                    position,
+                    nearest,
+                    first,
+                    end,
+                    group,
+                    scale,
+                    cap,
+                    column_stride,
+                    page_stride,
+                    token_stride,
+                    head_stride,
+                    scale_page_stride,
+                    scale_token_stride,
+                    scale_head_stride,
+                    SIZE,
+                    PAGE,
+                    HAS_SCALES,
+                    HAS_CAP,
+                    WINDOW,
+                    FIRST,
+                    False,
+                    KEYS,
+                    BLOCK,
+                    True,
+                )
+            for first in range(own_seen, own_end, KEYS):
                 own_highest, own_total, own_mixed = attend_keys(
                     (own_highest, own_total, own_mixed),
                     query,
