@@ -1,6 +1,6 @@
 """Drafted steps on a GPU: measured speed-up beside the formula, acceptance by script.
 
-    PYTHONPATH=src python bench/gpu_drafted.py [--batches 1 64] [--lengths 2 4 7]
+    PYTHONPATH=src python bench/gpu_drafted.py [--cases 1:2 1:4 1:7 1:chosen 64:chosen]
     PYTHONPATH=src:tests python bench/gpu_drafted.py --tiny  # on a CPU, to see that it runs
 
 Guesses are random tokens and the rule that judges them is replaced: each guess stands by a chance
@@ -30,6 +30,7 @@ from cutaway.engine.drafters import Controller, Draft, GuessSource, Wish
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
+from cutaway.host.garbage import hold_off
 
 
 class AnyGuess:
@@ -71,15 +72,17 @@ class Scripted:
 
 
 def main() -> None:
-    """A line for each batch and length."""
+    """A line for each number of answers and length."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=list(SHAPES), default="llama3-8b")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 64])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[2, 4, 7])
+    parser.add_argument(
+        "--cases", nargs="+", default=["1:2", "1:4", "1:7", "1:chosen", "64:chosen"]
+    )
     parser.add_argument("--acceptance", type=float, default=0.8)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=3, help="rounds in which graphs are captured")
     parser.add_argument("--tiny", action="store_true")
     asked = parser.parse_args()
     if asked.tiny:
@@ -87,13 +90,14 @@ def main() -> None:
 
         model, asked.context, asked.tokens = loaded(), 24, 40
     else:
-        model = random_model(SHAPES[asked.shape] | COMMON)
+        with hold_off():
+            model = random_model(SHAPES[asked.shape] | COMMON)
     engine_module.accept = Scripted(asked.acceptance)
-    for batch in asked.batches:
-        for length in (*asked.lengths, None):
-            say(**measure(model, batch, length, asked))
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+    for case in asked.cases:
+        batch, length = case.split(":")
+        say(**measure(model, int(batch), None if length == "chosen" else int(length), asked))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def measure(
@@ -111,11 +115,11 @@ def measure(
     target = Engine(model, config, num_pages=pages, drafting=drafting)
     seconds: dict[str, list[float]] = {"off": [], "ngram": []}
     steps: dict[str, int] = {}
-    for number in range(asked.rounds + 1):
+    for number in range(1 - asked.warm, asked.rounds + 1):
         for kind in ("off", "ngram") if number % 2 else ("ngram", "off"):
             took, count = run_round(target, kind, number, batch, asked)
             steps[kind] = count
-            if number:
+            if number > 0:
                 seconds[kind].append(took)
     ratios = [a / b for a, b in zip(seconds["off"], seconds["ngram"], strict=True)]
     a, k, speedup = asked.acceptance, length, statistics.median(ratios)
@@ -133,7 +137,23 @@ def measure(
         "captured": target.runner.num_captured,
         "ms_plain": 1e3 * statistics.median(seconds["off"]) / steps["off"],
         "ms_drafted": 1e3 * statistics.median(seconds["ngram"]) / steps["ngram"],
+        "graphs": replayed(target),
     }
+
+
+def replayed(target: Engine) -> dict[str, float]:
+    """Milliseconds of a replay of each graph, by the device's clock: what is left is the host."""
+    graphs, found = target.runner._graphs, {}
+    for size, captured in {} if graphs is None else graphs._captured.items():
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        for _ in range(10):
+            captured.graph.replay()
+        after.record()
+        after.synchronize()
+        name = f"{size.sequences}x{size.longest}, {size.tokens or size.sequences}"
+        found[name] = round(before.elapsed_time(after) / 10, 3)
+    return found
 
 
 def run_round(

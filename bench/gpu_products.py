@@ -1,6 +1,7 @@
 """Products of a GPU by how the matrix is kept: microseconds, and bytes a second of the matrix.
 
     python bench/gpu_products.py [--shape llama3-8b] [--tokens 1 16 64 256] [--tiles]
+    python bench/gpu_products.py --some 8  # other tiles for so many tokens, a dense matrix
 
 Each product reads one of several equal matrices in turn, more than the cache of the chip holds,
 inside a CUDA graph. --tiles tries sizes of the products of one token with 4 bits.
@@ -34,11 +35,15 @@ def main() -> None:
     options.add_argument("--shape", choices=list(SHAPES), default="llama3-8b")
     options.add_argument("--tokens", nargs="*", type=int, default=[1, 16, 64, 160, 192, 224, 256])
     options.add_argument("--tiles", action="store_true")
+    options.add_argument("--some", type=int)
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_products needs an NVIDIA GPU; torch sees none here.")
     for name, (rows, columns) in matrices(SHAPES[args.shape]).items():
         matrix = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * columns**-0.5
+        if args.some:
+            tiles_of_some(name, matrix, args.some)
+            continue
         kept = {word: round_matrix(matrix, scheme_of(word)).keep(None) for word in WORDS}
         for tokens in args.tokens:
             x = torch.randn(tokens, columns, device="cuda", dtype=torch.bfloat16)
@@ -120,6 +125,37 @@ def tiles(name: str, weight: KeptIntegers) -> None:
         is_right = torch.allclose(weight.multiply(x), wanted, rtol=0.02, atol=0.02)
         print(json.dumps({"tile": name, "right": is_right} | row), flush=True)
     triton_nibbles._tile = chosen
+
+
+_SIZES = (  # rows and columns at once, warps, stages
+    *((64, 128, 4, 5), (64, 128, 8, 5), (64, 256, 8, 3)),
+    *((128, 128, 8, 4), (32, 128, 4, 6), (32, 256, 4, 4)),
+)
+
+
+@torch.inference_mode()
+def tiles_of_some(name: str, matrix: Tensor, tokens: int) -> None:
+    """Other sizes of a program that multiplies several tokens; a line for one token before."""
+    from cutaway.kernels.linear import triton as few
+
+    rows, width = matrix.shape
+    copies = copied(matrix, max(2, -(-_PAST_CACHE // matrix.nbytes)))
+    x = torch.randn(tokens, width, device="cuda", dtype=torch.bfloat16)
+    wanted, chosen = few.linear(x, matrix), few._tile_of_some
+    one = graph_seconds([lambda w=w: few.linear(x[:1], w, is_kept=True) for w in copies]) * 1e6
+    print(json.dumps({"matrix": name, "tokens": 1, "us": round(one, 2)}), flush=True)
+    for (block, columns, warps, stages), splits in product(_SIZES, (1, 2, 4, 8)):
+        programs = -(-rows // block) * splits
+        if not 200 <= programs <= 2000 or width < splits * columns:
+            continue
+        few._tile_of_some = lambda *_, s=(block, columns, splits, warps, stages): s
+        micros = graph_seconds([lambda w=w: few.linear(x, w) for w in copies]) * 1e6
+        is_right = torch.allclose(few.linear(x, matrix), wanted, rtol=0.02, atol=0.02)
+        told = {"rows": block, "columns": columns, "splits": splits, "warps": warps}
+        told |= {"stages": stages, "us": round(micros, 2), "right": is_right}
+        told["gb_s"] = round(matrix.nbytes / micros / 1e3)
+        print(json.dumps({"matrix": name, "tokens": tokens} | told), flush=True)
+    few._tile_of_some = chosen
 
 
 if __name__ == "__main__":

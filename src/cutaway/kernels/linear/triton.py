@@ -61,9 +61,25 @@ def _multiply_some(
     x: Tensor, weight: Tensor, row_scale: Tensor | None, out: Tensor, num_tokens: int
 ) -> None:
     num_rows, width = weight.shape
+    rows, columns, shares, warps, stages = _tile_of_some(num_rows, width)
+    multiply_shares(
+        x.view(num_tokens, width),
+        weight,
+        row_scale,
+        out,
+        shares,
+        rows=rows,
+        columns=columns,
+        warps=warps,
+        stages=stages,
+    )
+
+
+def _tile_of_some(num_rows: int, width: int) -> tuple[int, int, int, int, int]:
+    """For several tokens: rows and columns at once, shares of the columns, warps and stages."""
     blocks = triton.cdiv(num_rows, _ROWS)
     shares = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
-    multiply_shares(x.view(num_tokens, width), weight, row_scale, out, shares)
+    return _ROWS, _COLUMNS, shares, 4, 5
 
 
 def multiply_shares(
