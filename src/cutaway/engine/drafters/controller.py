@@ -22,7 +22,10 @@ _PRIOR_WEIGHT = 2.0  # guesses that what other answers brought counts as
 _FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
 _FIRST_OTHER = 0.3  # of those in place of one that fell
 _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
-_HOPED, _PAID = 1.15, 0.98  # a gain before it is known, and the least that goes on
+# Plain steps won by one that looked for guesses: before it is known, and the least that goes on.
+_HOPED, _LEAST_WON = 0.15, -0.02
+_SPENT = 0.004  # of all time, on trying again what did not pay
+_LONGEST = 1024  # steps without a trial: guesses may have become better
 _PROBE = 64  # steps without guesses after which some are tried anew
 _PLAIN_PROBE = 128  # steps that looked for guesses after which a plain one is tried anew
 
@@ -49,8 +52,10 @@ class _Times:
     known: dict[int, float] = field(default_factory=dict[int, float])  # what follows for any
     since_plain: int = 0
     since_drafts: int = 0
-    gain: float = _HOPED  # tokens a second of steps with guesses, in those of plain ones
+    won: float = _HOPED  # plain steps, by one that looked for guesses, lately
+    lost: float = 0.0  # plain steps, by all that did since they last paid or rested
     rest: int = 0  # steps without guesses, after they did not pay
+    wait: int = _PROBE  # steps without guesses until some are tried anew
 
 
 class Controller:
@@ -84,7 +89,7 @@ class Controller:
             gained = won / num_answers / self.ratio(num_answers, count)
             if gained > best:
                 best, taken = gained, count
-        if taken == 0 and times.since_drafts >= _PROBE:
+        if taken == 0 and times.since_drafts >= times.wait:
             taken = 1  # guesses may have become better
         lengths = [0] * len(drafts)
         for _, place in gains[:taken]:
@@ -101,7 +106,7 @@ class Controller:
             return False  # what a plain step takes is not known, or no longer
         if times.rest:
             return False
-        if times.since_drafts >= _PROBE:
+        if times.since_drafts >= times.wait:
             return True
         kinds = [kind for kind in self._all if kind != OTHER]
         share = max((self.share(None, kind) for kind in kinds), default=_FIRST_SHARE)
@@ -179,21 +184,37 @@ class Controller:
         times.since_drafts = 0 if further else times.since_drafts + 1
         if not times.plain:
             return
-        ratio = max(1.0, seconds / times.plain)
+        ratio = seconds / times.plain
         # Where the machine held the step up, that was no fault of its guesses; and a length that
         # seemed dear when it was first tried might never be tried again.
         took = min(ratio, 1.5 * self.ratio(num_answers, further))
-        gain = min(2.0, (1 + right / num_answers) / took)  # luck is soon forgotten
-        times.gain += 0.05 * (gain - times.gain)
-        if times.gain < _PAID:
-            times.gain, times.rest = _HOPED, _PROBE
+        self._weigh(times, min(1.0, right / num_answers) + 1 - took)  # luck is soon forgotten
+        if further:
+            times.wait = _pause(took - 1 - right / num_answers)
         times.known.clear()
         before = times.ratios.get(further)
+        ratio, took = max(1.0, ratio), max(1.0, took)
         times.ratios[further] = took if before is None else _nearer(before, ratio)
+
+    def _weigh(self, times: _Times, won: float) -> None:
+        """Take in what a step won; where steps lose, none looks for guesses for a while.
+
+        The more was lost, the longer, so that trials together cost no more than a small share.
+        """
+        times.won += 0.05 * (won - times.won)
+        times.lost = max(0.0, times.lost - won)
+        if times.won < _LEAST_WON:
+            times.rest = _pause(times.lost)
+            times.won, times.lost = _HOPED, 0.0
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer; what all of its kind taught stays."""
         self._own.pop(key, None)
+
+
+def _pause(lost: float) -> int:
+    """Steps until what lost so many plain steps is tried again."""
+    return max(_PROBE, min(_LONGEST, round(lost / _SPENT)))
 
 
 def _nearer(before: float, now: float) -> float:
