@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+import msgspec
+
 from cutaway.cache.prefix import root_key
 from cutaway.core.errors import EngineClosedError, MovedError, ReplayError
 from cutaway.core.output import Delta, DrawProof, Timings, ToldChoice, Usage
@@ -163,7 +165,7 @@ class FakeEngine:
                     if places[choice] == params.max_tokens:
                         del places[choice]
                         last = self._last(request, choice, place + 1, "length")
-                        delta = replace(
+                        delta = msgspec.structs.replace(
                             delta, finish_reason="length", usage=last.usage, timings=last.timings
                         )
                     yield delta

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import jsonschema
+import msgspec
 import pytest
 from scripted import THINKING_TEMPLATE, ScriptedService, scripted
 from server_app import check_near
@@ -140,7 +140,7 @@ def test_logprobs_of_reasoning_and_calls_are_left_out(tmp_path: Path, seed: int)
         async def follow(self, request: Request) -> AsyncGenerator[Delta]:
             async for delta in super().follow(request):
                 scores = (TokenLogprob(each, -0.5, 1, ()) for each in delta.token_ids)
-                yield replace(delta, logprobs=tuple(scores))
+                yield msgspec.structs.replace(delta, logprobs=tuple(scores))
 
     async def ask(http: httpx2.AsyncClient, _: ScriptedService) -> Any:
         fields = {"tools": [WEATHER], "max_output_tokens": 500, "stream": True, **INCLUDED}

@@ -15,11 +15,14 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from cutaway.bench.server import cpu_seconds
 from cutaway.core.errors import ConfigError
 from cutaway.host.ports import split_url
 
 REQUEST_SECONDS = 600
+_READ_BYTES = 1 << 16
 _PERCENTILES = (50, 90, 99)
 
 
@@ -184,13 +187,31 @@ async def _ask(server: _ServerClient, body: dict[str, Any], due: float) -> Clien
                 if data == "[DONE]":
                     heard.is_whole = True
                     continue
-                event = json.loads(data)
-                if any(choice.get("text") for choice in event.get("choices", ())):
+                event = _EVENTS.decode(data)
+                if any(choice.text for choice in event.choices):
                     heard.events.append(perf_counter() - due)
-                heard.num_tokens = event.get("timings", {}).get("predicted_n", heard.num_tokens)
-    except (OSError, EOFError, TimeoutError, ValueError):
+                heard.num_tokens = event.timings.predicted_n or heard.num_tokens
+    except (OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError):
         heard.is_whole = False
     return heard
+
+
+class _ChoiceHeard(msgspec.Struct):
+    text: str | None = None
+
+
+class _TimingsHeard(msgspec.Struct, frozen=True):
+    predicted_n: int = 0
+
+
+class _EventHeard(msgspec.Struct):
+    """What is read of an event."""
+
+    choices: tuple[_ChoiceHeard, ...] = ()
+    timings: _TimingsHeard = _TimingsHeard()
+
+
+_EVENTS = msgspec.json.Decoder(_EventHeard)
 
 
 class _ServerClient:
@@ -242,10 +263,35 @@ class _ServerClient:
             if "transfer-encoding: chunked" not in head:
                 yield await reader.read(-1)
                 return
-            while size := int(await reader.readline(), 16):
-                yield (await reader.readexactly(size + 2))[:-2]
+            rest = bytearray()
+            while True:
+                if not (come := await reader.read(_READ_BYTES)):
+                    raise EOFError
+                rest += come
+                parts, is_last = _whole_chunks(rest)
+                if parts:
+                    yield parts
+                if is_last:
+                    return
         finally:
             writer.close()
+
+
+def _whole_chunks(come: bytearray) -> tuple[bytes, bool]:
+    """What whole chunks hold, taken away from what has come; and whether the last was there."""
+    parts: list[bytes] = []
+    start = 0
+    while (line := come.find(b"\r\n", start)) >= 0:
+        size = int(come[start:line], 16)
+        if not size:
+            return b"".join(parts), True
+        past = line + 2 + size
+        if len(come) < past + 2:
+            break
+        parts.append(bytes(come[line + 2 : past]))
+        start = past + 2
+    del come[:start]
+    return b"".join(parts), False
 
 
 def rows_of(report: ServeReport) -> list[tuple[str, ...]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from cutaway.core.errors import CutawayError
 
 # stop: an ending token or a stop string; length: max_tokens or the context is used up
@@ -80,11 +82,11 @@ class ToldChoice:
     finish_reason: FinishReason | None = None
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct, array_like=True, eq=False):
     """News of one choice after a step: new tokens, new text, and at the end why it ended.
 
-    Not to be changed; not frozen, since one is made for every token: 0.6 us instead of 2.3.
+    Not to be changed. One is made, written and read for every token: as a struct it costs a
+    quarter of what a dataclass does. Two are equal if they say the same of the answer, whenever.
 
     draws: of the tokens, where somebody may have to go on from here.
     seam:  set once where an answer goes on that another engine began: whether the row of the last
@@ -99,8 +101,20 @@ class Delta:
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None  # the stop string or the ending token
-    error: CutawayError | None = field(default=None, compare=False)
+    error: CutawayError | None = None
     usage: Usage | None = None
-    timings: Timings | None = field(default=None, compare=False)
-    draws: tuple[DrawProof, ...] = field(default=(), compare=False)
-    seam: bool | None = field(default=None, compare=False)
+    timings: Timings | None = None
+    draws: tuple[DrawProof, ...] = ()
+    seam: bool | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Delta) and self._said == other._said
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def _said(self) -> tuple[object, ...]:
+        return (
+            *(self.request_id, self.choice, self.token_ids, self.text, self.logprobs),
+            *(self.prompt_logprobs, self.finish_reason, self.stopped_by, self.usage),
+        )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from cutaway.core.errors import DeadlineError, EngineClosedError
 from cutaway.core.output import Delta, DrawProof, FinishReason, Timings, ToldChoice, Usage
 from cutaway.core.request import Request
@@ -262,7 +264,7 @@ class Stream:
                 decode=now - first,
                 first_token=first - self._arrived,
             )
-        return replace(delta, timings=times)
+        return msgspec.structs.replace(delta, timings=times)
 
 
 def late(request: Request) -> DeadlineError:

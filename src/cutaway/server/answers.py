@@ -7,6 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import cast
+
+import msgspec
 
 from cutaway.core.errors import (
     DeadlineError,
@@ -88,7 +91,7 @@ async def gather(
     return answers
 
 
-async def news(
+def news(
     context: Context,
     call: HttpCall,
     requests: Sequence[Request],
@@ -102,24 +105,23 @@ async def news(
     watch: tells of each delta whether its choice is complete; then the engine ends it.
     Raises: what the engine refuses; the error of the first answer that failed.
     """
-    followed = [_measured(context, call, request, grammar_field, watch) for request in requests]
-    if len(followed) == 1:
-        async with aclosing(followed[0]) as deltas:
-            async for delta in deltas:
-                yield 0, delta
-        return
-    async with aclosing(_merged(followed)) as pairs:
-        async for pair in pairs:
-            yield pair
+    followed = [
+        _measured(context, call, prompt, request, grammar_field, watch)
+        for prompt, request in enumerate(requests)
+    ]
+    return followed[0] if len(followed) == 1 else _merged(followed)
 
 
 async def _measured(
     context: Context,
     call: HttpCall,
+    prompt: int,
     request: Request,
     grammar_field: str | None,
     watch: Watch | None,
-) -> AsyncGenerator[Delta]:
+) -> AsyncGenerator[tuple[int, Delta]]:
+    """News of one request, which is a prompt's of some number."""
+    # Each generator that a token passes costs it half a microsecond, so there are few.
     metrics = context.metrics
     metrics.count_started(request.params)
     heard: dict[int, float] = {}
@@ -129,7 +131,10 @@ async def _measured(
     try:
         in_time = _in_time(call, request)
         call.arrive()  # the engine's own bound counts it in the next line
-        async with aclosing(_watched(context, in_time, watch)) as deltas:
+        followed = _as_generator(context.service.follow(in_time))
+        if watch is not None:
+            followed = _watched(context, in_time, followed, watch)
+        async with aclosing(followed) as deltas:
             async for delta in deltas:
                 if not heard and isinstance(context.service, Fleet):
                     call.tell_replica(context.service.replica_of(request.request_id))
@@ -139,7 +144,7 @@ async def _measured(
                     _count(call, delta)
                     _raise_fault(delta, request, grammar_field)
                     num_left -= 1
-                yield delta
+                yield prompt, delta
     except OverloadedError:
         why = "overloaded"
         raise
@@ -169,19 +174,19 @@ def _in_time(call: HttpCall, request: Request) -> Request:
 
 
 async def _watched(
-    context: Context, request: Request, watch: Watch | None
+    context: Context, request: Request, followed: AsyncGenerator[Delta], watch: Watch
 ) -> AsyncGenerator[Delta]:
     """News of a request; a choice that is complete is ended, and ends as by itself."""
     complete: set[int] = set()
-    async with aclosing(_as_generator(context.service.follow(request))) as deltas:
+    async with aclosing(followed) as deltas:
         async for delta in deltas:
             has_ended = delta.finish_reason is not None
-            if watch and not has_ended and delta.choice not in complete and watch(delta):
+            if not has_ended and delta.choice not in complete and watch(delta):
                 complete.add(delta.choice)
                 await context.service.end(request.request_id, delta.choice)
             is_cut = delta.finish_reason == "abort" and delta.error is None
             if is_cut and delta.choice in complete:
-                delta = replace(delta, finish_reason="stop")
+                delta = msgspec.structs.replace(delta, finish_reason="stop")
             yield delta
 
 
@@ -228,22 +233,22 @@ def _late(request: Request) -> DeadlineError:
 
 
 async def _merged(
-    sources: Sequence[AsyncGenerator[Delta]],
+    sources: Sequence[AsyncGenerator[tuple[int, Delta]]],
 ) -> AsyncGenerator[tuple[int, Delta]]:
     # Bounded: who reads slowly is waited for, and the engine then makes no more.
     inbox: asyncio.Queue[tuple[int, Delta] | Exception | None] = asyncio.Queue(MAX_UNREAD)
     places = asyncio.Semaphore(MAX_AT_ONCE)
 
-    async def pump(prompt: int, source: AsyncGenerator[Delta]) -> None:
+    async def pump(source: AsyncGenerator[tuple[int, Delta]]) -> None:
         try:
-            async with places, aclosing(source) as deltas:
-                async for delta in deltas:
-                    await inbox.put((prompt, delta))
+            async with places, aclosing(source) as pairs:
+                async for pair in pairs:
+                    await inbox.put(pair)
             await inbox.put(None)
         except Exception as error:  # whatever it is, nobody may wait for ever
             await inbox.put(error)
 
-    tasks = [asyncio.create_task(pump(*item)) for item in enumerate(sources)]
+    tasks = [asyncio.create_task(pump(source)) for source in sources]
     num_open = len(tasks)
     try:
         while num_open:
@@ -260,11 +265,13 @@ async def _merged(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _as_generator(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-    """A generator that closes what it reads from."""
-    try:
-        async for delta in deltas:
-            yield delta
-    finally:
-        if isinstance(deltas, AsyncGenerator):
-            await deltas.aclose()
+def _as_generator(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+    """What can be closed."""
+    if isinstance(deltas, AsyncGenerator):
+        return cast("AsyncGenerator[Delta]", deltas)
+    return _passed_on(deltas)
+
+
+async def _passed_on(deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+    async for delta in deltas:
+        yield delta

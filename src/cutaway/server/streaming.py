@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from time import monotonic
 from types import coroutine
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
@@ -39,6 +40,23 @@ def name_event(name: str, value: object) -> bytes:
     return b"event: " + name.encode() + b"\n" + data(value)
 
 
+_MARK = uuid4().hex  # stands for a text, and in no other place
+
+
+class TextEvent:
+    """An event of which a text alone changes: written once, and cut where the text stands.
+
+    value: the event's for a text.
+    """
+
+    def __init__(self, value: Callable[[str], object]) -> None:
+        self._before, self._behind = data(value(_MARK)).split(msgspec.json.encode(_MARK))
+
+    def of(self, text: str) -> bytes:
+        """The event with this text."""
+        return b"%b%b%b" % (self._before, msgspec.json.encode(text), self._behind)
+
+
 class EventStream(Response):
     """Events from a generator.
 
@@ -62,7 +80,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, until they end or the client goes."""
-        out = _Out(send, self._config.send_seconds)
+        # The framework looks at the head of an answer alone: what follows passes it by.
+        out = _Out(send, call_of(scope).pass_on, self._config.send_seconds)
         pinger = asyncio.create_task(_ping(out, self._config.keep_alive_seconds))
         try:
             await until_gone(receive, self._write(scope, out))
@@ -161,10 +180,13 @@ _go_on, _throw = coroutine(_waiting), coroutine(_raising)
 
 
 class _Out:
-    """The way to the client; begins with the first bytes."""
+    """The way to the client; begins with the first bytes.
 
-    def __init__(self, send: Send, seconds: float) -> None:
-        self._send = send
+    send: takes the head.   send_body: what comes behind it.
+    """
+
+    def __init__(self, send: Send, send_body: Send, seconds: float) -> None:
+        self._send, self._send_body = send, send_body
         self._seconds = seconds
         self._lock = asyncio.Lock()  # events and comments come from two tasks
         self.has_begun = False
@@ -176,9 +198,11 @@ class _Out:
         async with self._lock:
             if not self.has_begun:
                 headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                await self._pass({"type": "http.response.start", "status": 200, "headers": headers})
+                head = {"type": "http.response.start", "status": 200, "headers": headers}
+                await self._pass(self._send, head)
                 self.has_begun = True
-            await self._pass({"type": "http.response.body", "body": body, "more_body": True})
+            part = {"type": "http.response.body", "body": body, "more_body": True}
+            await self._pass(self._send_body, part)
             self.last = monotonic()
 
     async def end(self) -> None:
@@ -186,13 +210,17 @@ class _Out:
         async with self._lock:
             self.has_ended = True
             if not self.has_begun:
-                await self._pass({"type": "http.response.start", "status": 204, "headers": []})
-            await self._pass({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._pass(self._send, {"type": "http.response.start", "status": 204})
+            part = {"type": "http.response.body", "body": b"", "more_body": False}
+            await self._pass(self._send_body, part)
 
-    async def _pass(self, message: AsgiMessage) -> None:
+    async def _pass(self, send: Send, message: AsgiMessage) -> None:
+        step = cast("_Step", send(message))
         try:
-            async with asyncio.timeout(self._seconds):
-                await self._send(message)
+            is_passed, awaited = _begin(step)
+            if not is_passed:  # almost all are at once, and need no clock
+                async with asyncio.timeout(self._seconds):
+                    await _go_on(step, awaited)
         except (TimeoutError, OSError):
             raise ClientGoneError from None
 

@@ -69,33 +69,38 @@ class EngineCalls:
         self._numbers = count()
 
     async def follow(
-        self, request: Request, told: tuple[ToldChoice, ...], place: AdmittedRequest
+        self,
+        request: Request,
+        told: tuple[ToldChoice, ...],
+        enter: Callable[[], AdmittedRequest],
     ) -> AsyncGenerator[Delta]:
         """News of one request until it is done. Leaving the loop ends it.
 
         told: where another engine began it: its choices that have not ended.
-        place: begins with the first news.
-        Raises: what the engine says of it; EngineClosedError; MovedError when move was called.
+        enter: gives it a place, which begins with the first news.
+        Raises: what enter does; what the engine says of it; EngineClosedError; MovedError when
+        move was called.
         """
-        life = self._alive()
-        inbox = self.open[request.request_id] = Inbox()
-        num_open = len(told) or request.params.n
-        try:
-            life.say(Continue(request, told) if told else Add(request))
-            while num_open:
-                news = await inbox.get()
-                if inbox.is_drained():
-                    life.say(Hold(request.request_id, is_held=False))
-                if isinstance(news, BaseException):
-                    num_open = num_open if isinstance(news, MovedError) else 0
-                    raise news
-                place.begin()
-                num_open -= news.finish_reason is not None
-                yield news
-        finally:
-            del self.open[request.request_id]
-            if num_open:
-                life.say(Abort(request.request_id))
+        with enter() as place:
+            life = self._alive()
+            inbox = self.open[request.request_id] = Inbox()
+            num_open = len(told) or request.params.n
+            try:
+                life.say(Continue(request, told) if told else Add(request))
+                while num_open:
+                    news = await inbox.get()
+                    if inbox.is_drained():
+                        life.say(Hold(request.request_id, is_held=False))
+                    if isinstance(news, BaseException):
+                        num_open = num_open if isinstance(news, MovedError) else 0
+                        raise news
+                    place.begin()
+                    num_open -= news.finish_reason is not None
+                    yield news
+            finally:
+                del self.open[request.request_id]
+                if num_open:
+                    life.say(Abort(request.request_id))
 
     def move(self, request_id: str) -> None:
         """Have who follows a request go on elsewhere; what was told before is told first."""

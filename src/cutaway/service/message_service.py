@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from cutaway.core.errors import OverloadedError
 from cutaway.core.looks import ComparisonRequest, EventBatch, EventRequest, ViewRequest
@@ -18,7 +19,7 @@ from cutaway.engine.admission.request_checks import check_request
 from cutaway.service.engine_calls import EngineCalls, Hearer
 from cutaway.service.engine_messages import Abort, Loaded
 from cutaway.service.service import EngineStats, EngineTerms, ModelCard
-from cutaway.service.traffic import Traffic
+from cutaway.service.traffic import AdmittedRequest, Traffic
 
 
 class MessageService(ABC):
@@ -51,24 +52,22 @@ class MessageService(ABC):
         assert self._loaded is not None, "terms are known once the service is ready"
         return self._loaded.terms
 
-    async def follow(
-        self, request: Request, told: tuple[ToldChoice, ...] = ()
-    ) -> AsyncGenerator[Delta]:
+    def follow(self, request: Request, told: tuple[ToldChoice, ...] = ()) -> AsyncGenerator[Delta]:
         """News of one request until it is done. Leaving the loop ends it.
 
         told: where another engine began it: its choices that have not ended.
         Raises: RequestError, OverloadedError; EngineClosedError when the engine ends, or is not
         there; MovedError when move was called.
         """
+        return self._calls.follow(request, told, partial(self._enter, request))
+
+    def _enter(self, request: Request) -> AdmittedRequest:
         self._alive()
         assert self._traffic is not None, "the door is made with the first engine"
         if not self._is_member:
             check_request(request, self.model.vocab_size, self.model.max_length)
         assert request.request_id not in self._calls.open, "a request's id is its own while it runs"
-        with self._traffic.enter(request) as place:
-            async with aclosing(self._calls.follow(request, told, place)) as news:
-                async for delta in news:
-                    yield delta
+        return self._traffic.enter(request)
 
     def move(self, request_id: str) -> None:
         """Have who follows a request go on elsewhere; what was told before is told first."""

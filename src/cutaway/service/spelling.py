@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from cutaway.core.output import Delta, TokenLogprob
 from cutaway.tokens.tokenizer import Tokenizer
 
@@ -20,7 +22,7 @@ def spell(delta: Delta, tokenizer: Tokenizer) -> Delta:
         text = tokenizer.token_bytes(score.token_id).decode("utf-8", "replace")
         return replace(score, text=text)
 
-    return replace(
+    return msgspec.structs.replace(
         delta,
         logprobs=tuple(map(spell_score, delta.logprobs)),
         prompt_logprobs=tuple(each and spell_score(each) for each in delta.prompt_logprobs),

@@ -73,7 +73,7 @@ from cutaway.server.reasoning import (
 )
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
-from cutaway.server.streaming import DONE, EventStream, data, until_gone
+from cutaway.server.streaming import DONE, EventStream, TextEvent, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
 from cutaway.server.tools import TOOL_CHOICES, TOOLS, object_of, tools_of
 from cutaway.stream.text import TextStream
@@ -335,7 +335,10 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
         frame["usage"] = None
     answers = Answers([asked.request])
     (choices,) = answers.all
+    has_scores = asked.request.params.logprobs is not None
+    is_text = not (has_scores or asked.counts_on or asked.has_ids or asked.is_timed)
     pieces: dict[int, ChatPieces] = {}
+    texts: dict[int, TextEvent] = {}
     following = news(
         context,
         call,
@@ -353,6 +356,11 @@ async def _events(context: Context, call: HttpCall, asked: ChatRequest) -> Async
                 pieces[delta.choice].skip(_told_text(asked.request, context.tokenizer))
                 yield data({**frame, "choices": [_piece(delta, GREETING)]})
             for choice in _choices(context, asked, delta, pieces[delta.choice]):
+                if is_text and choice["delta"].keys() == {"content"}:
+                    if delta.choice not in texts:
+                        texts[delta.choice] = _text_event(frame, delta)
+                    yield texts[delta.choice].of(choice["delta"]["content"])
+                    continue
                 yield data({**frame, "choices": [choice], **tell_time(is_wanted=asked.is_timed)})
             if delta.finish_reason is not None:
                 timings = timings_of([choices[delta.choice]], tokenize=asked.tokenize)
@@ -385,6 +393,11 @@ def _choices(
         said = said[1:]
     for each in said:
         yield _piece(delta, each)
+
+
+def _text_event(frame: Mapping[str, Any], delta: Delta) -> TextEvent:
+    """What of one choice's pieces of content stays, where nothing stands beside them."""
+    return TextEvent(lambda text: {**frame, "choices": [_piece(delta, {"content": text})]})
 
 
 def _told_text(request: Request, tokenizer: Tokenizer) -> str:

