@@ -5,6 +5,7 @@ Free of torch. It is told; it asks nothing of the device. Its own time is counte
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -38,6 +39,46 @@ class _Open:
     num_preemptions: int = -1  # at that admission; none was seen yet
 
 
+class _Company:
+    """Who decoded side by side in a step: while nobody comes or goes, the next says nothing new.
+
+    scheduled: of the step.   answers: their numbers.   steps: of the admission of each.
+    """
+
+    def __init__(
+        self,
+        scheduled: Items[Scheduled] = (),
+        answers: Items[int] = (),
+        steps: Items[list[int]] = (),
+    ) -> None:
+        self._sequences = [item.sequence for item in scheduled]
+        self._preempted = [sequence.num_preemptions for sequence in self._sequences]
+        self._next = array("i", [item.start + item.count for item in scheduled])
+        self._answers, self._steps = array("q", answers), steps
+        self._ones = array("i", [1]) * len(scheduled)
+
+    def go_on(self, number: int, scheduled: Items[Scheduled]) -> Parts | None:
+        """The parts of a step in which each decodes one token more; None for any other step."""
+        if len(scheduled) != len(self._sequences):
+            return None
+        if [item.sequence for item in scheduled] != self._sequences:
+            return None
+        starts = array("i", [item.start for item in scheduled])
+        is_plain = all([item.count == 1 and item.samples for item in scheduled])
+        if not is_plain or starts != self._next or any([item.num_drafts for item in scheduled]):
+            return None
+        if [sequence.num_preemptions for sequence in self._sequences] != self._preempted:
+            return None
+        for steps in self._steps:
+            steps.append(number)
+        self._next = array("i", [start + 1 for start in starts])
+        return Parts(self._answers, starts, self._ones, self._ones, {})
+
+    def begin_pages(self, page_size: int) -> list[int]:
+        """The rows of the latest step that begin a page."""
+        return [row for row, past in enumerate(self._next) if not (past - 1) % page_size]
+
+
 class Recorder:
     """Fills a ledger while the engine runs.
 
@@ -51,6 +92,7 @@ class Recorder:
         self._open: dict[Sequence, _Open] = {}
         self._writers: dict[tuple[int, int], Origin] = {}  # by group and page
         self._parts: Items[Part] = ()
+        self._company = _Company()
 
     def open_answer(self, sequence: Sequence, *, arrived: float) -> None:
         """Open the record of an answer that was queued.
@@ -85,6 +127,18 @@ class Recorder:
     def note_plan(self, number: int, batch: Batch) -> None:
         """Note the parts of a step that is about to run, and who gets and writes which pages."""
         began = perf_counter()
+        parts = self._company.go_on(number, batch.scheduled)
+        if parts is None:
+            self._note_anew(number, batch)
+        else:
+            self._parts = parts
+            for row in self._company.begin_pages(self._page_size):
+                item = batch.scheduled[row]
+                open_ = self._open[item.sequence]
+                self._note_writes(item, Origin(open_.number, len(open_.record.admissions) - 1))
+        self.seconds += perf_counter() - began
+
+    def _note_anew(self, number: int, batch: Batch) -> None:
         answers: list[int] = []
         starts: list[int] = []
         counts: list[int] = []
@@ -121,19 +175,20 @@ class Recorder:
                 counts.append(count)
                 num_rows.append(count)
         self._parts = Parts(answers, starts, counts, num_rows, drafts, chances)
-        self.seconds += perf_counter() - began
+        opened = [self._open[item.sequence].admission.steps for item in batch.scheduled]
+        self._company = _Company(batch.scheduled, answers, opened)
 
     def add_tokens(
         self, number: int, sequence: Sequence, taken: Items[int], drawn: Items[Sampled]
     ) -> None:
         """Add the tokens that became part of an answer."""
         began = perf_counter()
-        record = self._open[sequence].record
-        for row, (token_id, each) in enumerate(zip(taken, drawn, strict=False)):
-            _, u, (logit, logsumexp, _, rank, top), checksum, residual = each
-            self.ledger.add_token(
-                record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top, residual)
-            )
+        record, add = self._open[sequence].record, self.ledger.add_token
+        row = 0
+        for token_id in taken:
+            _, u, (logit, logsumexp, _, rank, top), checksum, residual = drawn[row]
+            add(record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top, residual))
+            row += 1
         self.seconds += perf_counter() - began
 
     def add_told(

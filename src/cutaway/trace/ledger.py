@@ -9,7 +9,7 @@ from cutaway.core.errors import ReplayError
 from cutaway.core.limits import quote
 from cutaway.core.output import FinishReason, Timings, Usage
 from cutaway.core.request import Request
-from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenFields
+from cutaway.trace.records import AnswerRecord, Part, StepRecord, TokenFields, TokenRecords
 
 DEFAULT_BYTES = 64 * 2**20  # some 700,000 tokens
 
@@ -100,9 +100,11 @@ class Ledger:
         load_id: bytes = b"",
     ) -> AnswerRecord:
         """A record for an answer that begins."""
+        number = self._next_answer
         answer = AnswerRecord(
-            self._next_answer, request, choice, seed, max_length, cache_root, arrived, load_id
+            number, request, choice, seed, max_length, cache_root, arrived, load_id
         )
+        answer.tokens = TokenRecords(spread=number)
         self._next_answer += 1
         self._answers[answer.number] = answer
         self.num_bytes += _ANSWER_BYTES + 8 * answer.num_prompt_tokens
@@ -120,7 +122,7 @@ class Ledger:
 
     def add_token(self, answer: AnswerRecord, token: TokenFields) -> None:
         """Add the next token of an answer that has not ended: a record, or its fields in order."""
-        answer.tokens.append(*token)
+        answer.tokens.append(token)
         self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token[8])
 
     def close(

@@ -133,6 +133,7 @@ class TokenRecord(NamedTuple):
     residual: float | None = None
 
 
+_LATE = 32  # tokens that may wait for their columns, and as many more by a number of the answer's
 _Top = tuple[tuple[int, float], ...]
 TokenFields = tuple[*(int, int, int, int | None, float, float, int, int | None, _Top, float | None)]
 
@@ -141,56 +142,69 @@ class TokenRecords(Sequence[TokenRecord]):
     """An answer's tokens, kept as columns and made when they are asked for.
 
     52 bytes each, and nothing that Python's cycle collector walks: with an object for each token
-    it stopped a GPU for a tenth of a second, again and again.
+    it stopped a GPU for a tenth of a second, again and again. The latest few wait to be put into
+    the columns together, until there are many or somebody asks.
     """
 
     __slots__ = (
-        *("_checksums", "_draws", "_logits", "_ranked", "_residuals", "_rows", "_steps"),
-        *("_totals", "ids"),
+        *("_checksums", "_draws", "_ids", "_late", "_logits", "_most_late", "_ranked"),
+        *("_residuals", "_rows", "_steps", "_totals"),
     )
 
-    def __init__(self, tokens: Iterable[TokenRecord] = ()) -> None:
-        self.ids, self._steps, self._draws = array("q"), array("q"), array("q")
+    def __init__(self, tokens: Iterable[TokenFields] = (), *, spread: int = 0) -> None:
+        """spread: any number; answers that grow together then do not settle in the same step."""
+        self._ids, self._steps, self._draws = array("q"), array("q"), array("q")
         self._rows, self._checksums = array("i"), array("Q")
         self._logits, self._totals = array("d"), array("d")
         self._ranked: dict[int, tuple[int | None, tuple[tuple[int, float], ...]]] = {}
         self._residuals: dict[int, float] = {}
+        self._late: list[TokenFields] = []
+        self._most_late = _LATE + spread % _LATE
         for token in tokens:
-            self.append(*token)
+            self.append(token)
 
-    def append(
-        self,
-        token_id: int,
-        step: int,
-        row: int,
-        u: int | None,
-        logit: float,
-        logsumexp: float,
-        checksum: int,
-        rank: int | None = None,
-        top: tuple[tuple[int, float], ...] = (),
-        residual: float | None = None,
-    ) -> None:
-        """Add the next token, by the fields of its record."""
-        if rank is not None or top:
-            self._ranked[len(self.ids)] = (rank, top)
-        if residual is not None:
-            self._residuals[len(self.ids)] = residual
-        self.ids.append(token_id)
-        self._steps.append(step)
-        self._rows.append(row)
-        self._draws.append(-1 if u is None else u)
-        self._logits.append(logit)
-        self._totals.append(logsumexp)
-        self._checksums.append(checksum)
+    def append(self, token: TokenFields) -> None:
+        """Add the next token: a record, or its fields in order."""
+        self._late.append(token)
+        if len(self._late) >= self._most_late:
+            self._settle()
+
+    @property
+    def ids(self) -> array[int]:
+        """The tokens."""
+        self._settle()
+        return self._ids
+
+    def _settle(self) -> None:
+        """Put what is late into the columns."""
+        if not self._late:
+            return
+        first, (ids, steps, rows, draws, *more) = len(self._ids), zip(*self._late, strict=True)
+        logits, totals, checksums, ranks, tops, residuals = more
+        self._ids.extend(ids)
+        self._steps.extend(steps)
+        self._rows.extend(rows)
+        self._draws.extend([-1 if u is None else u for u in draws])
+        self._logits.extend(logits)
+        self._totals.extend(totals)
+        self._checksums.extend(checksums)
+        for index, (rank, top, residual) in enumerate(
+            zip(ranks, tops, residuals, strict=True), first
+        ):
+            if rank is not None or top:
+                self._ranked[index] = (rank, top)
+            if residual is not None:
+                self._residuals[index] = residual
+        self._late = []
 
     @property
     def num_alternatives(self) -> int:
         """Alternatives that are kept, of all tokens."""
+        self._settle()
         return sum(len(top) for _, top in self._ranked.values())
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._ids) + len(self._late)
 
     @overload
     def __getitem__(self, index: int) -> TokenRecord: ...
@@ -209,6 +223,7 @@ class TokenRecords(Sequence[TokenRecord]):
     __hash__ = None  # type: ignore[assignment]
 
     def _token(self, index: int) -> TokenRecord:
+        self._settle()
         u, ranked = self._draws[index], self._ranked.get(index, (None, ()))
         return TokenRecord(
             self.ids[index],
