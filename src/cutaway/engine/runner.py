@@ -18,9 +18,9 @@ from cutaway.core.step import Numbers, Sink, Step, StreamReader
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
 from cutaway.engine.breaks import EngineLostError
+from cutaway.engine.captured.graphs import DecodeGraphs
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.streams import Streams
-from cutaway.engine.graphs import DecodeGraphs
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.native import NativeSteps, is_recorded
 from cutaway.engine.ranks.leader import HeldSink, Lead
@@ -272,6 +272,7 @@ def runner_of(
             device=model.device,
             dtype=model.dtype,
             max_sequences=config.max_sequences,
+            max_tokens=config.max_tokens_per_step,
             max_pages=-(-max_length // config.page_size),
             drafts=config.draft != "off",
         )

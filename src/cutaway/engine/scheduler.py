@@ -131,6 +131,7 @@ class _Plan:
             self.budget += count
 
     def schedule(self) -> list[Scheduled]:
+        """The step. Chunks of prompts come last: kernels and graphs take the others together."""
         steps: list[Scheduled] = []
         for sequence, count in self.granted.items():
             start = sequence.num_computed_tokens
@@ -139,6 +140,8 @@ class _Plan:
             steps.append(
                 Scheduled(sequence, start, count, max(0, past_end), past_end >= 0, is_forked)
             )
+        if len(self.granted) > 1:
+            steps.sort(key=lambda item: item.count - item.num_drafts > 1)
         return steps
 
 

@@ -20,13 +20,23 @@ def hold_off() -> Generator[None]:
     several times to find nothing. Later it would walk them in the middle of a step. What comes
     later is walked seldom.
     """
+    with stop_collecting():
+        try:
+            yield
+        finally:
+            # A second model of one process may be let go, cycles and all.
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+
+
+@contextmanager
+def stop_collecting() -> Generator[None]:
+    """No collection inside."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # a second model of one process may be let go, cycles and all
-            gc.freeze()
-            gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
         if was_on:
             gc.enable()
