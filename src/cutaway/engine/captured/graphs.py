@@ -254,7 +254,7 @@ class DecodeGraphs:
             logits = self._model(inputs.step)
             return logits if size.tokens is None else self._drafted_room(logits).copy_(logits)
 
-        graph, logits = record_graph(run, self._pool, self._model.group)
+        graph, logits = record_graph(run, self._pool, has_ranks=self._model.group is not None)
         may_draw = self._has_one_width and size.tokens is None
         draws = CapturedDraws.of(logits) if may_draw else None
         if draws is not None:

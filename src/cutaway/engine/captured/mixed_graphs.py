@@ -21,7 +21,6 @@ from cutaway.blocks.transformer import Transformer
 from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import GroupTables, LayerCache, Numbers, ShapePlan, Sink, Step
 from cutaway.host.garbage import stop_collecting
-from cutaway.kernels.gather import Gatherer
 
 # With more tokens the GPU takes longer than the host's launches.
 _ALONE, _CHUNK_TOKENS = (16, 64, 128, 256), (64, 256, 512, 1024)
@@ -37,11 +36,11 @@ _NONE: list[int] = []  # pages of a row that is padding
 
 
 def record_graph(
-    run: Callable[[], Tensor], pool: Any, group: Gatherer | None
+    run: Callable[[], Tensor], pool: Any, *, has_ranks: bool
 ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
     """A graph of a call, and what the call gives; the call runs once before.
 
-    pool: of torch's graphs.   group: of the model's ranks.
+    pool: of torch's graphs.   has_ranks: whether the call waits for other ranks of the model.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -50,7 +49,7 @@ def record_graph(
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # NCCL has threads of its own, whose calls are no part of the step.
-    mode = "global" if group is None else "thread_local"
+    mode = "thread_local" if has_ranks else "global"
     # Graphs that nobody has any more must not be freed meanwhile: that would end the capture.
     with stop_collecting(), torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
         given = run()
@@ -177,7 +176,9 @@ class MixedGraphs:
         if shape not in self._graphs:
             step = self._steps.step(shape)
             self._graphs[shape], _ = record_graph(
-                lambda: self._leave_logits(step), self._pool, self._model.group
+                lambda: self._leave_logits(step),
+                self._pool,
+                has_ranks=self._model.group is not None,
             )
         return self._graphs[shape]
 
