@@ -20,7 +20,7 @@ from cutaway.core.layout import FULL, SCRATCH_PAGE, Extent, Window  # noqa: E402
 from cutaway.core.request import SamplingParams  # noqa: E402
 from cutaway.core.step import ShapePlan  # noqa: E402
 from cutaway.kernels import floats8  # noqa: E402
-from cutaway.kernels.attention import gathered  # noqa: E402
+from cutaway.kernels.attention import gathered, triton_segments  # noqa: E402
 from cutaway.kernels.attention import plain as plain_attention  # noqa: E402
 from cutaway.kernels.attention import triton as triton_attention  # noqa: E402
 from cutaway.kernels.attention.plain import Scoring  # noqa: E402
@@ -280,6 +280,31 @@ def test_lengths_that_the_device_alone_knows_change_nothing(setting: str, longes
         scoring=scoring,
     )
     assert error(ours[:count], expected) < 2e-6 and bool(ours.isfinite().all())
+
+
+@pytest.mark.parametrize("form", [triton_attention, triton_segments], ids=["split", "segments"])
+def test_a_step_with_prompts_may_stand_in_the_places_of_a_larger_one(form) -> None:
+    """As captured: 2 of 4 places of one token, 2 of 4 of chunks, and one of padding behind."""
+    scoring = scoring_of("full", 4)
+    tensors, where = laid_out("mixed", heads=4, groups=2, size=16, dtype=torch.float32)
+    expected = attend_plainly(tensors, where, scoring)
+    table = torch.zeros(8, where["page_table"].shape[1], dtype=torch.int64, device=DEVICE)
+    table[:2], table[4:6] = where["page_table"][:2], where["page_table"][2:]
+    places = [0, 1, *range(4, 36)]  # of 4 and 40 rows
+    query = drawn(44, 4, 16, seed=5)
+    query[places] = tensors[0]
+    for each in tensors[1:]:
+        each[SCRATCH_PAGE] = 0.0
+    ours = form.paged_attention(
+        query,
+        *tensors[1:],
+        page_table=table,
+        query_starts=torch.tensor([0, 1, 2, 3, 4, 34, 36, 44, 44], device=DEVICE),
+        context_lengths=torch.tensor([33, 70, 1, 1, 45, 2, 8, 1], device=DEVICE),
+        plan=ShapePlan((1,) * 4 + (40,) * 4, (1,) * 8, bucket=8),
+        scoring=scoring,
+    )
+    assert error(ours[places], expected) < 2e-6 and bool(ours.isfinite().all())
 
 
 @pytest.mark.parametrize("heads, groups, size", [(3, 3, 64), (6, 2, 24), (8, 1, 128)])
