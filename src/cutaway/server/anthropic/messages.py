@@ -38,7 +38,6 @@ from cutaway.server.conversation import (
     prepare_chat,
     rename_faults,
     request_of,
-    write_chat,
 )
 from cutaway.server.entry.door import HttpCall, call_of
 from cutaway.server.field_types import (
@@ -168,7 +167,7 @@ def _check_version(http: HttpRequest) -> None:
 def _counted(data: bytes, context: Context) -> dict[str, int]:
     body = read(data, CountBody)
     context.check_model(body.model)
-    return {"input_tokens": len(write_chat(_chat_input(body, context), context).token_ids)}
+    return {"input_tokens": len(prepare_chat(_chat_input(body, context), context).token_ids)}
 
 
 def _asked(data: bytes, context: Context, call: HttpCall) -> MessagesRequest:
