@@ -18,7 +18,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
 from cutaway.kernels import capture
 from cutaway.replay import spare_runners
-from cutaway.replay.look import WALKED, Look
+from cutaway.replay.look import Look
 from cutaway.replay.plan import Run
 from cutaway.replay.recorded_answers import plan_answer, replay_answer
 from cutaway.replay.spare_runners import SpareRunners
@@ -34,6 +34,7 @@ from cutaway.trace.records import AnswerRecord
 from cutaway.views import view_of
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.replay_values import ReplayValues, Wanted
+from cutaway.views.parts.view import WALKED
 from engines import run
 
 NATIVE = pytest.param(
@@ -329,10 +330,14 @@ def test_the_pace_of_looks_is_learned_from_most_of_them_and_not_from_short_ones(
     for _ in range(10):
         predictor.learn_replay(replace(cost, seconds=0.001), 1.0)
     assert predictor.seconds(cost) == 8.0
+
+
+def test_a_recording_is_foretold_by_the_engines_own_and_is_no_part_of_the_pace() -> None:
+    predictor, cost = TimePredictor(0.5), ViewCost(1, 1, 1, seconds=2.0)
     fresh = replace(cost, is_fresh=True)
-    assert predictor.seconds(fresh) == 8.0, "until one was made nobody knows"
-    predictor.learn_replay(fresh, 9.5)
-    assert predictor.seconds(fresh) == 9.5 and predictor.seconds(cost) == 8.0
+    assert [predictor.seconds(each) for each in (fresh, cost)] == [2.5, 2.0]
+    predictor.learn_replay(fresh, 4.7, recording=0.7)
+    assert [predictor.seconds(each) for each in (fresh, cost)] == pytest.approx([3.6, 3.0])
 
 
 def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
@@ -348,9 +353,24 @@ def test_a_views_own_work_is_priced_by_what_it_took_before() -> None:
     assert predictor.seconds(ViewCost(0, 0, 0), "tokens") == pytest.approx(0.04)
 
 
+def test_what_only_a_first_look_takes_is_told_apart_from_what_each_takes() -> None:
+    predictor, cost = TimePredictor(), ViewCost(0, 0, 0, own_work=100, own_seconds=0.5)
+    views = ("lens", "embeddings", "feedforward")
+    for view in views:
+        predictor.learn_view(cost, view, 1.5)
+    assert predictor.seconds(cost, "attention") == pytest.approx(1.5), "new ones as new ones"
+    predictor.learn_view(cost, "lens", 0.5)
+    assert predictor.seconds(cost, "lens") == 0.5, "the first one is out of it"
+    predictor.learn_view(cost, "embeddings", 0.5)
+    told = predictor.seconds(cost, "feedforward")
+    assert told == pytest.approx(0.5), "a second look as those of others were"
+    assert predictor.seconds(cost, "attention") == pytest.approx(1.5)
+    predictor.learn_view(cost, "feedforward", 40.0)  # a slow one makes no first look cheap
+    assert predictor.seconds(cost, "lens") == 0.5
+
+
 def test_work_costs_what_is_always_there_and_what_grows_with_it() -> None:
-    line = WorkLine()
-    line.learn(100, 1.0)
+    line = WorkLine(100, 1.0)
     assert line.seconds(400) == pytest.approx(2.0), "of one size nobody knows: halfway"
     line.learn(110, 1.0)
     assert line.seconds(420) == pytest.approx(2.0), "two alike are one size"
@@ -359,9 +379,7 @@ def test_work_costs_what_is_always_there_and_what_grows_with_it() -> None:
     line.learn(300, 9.0)
     line.learn(500, 3.0)
     assert line.seconds(700) == pytest.approx(4.0, rel=0.1), "one slow look changes nothing"
-    free = WorkLine()
-    free.learn(0, 0.04)
-    assert free.seconds(0) == 0.04
+    assert WorkLine(0, 0.04).seconds(0) == 0.04
 
 
 def test_one_head_without_work_of_its_own_says_nothing_of_the_price_of_all() -> None:

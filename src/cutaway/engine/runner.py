@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -59,7 +60,9 @@ class Runner:
         self._record, self._adapters, self._lead = record, adapters, lead
         self._streams, self._is_invariant = streams, is_invariant
         self._version = 0 if adapters is None else adapters.version
+        began = perf_counter()
         self._native = None if record is None else record()
+        self.recording_seconds = perf_counter() - began  # what a look's own would take, too
         self.moves: PageMoves | None = None  # of stores behind the pages
         self.kernel = "plain"  # what ran the latest step
         # Whether others' steps may be run in the midst of one: not where they would be run here.

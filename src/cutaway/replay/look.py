@@ -34,9 +34,6 @@ from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.parts.subject import Build, Subject
 from cutaway.views.parts.view import View
 
-# Operations of a long step in whose time a view goes through one number: 3 ns on a core that
-# computes 180 GFLOP/s with SmolLM2. The first look at a view would be foretold as nothing.
-WALKED = 550
 PIECE_TOKENS = 32  # of a step of ours, for which the answers of others wait
 
 
@@ -92,11 +89,10 @@ class Look:
     def predict_cost(self, view: View, query: Query) -> ViewCost:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
-        own, facts = view.flops(self.subject, query), self._engine.model.facts
-        work = own + WALKED * view.walks(self.subject, query)
+        own, work = view.flops(self.subject, query), view.work(self.subject, query)
         # Its own work is counted as tokens of the model, at the rate of long steps.
-        rate = self._pace.rate
-        seconds = work / (2 * facts.num_parameters) / rate if rate else 0.0
+        rate = 2 * self._engine.model.facts.num_parameters * self._pace.rate
+        seconds = work / rate if rate else 0.0
         return replace(cost, flops=cost.flops + own, own_work=work, own_seconds=seconds)
 
     def take(self, wanted: Wanted) -> ReplayValues:

@@ -83,6 +83,8 @@ class Replay:
                 is_plain=intervenes,
             )
             runner.gives_turns = True
+            if spares is not None:
+                spares.recording_seconds += runner.recording_seconds
             used = SpareRunner(pool, runner, num_pages, max_tokens, keeps)
         self.pool, self._runner = used.pool, used.runner
         if spares is not None and is_spared:

@@ -40,8 +40,12 @@ class SpareRunner:
 
 @dataclass(eq=False)
 class SpareRunners:
-    """At most one that keeps inner values, and one that does not: what is used goes out of here."""
+    """At most one that keeps inner values, and one that does not: what is used goes out of here.
 
+    recording_seconds: that those took which were made because no spare one fitted, all together.
+    """
+
+    recording_seconds: float = 0.0
     _spare: list[SpareRunner] = field(default_factory=list[SpareRunner])
 
     def take(self, *, num_pages: int, max_tokens: int, keeps: bool) -> SpareRunner | None:

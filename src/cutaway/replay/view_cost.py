@@ -53,54 +53,76 @@ class ViewCost:
 class TimePredictor:
     """Predicts how long looks take from how long the latest took.
 
-    Running again: as a multiple of what its steps would take at the pace of serving, and what a
-    recording took where one has to be made first. Each view's own work: as a line over what it says
-    that this is; of a view that was not seen yet at the rate at which others came out.
+    Running again: as a multiple of what its steps would take at the pace of serving, beside what a
+    recording takes where one has to be made first. Each view's own work: as a line over what it
+    says that this is; of a view that was not seen yet at the rate at which others came out when
+    they were new. What a first look at a view takes besides (code and memory that nobody had used)
+    says nothing of the next: it counts only until the second one came, and no more of it than
+    second ones left of the first ones elsewhere.
+
+    recording_seconds: that the engine's own recording took; the first look makes one alike.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recording_seconds: float = 0.0) -> None:
         # Two looks decide, the one that nobody saw and the first that came: one alone may be slow.
         self._ratios = deque([1.0], maxlen=LATEST)
-        self._recordings: deque[float] = deque(maxlen=LATEST)
-        self._own: dict[tuple[str, bool], WorkLine] = {}
-        self._own_ratios = deque([1.0], maxlen=LATEST)
+        self._recordings = deque([recording_seconds], maxlen=LATEST)
+        self._firsts: dict[tuple[str, bool], WorkLine] = {}  # of views that were seen once
+        self._own: dict[tuple[str, bool], WorkLine] = {}  # of all others, without that one
+        self._first_ratios = deque([1.0], maxlen=LATEST)
+        self._left = deque([1.0], maxlen=LATEST)  # second looks, as shares of the first ones
 
     def seconds(self, cost: ViewCost, view: str = "") -> float:
         """How long a look is expected to take."""
-        line = self._own.get(_kind(cost, view))
-        if line is not None:
-            own = line.seconds(cost.own_work)
-        else:
-            own = median(self._own_ratios) * cost.own_seconds
-        known = self._recordings if cost.is_fresh else ()
-        return median(self._ratios) * cost.seconds + own + (median(known) if known else 0.0)
+        recording = median(self._recordings) if cost.is_fresh else 0.0
+        own = self._own_seconds(cost, _kind(cost, view))
+        return recording + median(self._ratios) * cost.seconds + own
 
-    def learn_replay(self, cost: ViewCost, seconds: float) -> None:
-        """Learn from the time that running again took. One that was left tells nothing."""
-        if cost.is_fresh:
-            self._recordings.append(max(0.0, seconds - median(self._ratios) * cost.seconds))
-        elif cost.seconds >= LEAST_SECONDS:
-            self._ratios.append(seconds / cost.seconds)
+    def _own_seconds(self, cost: ViewCost, kind: tuple[str, bool]) -> float:
+        if kind in self._own:
+            return self._own[kind].seconds(cost.own_work)
+        if kind in self._firsts:
+            return median(self._left) * self._firsts[kind].seconds(cost.own_work)
+        return median(self._first_ratios) * cost.own_seconds
+
+    def learn_replay(self, cost: ViewCost, seconds: float, *, recording: float = 0.0) -> None:
+        """Learn from the time that running again took. One that was left tells nothing.
+
+        recording: seconds of it in which the model was recorded.
+        """
+        if recording:
+            self._recordings.append(recording)
+        if cost.seconds >= LEAST_SECONDS:
+            self._ratios.append(max(0.0, seconds - recording) / cost.seconds)
 
     def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
-        self._own.setdefault(_kind(cost, view), WorkLine()).learn(cost.own_work, seconds)
-        if cost.own_seconds > 0 and seconds >= LEAST_SECONDS:
-            self._own_ratios.append(seconds / cost.own_seconds)
+        kind = _kind(cost, view)
+        if kind not in self._own and kind not in self._firsts:
+            self._firsts[kind] = WorkLine(cost.own_work, seconds)
+            if cost.own_seconds > 0 and seconds >= LEAST_SECONDS:
+                self._first_ratios.append(seconds / cost.own_seconds)
+        elif kind in self._own:
+            self._own[kind].learn(cost.own_work, seconds)
+        else:
+            first = self._firsts.pop(kind).seconds(cost.own_work)
+            if first >= LEAST_SECONDS:
+                self._left.append(min(1.0, seconds / first))
+            self._own[kind] = WorkLine(cost.own_work, seconds)
 
 
 class WorkLine:
     """Seconds over work: what is always there, and what grows with the work, from the latest."""
 
-    def __init__(self) -> None:
-        self._seen: deque[tuple[int, float]] = deque(maxlen=LATEST)
+    def __init__(self, work: int, seconds: float) -> None:
+        self._seen = deque([(work, seconds)], maxlen=LATEST)
 
     def learn(self, work: int, seconds: float) -> None:
         """One more of the latest."""
         self._seen.append((work, seconds))
 
     def seconds(self, work: int) -> float:
-        """What so much work is expected to take; at least one has to be known."""
+        """What so much work is expected to take."""
         slopes = [
             (one[1] - other[1]) / (one[0] - other[0])
             for one, other in combinations(self._seen, 2)

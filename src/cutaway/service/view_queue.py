@@ -46,7 +46,7 @@ class ViewQueue:
         self._engine = engine
         self._jobs: deque[_Job] = deque()
         self._trials = Trials(engine)
-        self._time_predictor = TimePredictor()
+        self._time_predictor = TimePredictor(engine.runner.recording_seconds)
         self._spares = SpareRunners()
         self._look: tuple[ViewRequest, Look] | None = (
             None  # the latest: views of one answer share it
@@ -112,8 +112,10 @@ class ViewQueue:
             }
             tell(json.dumps(told).encode())
             return
+        before = self._spares.recording_seconds
         _, spent = yield from time_steps(look.take_in_steps(view.wants(look.subject, query)))
-        self._time_predictor.learn_replay(cost, spent)
+        recording = self._spares.recording_seconds - before
+        self._time_predictor.learn_replay(cost, spent, recording=recording)
 
         def show() -> bytes:
             picture = view.show(look.subject, query)

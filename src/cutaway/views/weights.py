@@ -27,7 +27,7 @@ from cutaway.views.parts.view import View
 
 BINS, SPREAD = 48, 4.0  # the histogram spans so many deviations to either side of the mean
 SIDE = 32  # of the thumbnail
-WALKS = 8  # two for each of four questions
+WALKS = 24  # unpacked once, eleven for figures, ten for the histogram, two for the picture
 NUMBERS_AT_ONCE = 2**20  # unpacked between two breaths
 Parts = Callable[[], Iterator[Tensor]]  # rows of a matrix, as often as they are wanted
 
@@ -144,11 +144,13 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Weights:
 
 
 def walks(subject: Subject, query: Query) -> int:
-    """The matrix, four times: its mean, its deviation, the histogram and the picture."""
+    """The matrix for each of four questions: its figures, twice, the histogram and the picture."""
     named = _named(subject.transformer)
     stored = named[_chosen(named, query)[0]]
     if isinstance(stored, nn.Parameter):
         return WALKS * stored.numel()
+    if isinstance(stored, Packed):
+        return WALKS * stored.packed.num_rows * stored.packed.num_columns
     num_bytes = stored.num_bytes // (1 if isinstance(stored, Weight) else stored.num_matrices)
     return WALKS * num_bytes  # a number has about a byte, or few more
 
@@ -158,9 +160,13 @@ def _named(model: Transformer) -> dict[str, Weight | Stack | nn.Parameter]:
     model.check_whole()
     found: dict[str, Weight | Stack | nn.Parameter] = {}
     modules = cast("Iterator[tuple[str, nn.Module]]", model.named_modules())
+    is_stored: dict[type[nn.Module], bool] = {}  # asked once each: a protocol is slow to ask for
     for name, module in modules:
-        if isinstance(module, Weight | Stack):
-            found[name] = module
+        kind = type(module)
+        if kind not in is_stored:
+            is_stored[kind] = isinstance(module, Weight | Stack)
+        if is_stored[kind]:
+            found[name] = cast("Weight | Stack", module)
     for name, parameter in model.named_parameters():
         if name.rpartition(".")[0] not in found:
             found[name] = parameter
