@@ -10,6 +10,7 @@ import pytest
 import engines
 from cutaway import LLM
 from cutaway.replay.look import Look
+from cutaway.tokens.added import AddedToken
 from cutaway.tokens.byte_bpe import ByteBPE, Vocabulary
 from cutaway.tokens.merging import PairMerges
 from cutaway.tokens.tokenizer import Tokenizer
@@ -24,8 +25,8 @@ from subjects import answered
 PAIRS = (("l", "l"), ("h", "e"), ("he", "ll"), ("o", "o"), ("hell", "o"))
 
 
-def vocabulary(*, whole: tuple[str, ...] = ()) -> ByteBPE:
-    """Bytes, what the pairs give, and tokens that are taken whole; words are pieces."""
+def vocabulary(*, whole: tuple[str, ...] = (), control: tuple[str, ...] = ()) -> ByteBPE:
+    """Bytes, what the pairs give, tokens that are taken whole, and control; words are pieces."""
     ids = {bytes([byte]): byte for byte in range(256)} | {b"<eos>": 256}
     ranks: dict[tuple[int, int], int] = {}
     merged: list[int] = []
@@ -33,6 +34,10 @@ def vocabulary(*, whole: tuple[str, ...] = ()) -> ByteBPE:
         ranks[ids[left.encode()], ids[right.encode()]] = len(merged)
         merged.append(ids.setdefault((left + right).encode(), len(ids)))
     pieces = {each.encode(): ids.setdefault(each.encode(), len(ids)) for each in whole}
+    added = [
+        AddedToken(token_id=len(ids) + i, content=each, is_control=True)
+        for i, each in enumerate(control)
+    ]
     return ByteBPE(
         Vocabulary(
             token_bytes={token_id: data for data, token_id in ids.items()},
@@ -40,6 +45,7 @@ def vocabulary(*, whole: tuple[str, ...] = ()) -> ByteBPE:
             merges=PairMerges(ranks, merged),
             patterns=(r"\s?\S+",),
             whole_pieces=pieces,
+            added=tuple(added),
         )
     )
 
@@ -133,3 +139,12 @@ def test_smollm2_builds_gravity_from_letters() -> None:
     assert piece.texts == ("\u00b7gravity",) and piece.start == tuple("\u00b7gravity")
     assert [each.rank for each in piece.steps] == sorted(each.rank for each in piece.steps)
     assert piece.token_ids == (piece.steps[-1].token_id,) == (9354,)
+
+
+def test_the_word_that_is_shown_first_is_one_that_a_person_wrote() -> None:
+    tokenizer, prompt = vocabulary(control=("<turn>",)), list[int]()
+    for text in ("system hellohellohello hello", "user oo hello", "model"):
+        prompt += [*tokenizer.encode("<turn>", control=True), *tokenizer.encode(text)]
+    engine = engines.engine(replace(engines.loaded(), tokenizer=tokenizer))
+    subject = Look(engine, answered(engine, prompt, max_tokens=1)).subject
+    assert [piece.text for piece in shown(subject).pieces] == ["\u00b7hello"]

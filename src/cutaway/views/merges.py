@@ -131,7 +131,8 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Merges:
     del taken
     tokenizer, text = subject.tokenizer, query.text
     pieces = _pieces(tokenizer, subject.asked if text is None else text)
-    shown = [each for each in pieces if len(each.text) <= MAX_CHARACTERS][:MAX_PIECES]
+    written = _written(subject) if text is None else pieces
+    shown = [each for each in written if len(each.text) <= MAX_CHARACTERS][:MAX_PIECES]
     if text is None:  # one alone, the longest: most happens there
         shown = sorted(shown, key=lambda each: len(each.text), reverse=True)[:1]
     return Merges(
@@ -139,6 +140,23 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Merges:
         num_left_out=len(pieces) - len(shown),
         vocab_size=tokenizer.vocab_size,
     )
+
+
+def _written(subject: Subject) -> list[Piece]:
+    """What a person wrote, as pieces: where messages are not known, what stands between the last
+    two control tokens with several words between them, since a template's own stretch is one name.
+    """
+    if not subject.messages:
+        control, stretch = frozenset(subject.tokenizer.control_tokens.values()), list[int]()
+        for token_id in reversed((-1, *subject.answer.request.prompt_token_ids)):
+            if token_id >= 0 and token_id not in control:
+                stretch.append(token_id)
+                continue
+            pieces = _pieces(subject.tokenizer, subject.tokenizer.decode(stretch[::-1]))
+            if sum(any(map(str.isalpha, each.text)) for each in pieces) > 1:
+                return pieces
+            stretch.clear()
+    return _pieces(subject.tokenizer, subject.asked)
 
 
 def _pieces(tokenizer: Tokenizer, text: str) -> list[Piece]:
