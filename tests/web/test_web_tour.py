@@ -25,6 +25,13 @@ PROMPT = "What is the weight of the sea?"
 FAULTS = """async () => (await axe.run('dialog')).violations.map(
   (rule) => `${rule.id}: ${rule.nodes.map((node) => node.target)}`)"""
 
+# What a rule of the rooms styles within a station's figure, which shall be as it is elsewhere.
+LEAKS = """() => [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules])
+  .map((rule) => rule.selectorText).filter((each) => each?.startsWith('.room '))
+  .flatMap((each) => [...document.querySelectorAll(each)]
+    .filter((one) => one.closest('article[data-view]'))
+    .map((one) => `${each}: ${one.className}`))"""
+
 
 def chapter(opened: Opened, letter: str) -> Locator:
     """What stands beside the list of chapters, once all of it was measured."""
@@ -69,6 +76,7 @@ def test_the_tour_asks_and_every_chapter_is_reached_by_keyboard(
         shown = chapter(opened, letter)
         assert page.get_by_role("alert").count() == 0, letter
         assert page.evaluate(FAULTS) == [], letter
+        assert page.evaluate(LEAKS) == [], letter
         assert page.evaluate("document.querySelector('dialog').scrollWidth") <= 360, letter
         if letter != letters[-1]:
             page.keyboard.press("]")

@@ -60,6 +60,8 @@ class Runner:
         self._record, self._adapters, self._lead = record, adapters, lead
         self._streams, self._is_invariant = streams, is_invariant
         self._version = 0 if adapters is None else adapters.version
+        if record is not None:  # torch imports much for its first shape without numbers
+            torch.empty(0, device="meta").neg()
         began = perf_counter()
         self._native = None if record is None else record()
         self.recording_seconds = perf_counter() - began  # what a look's own would take, too

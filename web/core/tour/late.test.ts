@@ -228,7 +228,7 @@ describe("cache, text and the whole", () => {
     expect(told[0]).toBe("It holds 1 KiB a token, and finds nothing but equal beginnings: 2 of 3 tokens of your prompt.");
     expect(told[1]).toBe("For each byte moved prefill did 75 operations, decode 2.5: decode waits for memory.");
     expect(told[2]).toBe("141.1 GB are 16 bits; 32 take 282.2 GB, and 4 with their scales 39.7 GB.");
-    expect(told[3]).toContain("4.5 bits, 3.56 times less. This model's blocks.0.mlp.down takes 16 bits a number, as bfloat16.");
+    expect(told[3]).toContain("4.5 bits, 3.56 times less. This model's first matrix takes 16 bits a number, as bfloat16.");
   });
 
   it("find a prompt again, and compare a token that went in with one that came out", async () => {

@@ -44,7 +44,7 @@ export const N: Chapter = {
       },
       {
         told: "4 bits are 4 times less.",
-        here: `A block of 32 has a scale: ${blocked} bits, ${figure(16 / blocked)} times less. This model's ${matrix.name} takes ${figure(matrix.bits_per_number)} bits a number, as ${matrix.stored}.`,
+        here: `A block of 32 has a scale: ${blocked} bits, ${figure(16 / blocked)} times less. This model's first matrix takes ${figure(matrix.bits_per_number)} bits a number, as ${matrix.stored}.`,
       },
     ];
   },
