@@ -115,12 +115,12 @@ def test_sequences_of_any_lengths_share_a_forward(folder: Path) -> None:
 
 def test_without_a_head_of_its_own_the_models_rows_serve(folder: Path) -> None:
     stage = speculator.prepare(
-        told(folder, "headless", updates=2, learns_head=False, kept="float16"), say=lambda s: None
+        told(folder, "headless", updates=2, learns_head=False, kept="int8"), say=lambda s: None
     )
     out = stage.run(say=lambda sentence: None)
     stored = SafetensorsWeights(out)
     assert "lm_head.weight" not in stored.names()
-    assert stored.tensor("fc.weight").dtype == torch.float16
+    assert stored.part("fc.weight").dtype == torch.int8
     settings = {"dtype": "float32", "cache_tokens": 2048, "device": "cpu"}
     llm = LLM(str(folder / "tuned"), **settings, draft_speculator=str(out))
     assert llm.engine.drafting is not None
@@ -129,6 +129,10 @@ def test_without_a_head_of_its_own_the_models_rows_serve(folder: Path) -> None:
     served = drafter._speculator
     rows = llm.engine.model.transformer.unembedding.table.rows(served.drafted)
     assert torch.equal(served.module.head.rows(torch.arange(len(rows))), rows)
+    fused = served.module.fuse.dense()
+    trained = stage.model.speculator.fuse.dense()  # pyright: ignore[reportAttributeAccessIssue]
+    steps = trained.view(len(trained), -1, 32).abs().amax(-1) / 127
+    assert ((fused - trained).view(*steps.shape, 32).abs().amax(-1) <= 0.51 * steps).all()
 
 
 def test_t50_what_training_measures_is_what_serving_finds(folder: Path) -> None:

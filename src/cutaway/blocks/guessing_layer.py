@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.attention.grouped import GroupedAttention
+from cutaway.blocks.block import add_and_norm
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
 from cutaway.blocks.norm import RMSNorm
@@ -113,8 +114,8 @@ class Speculator(nn.Module):
 
     def finish(self, residual: Tensor, update: Tensor, step: Step) -> Tensor:
         """The layer behind its attention. Shapes: [T, D] each -> [T, D]."""
-        hidden = residual + update
-        return hidden + self.mlp(self.mlp_norm(hidden), step, 0)
+        hidden, normed = add_and_norm(residual, update, self.mlp_norm)
+        return hidden + self.mlp(normed, step, 0)
 
     def read(self, states: Tensor) -> Tensor:
         """What states say, in the drafted vocabulary. Shapes: [R, D] -> [R, drafted]."""

@@ -25,7 +25,7 @@ from cutaway.train.losses.divergences import draft_loss
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.speculator_passes import groups_of, passes_over
 from cutaway.train.model.model_folder import open_model, text_side
-from cutaway.train.model.speculator_model import SpeculatorModel, with_speculator
+from cutaway.train.model.speculator_model import KINDS_KEPT, SpeculatorModel, with_speculator
 from cutaway.train.sft import CHAT_TEMPLATE, read_talks
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
@@ -44,7 +44,7 @@ class SpeculatorSettings(StageSettings):
         True, help="learn rows of the vocabulary of its own; else the model's serve it"
     )
     kept: str = option(
-        "float32", help="of the numbers that come out", choices=("float32", "float16")
+        "float32", help="how the numbers that come out are stored", choices=KINDS_KEPT
     )
     passes: int = option(5, help="over its own states", least=1, most=12)
     falling: float = option(0.8, help="weight of a pass, by that of the one before", least=0.0)

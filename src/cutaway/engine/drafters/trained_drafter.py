@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from cutaway.core.step import Numbers, ShapePlan, Step
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.drafters.drawn_guesses import guess_from
+from cutaway.engine.drafters.recorded_layer import RecordedLayer, can_be_recorded
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator
 from cutaway.sampling.sampler import Sampler
 
@@ -99,7 +101,16 @@ class TrainedDrafter:
             page_size=config.page_size,
             dtype=self._dtype,
             device=self._device,
+            is_native=can_be_recorded(speculator),
         )
+        self._recorded: RecordedLayer | None = None
+        if can_be_recorded(speculator):
+            self._recorded = RecordedLayer(
+                speculator,
+                self._pool.layers,
+                num_rows=config.on(self._device.type).max_sequences,
+                max_length=max_length,
+            )
         self._vocab_size, self._max_length = vocab_size, max_length
         self._sampler, self._end_token_ids = Sampler(vocab_size), end_token_ids
         self._seen: dict[Hashable, _Seen] = {}  # the one told of last at the end
@@ -143,8 +154,7 @@ class TrainedDrafter:
             if (made := self._new_pairs(wish, draft)) is not None
         ]
         while pairs:
-            states = self._compute(pairs)
-            pairs = self._guess(pairs, states)
+            pairs = self._guess(pairs, *self._compute(pairs))
         for wish in wishes:
             seen = self._seen.get(wish.key)
             if seen is not None and seen.tables is not None:
@@ -235,8 +245,11 @@ class TrainedDrafter:
                 return True
         return False
 
-    def _compute(self, pairs: Sequence[_Pairs]) -> Tensor:
-        """The layer's results, a row for each pair. Shapes: [T, D]."""
+    def _compute(self, pairs: Sequence[_Pairs]) -> tuple[Tensor, Tensor]:
+        """The layer's results at each answer's last pair, and what they say.
+
+        Shapes: [R, D] and [R, drafted].
+        """
         counts = [len(each.token_ids) for each in pairs]
         tables = [each.seen.tables.groups[0] for each in pairs if each.seen.tables is not None]
         spans = [(each.first, count) for each, count in zip(pairs, counts, strict=True)]
@@ -253,7 +266,7 @@ class TrainedDrafter:
                     for each in pairs
                     for _ in each.token_ids
                 ],
-                logit_rows=(),
+                logit_rows=[end - 1 for end in accumulate(counts)],
                 plan=ShapePlan(tuple(counts), tuple(first + count for first, count in spans)),
                 pages=[[table.pages for table in tables]],
                 slots=[
@@ -268,20 +281,27 @@ class TrainedDrafter:
             device=self._device,
         )
         states = torch.cat([each.states for each in pairs])
-        tokens = self._speculator.embedding.table.rows(step.token_ids).to(self._dtype)
-        result = self._module(states, tokens, step)
+        recorded = self._recorded
+        if recorded is not None and len(states) <= recorded.most_tokens:
+            result, logits = recorded.run(states, step)
+            last = result[step.logit_rows]
+        else:
+            tokens = self._speculator.embedding.table.rows(step.token_ids).to(self._dtype)
+            last = self._module(states, tokens, step)[step.logit_rows]
+            logits = self._module.read(last)
         for each, (first, count) in zip(pairs, spans, strict=True):
             if not each.draft.token_ids:  # made of the target's streams alone
                 each.seen.num_pairs = first + count
-        return result
+        return last, logits
 
-    def _guess(self, pairs: Sequence[_Pairs], states: Tensor) -> list[_Pairs]:
+    def _guess(self, pairs: Sequence[_Pairs], last: Tensor, logits: Tensor) -> list[_Pairs]:
         """Add a guess to each draft, and the pairs of those that go on."""
-        ends = [end - 1 for end in accumulate(len(each.token_ids) for each in pairs)]
-        last = states[ends]
-        logits = self._whole(self._module.read(last))
         following: list[_Pairs] = []
-        gave = guess_from(self._sampler, logits, [(each.wish, each.draft) for each in pairs])
+        if all(map(_takes_likeliest, pairs)):
+            gave = self._likeliest(pairs, logits)
+        else:
+            whole = self._whole(logits)
+            gave = guess_from(self._sampler, whole, [(each.wish, each.draft) for each in pairs])
         for place, each in enumerate(pairs):
             if not gave[place]:
                 continue
@@ -295,7 +315,28 @@ class TrainedDrafter:
                 following.append(_Pairs(each.wish, each.draft, each.seen, first, state, guess))
         return following
 
+    def _likeliest(self, pairs: Sequence[_Pairs], logits: Tensor) -> list[bool]:
+        """Add the likeliest that can be guessed, without a row of the whole vocabulary."""
+        logits = logits.float()
+        largest, places = logits.max(dim=-1)
+        chances = cast("list[float]", torch.exp(largest - logits.logsumexp(dim=-1)).tolist())
+        token_ids = cast("list[int]", self._speculator.drafted[places].tolist())
+        gave: list[bool] = []
+        for each, token_id, chance in zip(pairs, token_ids, chances, strict=True):
+            is_sound = math.isfinite(chance)  # a bad row guesses nothing
+            if is_sound:
+                each.draft.token_ids.append(token_id)
+                each.draft.chances.append(chance)
+            gave.append(is_sound)
+        return gave
+
     def _whole(self, logits: Tensor) -> Tensor:
         """Rows over the target's vocabulary: what cannot be guessed never comes. Shapes: [R, V]."""
         whole = logits.new_full((len(logits), self._vocab_size), -math.inf, dtype=torch.float32)
         return whole.index_copy_(1, self._speculator.drafted, logits.float())
+
+
+def _takes_likeliest(pairs: _Pairs) -> bool:
+    """Whether an answer takes the likeliest token, and nothing stands in its way."""
+    wish = pairs.wish
+    return wish.params.is_greedy and not wish.params.has_penalties and wish.allowed is None

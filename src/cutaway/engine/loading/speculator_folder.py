@@ -23,6 +23,7 @@ from cutaway.blocks.mlp import GatedMLP
 from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
+from cutaway.engine.loading.unloaded_model import as_kept
 from cutaway.models.parts import rotary_config
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.sizes import Sizes, sizes_from_hf
@@ -202,8 +203,10 @@ def load_speculator(
         raise ModelFormatError("is not JSON.", file=str(path), field="config") from None
     if not isinstance(config, dict):
         raise ModelFormatError("is no object.", file=str(path), field="config")
-    shape = read_shape(cast("dict[str, object]", config), target, file=str(path))
-    source = SafetensorsWeights(folder)
+    told = cast("dict[str, object]", config)
+    shape = read_shape(told, target, file=str(path))
+    stored = SafetensorsWeights(folder)
+    source = as_kept(stored, told.get("quantization_config"), str(path))
     with torch.device("meta"):
         module = shape.build(target).requires_grad_(False)
     is_shared = HEAD not in source.names() and shape.sizes.width == target.width
@@ -228,7 +231,7 @@ def load_speculator(
         own.table = DenseWeight.of(source.tensor(TABLE).to(device=device, dtype=dtype))
     elif shape.sizes.width != target.width:
         raise _misfit(str(folder), target, f"it has no {TABLE} and another width", "with one")
-    drafted = _drafted(source, shape, target, str(folder)).to(device)
+    drafted = _drafted(stored, shape, target, str(folder)).to(device)
     if is_shared:
         module.head = DenseWeight.of(table.rows(drafted).to(device=device, dtype=dtype))
     if isinstance(table, Packed):

@@ -63,7 +63,7 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> OpenedModel:
         values, file=str(config), overrides=overrides, num_tensors=len(stored.names())
     )
     settings = values.get("quantization_config", own.get("quantization_config"))
-    source = _as_kept(stored, settings, str(config))
+    source = as_kept(stored, settings, str(config))
     if isinstance(architecture, FitsNames):
         architecture = architecture.fitting(source.names())
     return OpenedModel(architecture, source, "hf", is_part)
@@ -74,7 +74,7 @@ def folder_of(found: Found) -> Path:
     return found.path.parent if found.kind == "random" else found.path
 
 
-def _as_kept(stored: SafetensorsWeights, settings: object, file: str) -> WeightSource:
+def as_kept(stored: SafetensorsWeights, settings: object, file: str) -> WeightSource:
     """The folder's tensors, those of quantized matrices put together. settings: of the config."""
     if settings is None:
         return stored

@@ -32,13 +32,53 @@ from cutaway.weights.files.safetensors_index import SINGLE
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from cutaway.weights.find.folder import CONFIG
 
+INT8 = "int8"
+KINDS_KEPT = ("float32", "float16", INT8)
+_GROUP = 32  # columns of one scale
+# As compressed-tensors tells integers with a scale for each group of columns.
+_IN_8_BITS: Mapping[str, object] = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "ignore": [],
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                **{"num_bits": 8, "type": "int", "symmetric": True},
+                **{"strategy": "group", "group_size": _GROUP},
+            },
+        }
+    },
+}
+
+
+def in_8_bits(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Matrices rounded to integers of 8 bits with a 16-bit scale for each 32 columns.
+
+    What does not divide so, and norms, stay in float16.
+    Shapes: [N, K] -> weight [N, K] int8 and weight_scale [N, K / 32].
+    """
+    made: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or tensor.shape[1] % _GROUP:
+            made[name] = tensor.to(torch.float16)
+            continue
+        groups = tensor.float().view(len(tensor), -1, _GROUP)
+        scales = (groups.abs().amax(-1) / 127).to(torch.float16)
+        steps = groups / scales.float().clamp_min(1e-12)[..., None]
+        made[name] = steps.round().clamp(-127, 127).to(torch.int8).view(tensor.shape)
+        made[f"{name}_scale"] = scales
+    return made
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculatorModel(TrainedModel):
     """A model as it is, and a speculator that learns to guess for it.
 
     drafted: the ids that it guesses, ascending [drafted] int64.   told: its config.json.
-    learns_head: whether it has rows of the vocabulary of its own.   kept: dtype of what comes out.
+    learns_head: whether it has rows of the vocabulary of its own.
+    kept: of KINDS_KEPT, how what comes out is stored.
     """
 
     speculator: Speculator
@@ -47,24 +87,29 @@ class SpeculatorModel(TrainedModel):
     drafted: Tensor
     told: Mapping[str, object]
     learns_head: bool = True
-    kept: torch.dtype = torch.float32
+    kept: str = "float32"
 
     def write(self, folder: Path) -> None:
         """Write the speculator alone: whoever loads it shares the model's embedding."""
-        self._write(folder, torch.float32)
+        self._write(folder, "float32")
 
     def finish(self, folder: Path) -> None:
         """Write what comes out of a run, in the dtype that was asked for."""
         self._write(folder, self.kept)
 
-    def _write(self, folder: Path, dtype: torch.dtype) -> None:
-        text = json.dumps(self.told, indent=2) + "\n"
+    def _write(self, folder: Path, kept: str) -> None:
+        told = {**self.told, **({"quantization_config": _IN_8_BITS} if kept == INT8 else {})}
+        text = json.dumps(told, indent=2) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
         parameters = dict(self.speculator.named_parameters())
         tensors = {
-            name: parameters[target.parameter].detach().to(dtype).contiguous().cpu()
+            name: parameters[target.parameter].detach().contiguous().cpu()
             for name, target in self._targets().items()
         }
+        if kept == INT8:
+            tensors = in_8_bits(tensors)
+        else:
+            tensors = {name: each.to(KEPT[kept]) for name, each in tensors.items()}
         offsets = self.drafted.cpu() - torch.arange(len(self.drafted))
         write_safetensors(folder / SINGLE, {**tensors, OFFSETS: offsets})
 
@@ -94,7 +139,7 @@ def with_speculator(
 
     drafted: ids that it can guess, ascending [drafted].   inner: width of its feed-forward.
     name: of the model, as the folder will tell it.   learns_head: else its rows of the vocabulary
-    stay the model's and are not written.   kept: dtype of what comes out.
+    stay the model's and are not written.   kept: of KINDS_KEPT, how what comes out is stored.
     """
     facts, transformer = model.architecture.facts, model.transformer.requires_grad_(False)
     target = TargetShape(name, transformer.embedding.width, facts.num_layers, facts.vocab_size)
@@ -112,7 +157,7 @@ def with_speculator(
         drafted=drafted.to(device),
         told=told,
         learns_head=learns_head,
-        kept=KEPT[kept],
+        kept=kept,
     )
 
 
