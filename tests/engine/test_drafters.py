@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cutaway.core.errors import RequestError
+from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.drafters import Controller, Draft, NGramDrafter, Wish
 from cutaway.engine.drafting import Drafting
@@ -212,6 +213,21 @@ def test_a_step_that_was_held_up_once_does_not_make_a_length_dear_for_good() -> 
         if length:
             controller.learn(0, "k", tried=length, right=length)
     assert sum(taken[50:]) > 50 * 6
+
+
+def test_what_a_grammar_forces_is_guessed_while_nothing_else_is() -> None:
+    pytest.importorskip("llguidance")
+    control = Controller()
+    for _ in range(5):
+        control.learn_time(1, 0, 1.0)
+    while control.may_pay(1, 1):
+        control.learn_time(1, 1, 1.05)
+    control.learn_time(1, 0, 1.0)
+    assert not control.may_pay(1, 1)
+    target = engine(loaded())
+    target.drafting = Drafting.of(NGramDrafter(), controller=control)
+    run(target, [asked("a", grammar=Grammar.regex("(ab|cd){3,9}"), ignore_eos=False)])
+    assert target.num_accepted > 1 and control.share(None, "grammar") > 0.8
 
 
 def test_none_are_made_where_not_even_right_ones_pay() -> None:

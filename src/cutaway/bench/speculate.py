@@ -1,7 +1,8 @@
 """`cutaway bench speculate`: what guessing ahead wins or costs, by workload and batch size.
 
-Every case is answered with and without guesses in turn, on one engine; that both give the same
-tokens is checked each time. The ratio of a round is plain seconds over those with guesses.
+Every case is answered with and without guesses by two engines over one model, which take turns of
+some tokens: what slows a machine down for a while slows both. That both give the same tokens is
+checked each time. The ratio of a round is plain seconds over those with guesses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 from cutaway.core.errors import ConfigError
 from cutaway.core.grammar import Grammar
 from cutaway.core.limits import quote
-from cutaway.core.request import SamplingParams
+from cutaway.core.request import Request, SamplingParams
+from cutaway.engine.engine import Engine
 from cutaway.service.llm import LLM
 
 _CODE = '''class Account:
@@ -63,6 +65,9 @@ _ASKED = {
     "chat": "What is gravity?",
     "structured": "Describe Marie Curie as JSON.",
 }
+
+
+_TURN = 16  # tokens of each answer, until the other side goes on
 
 
 @dataclass(frozen=True)
@@ -158,25 +163,30 @@ def _measure(
     ratios: list[float] = []
     seconds: dict[str, list[float]] = {"off": [], draft: []}
     told: dict[str, list[tuple[int, ...]]] = {}
+    guessing, plain = llm.engine, _plain_engine(llm.engine, len(prompt), asked)
     drafted = accepted = said = 0
     for number in range(rounds + 1):  # the first warms up, and teaches what steps take
-        took: dict[str, float] = {}
-        for kind in ("off", draft) if number % 2 else (draft, "off"):
+        before = guessing.num_drafted, guessing.num_accepted
+        sides: dict[str, _Side] = {}
+        for kind, engine in (("off", plain), (draft, guessing)):
             params = [replace(each, draft=kind) for each in asked]
-            before = llm.engine.num_drafted, llm.engine.num_accepted
-            began = time.perf_counter()
-            answers = llm.generate([prompt] * len(params), params)
-            took[kind] = time.perf_counter() - began
-            told[kind] = [tuple(answer.token_ids) for answer in answers]
-            if kind != "off" and number:
-                drafted += llm.engine.num_drafted - before[0]
-                accepted += llm.engine.num_accepted - before[1]
-                said += sum(map(len, told[kind]))
+            sides[kind] = _Side(
+                engine, llm.requests([prompt] * len(params), params, control=False, lora=None)
+            )
+        kinds = ["off", draft]
+        while any(side.engine.has_work for side in sides.values()):
+            for kind in kinds:
+                sides[kind].take_turn(_TURN * len(asked))
+            kinds.reverse()
+        told = {kind: side.token_ids for kind, side in sides.items()}
         assert told["off"] == told[draft], "guesses never change an answer"
         if number:
-            ratios.append(took["off"] / took[draft])
-            for kind, value in took.items():
-                seconds[kind].append(value)
+            drafted += guessing.num_drafted - before[0]
+            accepted += guessing.num_accepted - before[1]
+            said += sum(map(len, told[draft]))
+            ratios.append(sides["off"].seconds / sides[draft].seconds)
+            for kind, side in sides.items():
+                seconds[kind].append(side.seconds)
     count = sum(map(len, told["off"]))
     quartile = statistics.quantiles(ratios, n=4)[0] if len(ratios) > 1 else ratios[0]
     return SpeculateRow(
@@ -189,3 +199,35 @@ def _measure(
         plain=count / statistics.median(seconds["off"]),
         guessing=count / statistics.median(seconds[draft]),
     )
+
+
+class _Side:
+    """Answers of one engine, and the seconds that it worked for them."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self.engine, self.seconds = engine, 0.0
+        self._said: dict[str, list[int]] = {each.request_id: [] for each in requests}
+        for request in requests:
+            engine.add(request)
+
+    @property
+    def token_ids(self) -> list[tuple[int, ...]]:
+        """What each answer said, in the order of the requests."""
+        return [tuple(each) for each in self._said.values()]
+
+    def take_turn(self, tokens: int) -> None:
+        """Step until all answers together said so many tokens, or ended."""
+        left, began = tokens, time.perf_counter()
+        while left > 0 and self.engine.has_work:
+            for delta in self.engine.step():
+                self._said[delta.request_id] += delta.token_ids
+                left -= len(delta.token_ids)
+        self.seconds += time.perf_counter() - began
+
+
+def _plain_engine(engine: Engine, prompt: int, asked: Sequence[SamplingParams]) -> Engine:
+    """An engine over the same model that makes no guesses, with pages for these answers."""
+    size = engine.config.page_size
+    needed = sum(2 + (prompt + (each.max_tokens or 0)) // size for each in asked)
+    config = replace(engine.config, draft="off")
+    return Engine(engine.model, config, num_pages=1 + needed)

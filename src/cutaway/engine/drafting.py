@@ -130,21 +130,25 @@ class Drafting:
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
         for name, source in self._sources.items():
             asking = [each for each in decoding if self._asking.get(each) == name]
-            if not asking or not source.may_guess(len(decoding), len(asking)):
+            if not asking:
                 continue
-            self._sought.add(name)
+            may_guess = source.may_guess(len(decoding), len(asking))
+            if may_guess:
+                self._sought.add(name)
             # Most answers of a chat have none most of the time: what a wish holds is not made then.
             asking = [
                 each
                 for each in asking
                 if answers[each].grammar is not None
-                or source.drafter.may_guess(each, each.token_ids)
+                or (may_guess and source.drafter.may_guess(each, each.token_ids))
             ]
+            forced = _forced(asking, answers)
+            if not may_guess:  # what must come is right all the same
+                asking = [each for each in asking if each in forced]
             if not asking:
                 continue
-            grammars = [answers[each].grammar for each in asking]
-            wishes = list(map(_wish, asking, grammars))
-            drafts = source.propose(wishes, _forced(asking, grammars), num_answers=len(decoding))
+            wishes = [_wish(each, answers[each].grammar) for each in asking]
+            drafts = source.propose(wishes, forced, num_answers=len(decoding))
             yield from zip(asking, drafts, strict=True)
 
     def observe(self, scheduled: Items[Scheduled], streams: Tensor | None) -> None:
@@ -253,15 +257,15 @@ def _wish(sequence: Sequence, grammar: GrammarState | None) -> Wish:
 
 
 def _forced(
-    asking: Items[Sequence], grammars: Items[GrammarState | None]
+    asking: Items[Sequence], answers: Mapping[Sequence, Running]
 ) -> dict[Hashable, list[int]]:
     """What the grammars of some answers leave no choice but to say."""
-    found: dict[Hashable, list[int]] = {
-        sequence: grammar.find_forced()
-        for sequence, grammar in zip(asking, grammars, strict=True)
-        if grammar is not None
-    }
-    return {sequence: token_ids for sequence, token_ids in found.items() if token_ids}
+    found: dict[Hashable, list[int]] = {}
+    for sequence in asking:
+        grammar = answers[sequence].grammar
+        if grammar is not None and (token_ids := grammar.find_forced()):
+            found[sequence] = token_ids
+    return found
 
 
 def _allowing(grammar: GrammarState) -> Callable[[Items[int]], bytes | None]:
