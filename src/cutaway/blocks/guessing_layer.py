@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.block import add_and_norm
+from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.positions import angles
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
-from cutaway.kernels.linear import project
+from cutaway.kernels.given_rows import GivenRows, given_rows
+from cutaway.kernels.linear import project, take_rows
 from cutaway.kernels.rotary import rotate
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
@@ -120,3 +122,30 @@ class Speculator(nn.Module):
     def read(self, states: Tensor) -> Tensor:
         """What states say, in the drafted vocabulary. Shapes: [R, D] -> [R, drafted]."""
         return project(self.last_norm(states), (self.head,), None)
+
+
+class FromGivenStates:
+    """A speculator's forward over states that are put beside each step: what can be recorded.
+
+    embedding: of the target, whose vectors of tokens it reads.
+    """
+
+    def __init__(self, module: Speculator, embedding: Embedding) -> None:
+        self._module, self._embedding = module, embedding
+        self._given = GivenRows(embedding.width, torch.empty(0, embedding.width))
+
+    def put(self, states: Tensor) -> None:
+        """The states of the next step's tokens. Shapes: [T, D]."""
+        self._given.rows = states
+
+    def __call__(self, step: Step) -> Tensor:
+        """What the wanted rows say; step.streams is told the new states. Shapes: [R, drafted]."""
+        module = self._module
+        tokens = take_rows(self._embedding.table, step.token_ids)
+        both, residual = module.inputs(given_rows(self._given, step.token_ids), tokens)
+        frequencies = module.attention.frequencies
+        assert frequencies is not None and step.streams is not None, "it is recorded so"
+        rotation = angles(frequencies, step.positions, step.declared_lengths, torch.float32)
+        made = module.finish(residual, module.attention(both, rotation, step, 0), step)
+        step.streams(made, 0)
+        return module.read(made[step.logit_rows])
