@@ -72,10 +72,15 @@ class ClusterFolder:
 
 
 def environment(folder: ClusterFolder, *, is_local: bool) -> dict[str, str]:
-    """Variables by which Ray asks for a token, sends one, and tells nobody of its use."""
+    """Variables by which Ray asks for a token, sends one, and tells nobody of its use.
+
+    is_local: of a cluster of this machine alone, whose address is then the loopback one. Without a
+    word Ray takes another address of the machine in its place, and listens on all of them.
+    """
     found = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
     if is_local:
         found["RAY_AUTH_TOKEN_PATH"] = str(folder.token_file)
+        found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     return found
 
 

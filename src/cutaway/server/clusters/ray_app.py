@@ -7,7 +7,9 @@ an engine, `cutaway serve` for a front. Those speak with one another by links of
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
+import json
 import os
 import signal
 import sys
@@ -101,6 +103,7 @@ class _Program:
         return self._process.pid
 
     def check(self) -> None:
+        """Raise RuntimeError where it has ended."""
         if self._process.returncode is not None:
             raise RuntimeError(f"the process ended with exit code {self._process.returncode}")
 
@@ -120,6 +123,20 @@ def _lives(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return status.rpartition(")")[2].split()[0] not in ("Z", "X")
     return False
+
+
+async def _end_with(program: _Program, roster: Any, kind: str, where: str) -> None:
+    """End this replica where its program has: Ray replaces a dead one at once.
+
+    One that is only unwell it looks at twice more.
+    """
+    try:
+        program.check()
+    except RuntimeError as error:
+        with suppress(ray.exceptions.RayError):
+            await roster.drop.remote(kind, where)
+        print(f"cutaway: {kind} {where}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 class PlacedEngine:
@@ -161,12 +178,8 @@ class PlacedEngine:
         self._roster.note.remote("engine", self._where, facts)
 
     async def check_health(self) -> None:
-        """Raise where the engine is gone, or shows no sign of work; one that is busy shows some."""
-        try:
-            self._program.check()
-        except RuntimeError:
-            self._roster.drop.remote("engine", self._where)
-            raise
+        """Raise where the engine shows no sign of work; one that is busy shows some."""
+        await _end_with(self._program, self._roster, "engine", self._where)
         # The member itself starts a hung engine anew at stall_seconds; this is for its own hang.
         if self._link.silent_seconds >= 2 * self._stall:
             raise RuntimeError(f"no sign of work for {self._link.silent_seconds:g} seconds")
@@ -242,8 +255,8 @@ class PlacedFront:
             await asyncio.sleep(0.5)
 
     async def check_health(self) -> None:
-        """Raise where the front's process is gone."""
-        self._program.check()
+        """End where the front's process is gone."""
+        await _end_with(self._program, self._roster, "front", self._url)
         self._note()
 
     def __del__(self) -> None:
@@ -270,7 +283,7 @@ def build_engines(table: Mapping[str, Any]) -> Any:
                 "num_gpus": config.gpus,
                 "memory": config.memory or 0,
             },
-            **_common(config),
+            **_common(config, generation),
         )
         .bind(_made(config), generation)
     )
@@ -286,7 +299,7 @@ def build_fronts(table: Mapping[str, Any]) -> Any:
             num_replicas=config.fronts,
             max_replicas_per_node=1,
             ray_actor_options={"num_cpus": 0},
-            **_common(config),
+            **_common(config, generation),
         )
         .bind(_made(config), generation)
     )
@@ -303,8 +316,16 @@ def _made(config: ClusterConfig) -> dict[str, Any]:
     return {**config.as_table(), "engines": 1, "fronts": 1}
 
 
-def _common(config: ClusterConfig) -> dict[str, float]:
+def _common(config: ClusterConfig, generation: int) -> dict[str, Any]:
+    """Options of both deployments.
+
+    Their version follows from what a replica is made with. Without one Ray takes another at each
+    deploy, and to scale would start all anew, and end the streams through every front.
+    """
+    made = json.dumps([_made(config), generation], sort_keys=True)
     return {
+        "version": hashlib.sha256(made.encode()).hexdigest()[:16],
+        "_internal": True,  # lets it be set
         "health_check_period_s": CHECK_SECONDS,
         "health_check_timeout_s": config.stall_seconds,
         "graceful_shutdown_timeout_s": config.drain_seconds + 10,

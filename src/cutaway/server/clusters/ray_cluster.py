@@ -239,12 +239,14 @@ def _begin(folder: ClusterFolder, config: ClusterConfig) -> dict[str, object]:
 def _why_out(words: str, ours: str, address: str) -> str:
     """Why Ray did not let this process in, in words that say what to do."""
     if "ersion" in words and "mismatch" in words:
-        python = ".".join(map(str, sys.version_info[:3]))
-        theirs = re.findall(r"(Ray|Python): ([\w.]+)", words)
-        found = ", ".join(f"{name} {number}" for name, number in theirs) or words
+        # Ray tells its cluster's versions first, then those of this process.
+        told = [f"{name} {number}" for name, number in re.findall(r"(Ray|Python): ([\w.]+)", words)]
+        if len(told) != 4:
+            own = f"Ray {ours}, Python {'.'.join(map(str, sys.version_info[:3]))}"
+            return f"{address} has other versions than this host ({own}): {words}"
         return (
-            f"{address} has other versions than this host: there and here {found} (this one has "
-            f"Ray {ours}, Python {python}). Install the same on all hosts."
+            f"{address} was started with {told[0]} and {told[1]}; this host has {told[2]} and "
+            f"{told[3]}. Install the same on all hosts."
         )
     if "token" in words.lower() or "auth" in words.lower():
         return (
