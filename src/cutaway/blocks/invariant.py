@@ -6,8 +6,6 @@ the step's shape; a model is asked here to take the others.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import nn
 
@@ -15,8 +13,6 @@ from cutaway.blocks.attention.convolution import ShortConvolution
 from cutaway.blocks.attention.delta import DeltaLayer
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
-from cutaway.blocks.block import Block
-from cutaway.blocks.linear import Linear
 from cutaway.blocks.moe import Experts
 from cutaway.kernels.attention import invariant_paged_attention, paged_attention
 from cutaway.kernels.dispatch import MOST_HEAD_SIZE
@@ -33,16 +29,6 @@ def set_invariant(transformer: nn.Module, *, is_on: bool) -> None:
             part.is_invariant = is_on
         elif isinstance(part, GroupedAttention):
             part.over_pages = invariant_paged_attention if is_on else paged_attention
-
-
-def set_read_next(transformer: nn.Module) -> None:
-    """Tell attention whose matrices are read behind it, so that they may be fetched meanwhile."""
-    for block in transformer.modules():
-        attention = getattr(block, "attention", None)
-        if isinstance(block, Block) and isinstance(attention, GroupedAttention):
-            parts = cast(nn.Module, block.mlp).modules()
-            maps = [part for part in parts if isinstance(part, Linear)]
-            attention.read_next = (attention.output, *maps[:1])
 
 
 def parts_without(transformer: nn.Module) -> list[str]:

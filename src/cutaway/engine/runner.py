@@ -9,8 +9,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from cutaway.blocks.invariant import DTYPES, parts_without, set_invariant, set_read_next
+from cutaway.blocks.invariant import DTYPES, parts_without, set_invariant
 from cutaway.blocks.linear import division_error
+from cutaway.blocks.read_next import set_read_next
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool, copy_pages, move_pages
 from cutaway.cache.stores import PageMoves
