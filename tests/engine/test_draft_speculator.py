@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +21,15 @@ from cutaway.core.step import Step
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import GuessSource, Wish
 from cutaway.engine.drafters.draft_models import trained_drafter
+from cutaway.engine.drafters.recorded_layer import RecordedLayer
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
-from cutaway.engine.loading.speculator_folder import TargetShape, read_shape
+from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator, read_shape
 from cutaway.kernels import capture
+from cutaway.quantize.packed import Packed
 from cutaway.train.losses.speculator_passes import passes_over
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from engines import engine, loaded, run, workload
@@ -176,6 +179,39 @@ def test_what_was_found_in_the_cache_is_guessed_behind(model: LoadedModel, folde
         answer = run(target, [Request(request_id=name, prompt_token_ids=prompt, params=params)])
         assert answer[name, 0].last.timings.drafted > 0
     assert target.cache_stats.hit_tokens >= 32
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_a_packed_layer_is_replayed_as_its_modules_compute(
+    model: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guess by guess, prompt and all, for several answers at once."""
+    table = Packed.of(torch.randn(320, 48), row_order=None, widens=False)
+    embedding = copy.copy(model.transformer.embedding)
+    embedding.table = table
+    found = load_speculator(folder, TARGET, embedding, table)
+    drafter = TrainedDrafter(
+        found, EngineConfig(page_size=8), num_pages=40, vocab_size=320, max_length=128
+    )
+    replay, seen = RecordedLayer.run, list[int]()
+
+    def both(self: RecordedLayer, states: torch.Tensor, step: Step) -> Any:
+        made, logits = replay(self, states, step)
+        tokens = table.rows(step.token_ids)
+        wanted = found.module(states, tokens, step)
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+        rows = found.module.read(wanted[step.logit_rows])
+        torch.testing.assert_close(logits, rows, rtol=1e-4, atol=1e-4)
+        seen.append(len(states))
+        return made, logits
+
+    monkeypatch.setattr(RecordedLayer, "run", both)
+    texts = {"one": list(range(5, 25)), "two": list(range(40, 47))}
+    for key, text in texts.items():
+        drafter.observe(key, 0, torch.randn(len(text) - 1, 3 * 48))
+    drafts = drafter.propose([Wish(key, text, 3) for key, text in texts.items()])
+    assert [len(each.token_ids) for each in drafts] == [3, 3]
+    assert seen == [19 + 6, 2, 2]
 
 
 @pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
