@@ -21,6 +21,7 @@ from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Sink
 from cutaway.engine.captured.mixed_graphs import MixedGraphs, mixed_shapes, record_graph
 from cutaway.engine.captured.static_step import StaticStep
+from cutaway.host.garbage import stop_collecting
 from cutaway.sampling.captured_draws import CapturedDraws
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, *range(128, 257, 16))
@@ -108,12 +109,13 @@ class DecodeGraphs:
         self._captured: dict[_Size, _Captured] = {}
         self._drafted_logits: Tensor | None = None  # of all steps with guesses, one at a time
         self._mixed: MixedGraphs | None = None
-        if self._can_capture and self._has_one_width:
+        shapes = mixed_shapes(max_sequences, max_tokens)
+        if shapes and self._can_capture and self._has_one_width:
             self._mixed = MixedGraphs(
                 model,
                 caches,
                 device=device,
-                shapes=mixed_shapes(max_sequences, max_tokens),
+                shapes=shapes,
                 max_pages=max_pages,
                 pool=self._pool,
             )
@@ -258,7 +260,8 @@ class DecodeGraphs:
         may_draw = self._has_one_width and size.tokens is None
         draws = CapturedDraws.of(logits) if may_draw else None
         if draws is not None:
-            draws.capture(self._pool, is_first=not self._captured)
+            with stop_collecting():
+                draws.capture(self._pool, is_first=not self._captured)
         return _Captured(graph, logits, draws)
 
     def _drafted_room(self, logits: Tensor) -> Tensor:
