@@ -51,7 +51,8 @@ class Group:
 
 # Quickest first. A file whose tests cannot reach a module is not among its own.
 SIMULATED = "engine/test_scheduler_simulation.py::test_120_seeds_keep_every_promise"
-OF_CACHE = ("cache/test_cache_paged.py", SIMULATED, "cache/test_cache_machine.py")
+PAGED = ("cache/test_cache_paged.py", "cache/test_cache_pins.py")
+OF_CACHE = (*PAGED, SIMULATED, "cache/test_cache_machine.py")
 OF_SCHEDULER = ("engine/test_scheduler.py", SIMULATED)
 
 GROUPS = {

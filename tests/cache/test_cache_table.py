@@ -44,6 +44,11 @@ def test_slots_are_page_times_size_plus_offset(
     assert list(table.slots(start, count)) == expected
 
 
+def test_many_slots_are_what_they_are_one_by_one() -> None:
+    table = PageTable(Full(), 16, [3, 1, 2, 5, 4])
+    assert list(table.slots(5, 70)) == [table.slots(place, 1)[0] for place in range(5, 75)]
+
+
 def test_truncate_returns_the_pages_past_the_end() -> None:
     table = PageTable(Full(), 4, [7, 2, 5, 9])
     assert table.truncate(5) == [9, 5]

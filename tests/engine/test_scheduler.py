@@ -921,3 +921,17 @@ def test_an_allocator_that_gives_nothing_is_our_fault_not_an_endless_loop() -> N
     scheduler.add(make_sequence(8))
     with pytest.raises(AssertionError, match="moves the oldest"):
         scheduler.schedule()
+
+
+def test_pages_of_a_prompt_are_told_as_far_as_they_can_be_found() -> None:
+    scheduler = make_scheduler(extents=(Full(), Window(8)))
+    sequence = make_sequence(20, answer=3)
+    assert scheduler.prompt_pages(sequence) == {}, "it was never added"
+    scheduler.add(sequence)
+    assert scheduler.prompt_pages(sequence) == {0: {}, 1: {}}, "nothing is computed"
+    while sequence.num_computed_tokens < 20:
+        step(scheduler)
+    assert sequence.tables is not None
+    keys = scheduler.cache.keys(sequence.cache_root).between(0, 2, sequence.token_ids)
+    pages = sequence.tables.groups[0].pages[:2]
+    assert scheduler.prompt_pages(sequence)[0] == dict(zip(keys, pages, strict=True))
