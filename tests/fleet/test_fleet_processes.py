@@ -182,9 +182,32 @@ async def test_scale_f1_four_engines_and_200_streams(tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
     chance = random.Random(6)
     async with fleet_of(tmp_path, replicas=4) as fleet:
-        count = int(os.environ.get("CUTAWAY_FLEET_ROUNDS", "3"))
+        count = int(os.environ.get("CUTAWAY_FLEET_ROUNDS", "2"))
         num_seams = await rounds(fleet, count, 200, lambda _: kill_one(fleet, chance))
         assert num_seams >= 2 * count
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@partial(in_loop, seconds=2900)
+async def test_scale_f3_four_engines_scale_and_roll_under_200_streams(tmp_path: Path) -> None:
+    """CUTAWAY_FLEET_ROUNDS=20 is the whole bar: from four to one and back, then all anew."""
+    pytest.importorskip("llguidance")
+    before = set(services.children())
+    async with fleet_of(tmp_path, replicas=4) as fleet:
+
+        async def act(number: int) -> None:
+            await until_heard(100)
+            if number % 2:
+                await fleet.roll()
+            else:
+                await fleet.scale(1)
+                await fleet.scale(4)
+
+        num_seams = await rounds(fleet, int(os.environ.get("CUTAWAY_FLEET_ROUNDS", "1")), 200, act)
+        assert num_seams, "some answers went on elsewhere"
+        await until_ready(fleet, 4)
+    assert set(services.children()) <= before, "no engine is left"
 
 
 @pytest.mark.slow
