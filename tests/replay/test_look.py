@@ -28,6 +28,7 @@ from cutaway.replay.view_cost import (
     ViewCost,
     WorkLine,
     pace_of,
+    seconds_a_number,
     time_steps,
 )
 from cutaway.trace.records import AnswerRecord
@@ -220,8 +221,9 @@ def test_what_a_look_costs_is_known_in_seconds_before_it_runs(folder: Path) -> N
     own = 2 * 64 * 320  # of one layer at one position
     assert cost.flops - wanted.flops == own == lens.flops(look.subject, query)
     assert cost.own_work == own + WALKED * lens.walks(look.subject, query)
-    tokens = cost.own_work / (2 * engine.model.facts.num_parameters)
-    assert cost.own_seconds == pytest.approx(tokens / pace.rate)
+    tokens = own / (2 * engine.model.facts.num_parameters)
+    walked = lens.walks(look.subject, query) * seconds_a_number(engine.model.device)
+    assert 0 < walked and cost.own_seconds == pytest.approx(tokens / pace.rate + walked)
     assert cost.seconds == wanted.seconds
     look.take(lens.wants(look.subject, query))
     assert look.predict_cost(lens, query).num_tokens == 0, "what is there costs its products alone"

@@ -24,7 +24,7 @@ from cutaway.replay.recorded_answers import plan_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
-from cutaway.replay.view_cost import StepPace, ViewCost, pace_of
+from cutaway.replay.view_cost import StepPace, ViewCost, pace_of, seconds_a_number
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
@@ -90,9 +90,11 @@ class Look:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
         own, work = view.flops(self.subject, query), view.work(self.subject, query)
-        # Its own work is counted as tokens of the model, at the rate of long steps.
+        # Its own products are counted as tokens of the model, at the rate of long steps.
         rate = 2 * self._engine.model.facts.num_parameters * self._pace.rate
-        seconds = work / rate if rate else 0.0
+        seconds = own / rate if rate else 0.0
+        if walks := view.walks(self.subject, query):
+            seconds += walks * seconds_a_number(self._engine.model.device)
         return replace(cost, flops=cost.flops + own, own_work=work, own_seconds=seconds)
 
     def take(self, wanted: Wanted) -> ReplayValues:

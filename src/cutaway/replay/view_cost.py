@@ -10,12 +10,16 @@ import math
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from statistics import median
 from time import perf_counter
 from typing import Final, TypeVar
 
+import torch
+
 from cutaway.replay.plan import Run
+from cutaway.sampling.threads import one_thread
 
 T = TypeVar("T")
 
@@ -31,7 +35,8 @@ class ViewCost:
     num_tokens: that go through the model again.   flops: of that, and of the view's own products.
     num_bytes:  of inner values that are held.
     seconds:    of its steps, at the pace of those that served the answer.
-    own_work, own_seconds: operations of the view's own, and their time at the rate of long steps.
+    own_work, own_seconds: operations of the view's own, and their time: of products at the rate of
+        long steps, of numbers that it goes through at this machine's pace (seconds_a_number).
     is_fresh:   whether the model has to be recorded first.
     """
 
@@ -155,6 +160,23 @@ def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T
             return ended.value, spent + perf_counter() - began
         spent += perf_counter() - began
         yield
+
+
+@cache
+def seconds_a_number(device: torch.device) -> float:
+    """What a view takes for each number that it goes through, on one thread.
+
+    That of unpacking some and making shares of them. The least of a few: others who compute
+    meanwhile make it no slower.
+    """
+    packed = torch.zeros(2**20, dtype=torch.float16, device=device)
+    took: list[float] = []
+    with one_thread():
+        for _ in range(5):
+            began = perf_counter()
+            float(torch.softmax(packed.float(), 0)[0])  # of a GPU too: until it is there
+            took.append(perf_counter() - began)
+    return min(took) / len(packed)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
 
 # Operations of a long step in whose time a view goes through one number: 3 ns on a core that
-# computes 180 GFLOP/s with SmolLM2. The first look at a view would be foretold as nothing.
+# computes 180 GFLOP/s with SmolLM2.
 WALKED: Final = 550
 SHARED_FROM: Final = WALKED * 2**27  # work that torch's threads share: a third of a second of one
 
