@@ -230,6 +230,14 @@ def test_what_a_grammar_forces_is_guessed_while_nothing_else_is() -> None:
     assert target.num_accepted > 1 and control.share(None, "grammar") > 0.8
 
 
+def test_long_guesses_that_stand_pay_though_their_steps_are_long() -> None:
+    controller = taught(slope=0.16, share=0.95)
+    for _ in range(100):
+        controller.learn_time(1, 12, 0.005 * 2.95, right=12)
+    controller.learn_time(1, 0, 0.005)
+    assert controller.may_pay(1, 1)
+
+
 def test_none_are_made_where_not_even_right_ones_pay() -> None:
     controller = taught(slope=1.0, share=0.95)
     assert not controller.may_pay(1, 1)

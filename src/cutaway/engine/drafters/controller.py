@@ -188,7 +188,7 @@ class Controller:
         # Where the machine held the step up, that was no fault of its guesses; and a length that
         # seemed dear when it was first tried might never be tried again.
         took = min(ratio, 1.5 * self.ratio(num_answers, further))
-        self._weigh(times, min(1.0, right / num_answers) + 1 - took)  # luck is soon forgotten
+        self._weigh(times, min(1.0, 1 + right / num_answers - took))  # luck is soon forgotten
         if further:
             times.wait = _pause(took - 1 - right / num_answers)
         times.known.clear()
