@@ -29,7 +29,7 @@ from pathlib import Path
 from random import Random
 
 from cutaway.cache.fork import adopt
-from cutaway.cache.paged import PagedCache
+from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import root_key
 from cutaway.cache.table import unseen_pages
 from cutaway.core.errors import ContextLengthError
@@ -214,23 +214,34 @@ class Contents:
 
 @dataclass(frozen=True)
 class Before:
-    """Who ran and who waited before a step, and the pages per group that each owner could get."""
+    """Who ran and who waited before a step, and the pages per group that each owner could get.
+
+    short: who is next and lacked pages then, be it that the heaviest owner's youngest gave way.
+    """
 
     running: tuple[Sequence, ...]
     waiting: frozenset[Sequence]
     loads: Counter[str]
     rooms: dict[str, tuple[int, ...]]
     num_preemptions: int
+    short: Sequence | None
 
     @staticmethod
     def of(scheduler: Scheduler, shares: Shares) -> Before:
         running, waiting = scheduler.running, frozenset(scheduler.waiting)
         loads, owners = shares.loads(running), {s.owner for s in waiting}
         rooms: dict[str, tuple[int, ...]] = {}
+        short: Sequence | None = None
         if owners and len(owners | loads.keys()) > 1:  # else nobody has less than another
             owed = still_owed(scheduler.cache, running)
             rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in owners}
-        return Before(running, waiting, loads, rooms, scheduler.num_preemptions)
+            first = scheduler._waiting.first(loads)
+            if len(running) == scheduler.config.max_sequences and shares.is_light(loads, first):
+                victim = youngest_of_heaviest(running, loads)
+                left = tuple(s for s in running if s is not victim)
+                if lacks_pages(scheduler.cache, first, left, (victim.tables,)):
+                    short = first
+        return Before(running, waiting, loads, rooms, scheduler.num_preemptions, short)
 
     def newcomers(self, scheduler: Scheduler) -> list[Sequence]:
         """Who was admitted in the step, in this order."""
@@ -245,6 +256,20 @@ def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[Counter
         for group, missing in enumerate(cache.missing(sequence.tables, length)):
             owed[group][sequence.owner] += missing
     return owed
+
+
+def youngest_of_heaviest(running: tuple[Sequence, ...], loads: Counter[str]) -> Sequence:
+    """Who gives way to a newcomer."""
+    heaviest = max(loads, key=lambda owner: loads[owner])
+    return [s for s in running if s.owner == heaviest][-1]
+
+
+def lacks_pages(
+    cache: PagedCache, first: Sequence, running: tuple[Sequence, ...], back: tuple[PageTables, ...]
+) -> bool:
+    """Whether pages are short for a newcomer beside who runs. back: tables of who gave way."""
+    left = cache.available_to(first.owner, back=back, owed=still_owed(cache, running))
+    return any(a < b for a, b in zip(left, cache.most_pages(first.num_tokens), strict=True))
 
 
 class Simulation:
@@ -581,15 +606,20 @@ class Simulation:
     def _check_nobody_waits_in_vain(
         self, before: Before, newcomers: list[Sequence], steps: list[Scheduled]
     ) -> None:
-        """Whoever is next starts where slots and pages are, be it that another gives way."""
+        """Whoever is next starts where slots and pages are, be it that another gives way.
+
+        Who gives way is asked for as a step begins. Pages may come up in it: an owner that takes
+        one for what it runs evicts its own, which was kept from others, where none is free. They
+        are for the next step.
+        """
         running = self.scheduler.running
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
         if not running or not self.scheduler.num_waiting or has_preempted:
             return
         loads = self.shares.loads(running)
         first = self.scheduler._waiting.first(loads)
-        heaviest = max(loads, key=lambda owner: loads[owner])
-        victim = [s for s in running if s.owner == heaviest][-1]
+        victim = youngest_of_heaviest(running, loads)
+        heaviest = victim.owner
         load = loads[first.owner] + self.shares.weight(first)
         can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
         num_tokens = sum(s.count for s in steps)
@@ -607,7 +637,7 @@ class Simulation:
         ]
         back = ()
         if len(running) == self.scenario.config.max_sequences:
-            if not can_yield or prompts:
+            if not can_yield or prompts or first is before.short:
                 return
             running = tuple(s for s in running if s is not victim)
             back = (victim.tables,)
@@ -620,10 +650,7 @@ class Simulation:
         most = config.max_prompt_tokens or config.max_tokens_per_step
         if num_prompt >= most:
             return
-        owed = still_owed(self.cache, running)
-        left = self.cache.available_to(first.owner, back=back, owed=owed)
-        needed = self.cache.most_pages(first.num_tokens)
-        is_short = any(a < b for a, b in zip(left, needed, strict=True))
+        is_short = lacks_pages(self.cache, first, running, back)
         require(is_short, "who is next waits although there is room")
 
     def _most_tokens(self) -> int:

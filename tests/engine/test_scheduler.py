@@ -400,6 +400,34 @@ def test_beside_a_prompt_of_who_has_less_the_others_get_few_tokens_and_in_turn()
     assert len(served) == 29 and min(served.values()) >= 1
 
 
+def begin_two_of_one_owner(prompts: tuple[int, int], **sizes: int) -> Scheduler:
+    """Their first step is over. Of a window of one token a long chunk still needs every page."""
+    scheduler = make_scheduler(extents=(Window(1),), prefix_cache=False, **sizes)
+    scheduler.add(make_sequence(prompts[0], 9, name="a1", owner="a"))
+    scheduler.add(make_sequence(prompts[1], 9, name="a2", owner="a"))
+    step(scheduler)
+    return scheduler
+
+
+def test_where_a_prompt_of_who_has_less_gives_way_the_others_keep_to_the_rest_of_it() -> None:
+    scheduler = begin_two_of_one_owner((8, 40), pages=5, max_sequences=4, max_tokens=40, chunk=16)
+    scheduler.add(make_sequence(24, name="b1", owner="b"))
+    scheduler.add(make_sequence(16, name="c1", owner="c"))
+    # Beside 32 tokens there were 8; those of c1 went, for pages, and 4 stand beside the 16 of b1.
+    assert shape(step(scheduler)) == [("a1", 8, 1), ("b1", 0, 16), ("a2", 16, 3)]
+    assert shape(step(scheduler))[-1][:2] == ("a2", 19)  # nothing of a2 was lost
+
+
+def test_who_gives_way_in_the_step_of_its_admission_has_its_turn_back() -> None:
+    scheduler = begin_two_of_one_owner((8, 24), pages=3, max_sequences=5, max_tokens=32, chunk=24)
+    b, c = make_sequence(32, name="b1", owner="b"), make_sequence(40, name="c1", owner="c")
+    scheduler.add(b)
+    scheduler.add(c)
+    step(scheduler)
+    assert (b.num_preemptions, c.num_preemptions) == (1, 0)
+    assert scheduler.waiting == (b, c)
+
+
 def test_a_fifth_of_a_step_is_left_to_who_has_most() -> None:
     scheduler = make_scheduler(pages=400, max_sequences=8, max_tokens=100, chunk=100)
     for number, length in enumerate((90, 300)):

@@ -79,6 +79,19 @@ def test_preempted_sequences_are_the_first_of_their_owner_and_the_oldest_of_them
     assert drain(queue) == ["old", "other", "young", "new"]
 
 
+def test_a_turn_for_nothing_is_given_back_and_those_taken_meanwhile_are_not() -> None:
+    queue = WaitingQueue()
+    for name in ("x1", "y1", "z1", "x2", "y2"):
+        queue.add(make(name, name[:1]))
+    turns: dict[str, tuple[Sequence, int]] = {}
+    for owner in "xyz":  # z has nobody left who waits: it stands nowhere
+        first = queue.first(NOBODY)
+        turns[owner] = (first, queue.pop(first))
+    for owner in "zy":
+        queue.give_back(*turns[owner])
+    assert drain(queue) == ["y1", "z1", "x2", "y2"]
+
+
 def test_a_sequence_can_leave_from_anywhere() -> None:
     queue = WaitingQueue()
     a, b, c, d = make("a"), make("b"), make("c", "other"), make("d")

@@ -96,7 +96,8 @@ class PageAllocator:
 
         back: held pages that are taken for released, by all who hold them.
         owed: pages that owners have yet to take. Beyond its share each takes what it has cached,
-        which nobody else could have had: so what is left is the same before and after.
+        which nobody else could have had: so what is left is the same before and after. Within its
+        share it does so too while no page is free and none is back, and then more is left after.
         """
         available = len(self._free) + self._num_cached + len(back)
         if owed:

@@ -130,6 +130,13 @@ class _Plan:
         if self.gives_back:
             self.budget += count
 
+    def keep(self, sequence: Sequence, count: int) -> None:
+        """Leave only so many tokens to a sequence; nobody else gets the others."""
+        if count:
+            self.granted[sequence] = count
+        else:
+            del self.granted[sequence]
+
     def schedule(self) -> list[Scheduled]:
         """The step. Chunks of prompts come last: kernels and graphs take the others together."""
         steps: list[Scheduled] = []
@@ -169,6 +176,7 @@ class Scheduler:
         # The first waiting one while pages are short, and what it was told when it was asked: it
         # is asked again when pages have come back since, wherever from, or shares are others.
         self._blocked: tuple[Sequence, object] | None = None
+        self._turns: dict[Sequence, int] = {}  # of those admitted in the step that is planned
         self._held: set[Sequence] = set()  # they neither run nor wait, and hold no pages
         # Whose turn it is while a step is planned: what is raised meanwhile is its fault.
         self.turn: Sequence | None = None
@@ -255,6 +263,7 @@ class Scheduler:
                 self.preempt(self._running[-1])
             steps = self._plan_step()
         assert steps or not self.has_work, "a step with work moves the oldest sequence"
+        self._turns.clear()
         self.turn = None
         return steps
 
@@ -358,7 +367,10 @@ class Scheduler:
         }
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take the pages of a running sequence; it will be computed again."""
+        """Take the pages of a running sequence; it will be computed again.
+
+        In the very step of its admission its owner's turn, which was for nothing, comes again.
+        """
         assert sequence.tables is not None, "a running sequence has tables"
         self._drop_drafts(sequence)
         self.cache.release(sequence.tables)
@@ -368,7 +380,11 @@ class Scheduler:
         sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self._waiting.add_preempted(sequence)
+        turn = self._turns.pop(sequence, None)
+        if turn is None:
+            self._waiting.add_preempted(sequence)
+        else:
+            self._waiting.give_back(sequence, turn)
 
     def _drop_drafts(self, sequence: Sequence) -> None:
         sequence.draft_token_ids.clear()
@@ -448,6 +464,28 @@ class Scheduler:
         for sequence in prefills:
             self._grant(plan, sequence, plan.chunk(_num_left(sequence)))
         plan.budget += kept_back
+        if num_prompt and plan.has_preempted:
+            self._take_back(plan, heavy)
+
+    def _take_back(self, plan: _Plan, heavy: list[Sequence]) -> None:
+        """Where light owners' prompts gave way in this step, keep to the share beside the others.
+
+        The last to get tokens loses them first; the oldest keeps one.
+        """
+        granted = [s for s in heavy if s in plan.granted]
+        others = plan.granted.keys() - set(granted)
+        num_prompt = sum(plan.granted[s] for s in others if _num_left(s) > 1)
+        if not num_prompt:
+            return
+        excess = sum(plan.granted[s] for s in granted) - share_beside(num_prompt)
+        for sequence in sorted(granted, key=list(plan.granted).index, reverse=True):
+            assert sequence.tables is not None, "whoever is in the step has tables"
+            count = plan.granted[sequence]
+            kept = max(count - max(0, excess), int(sequence is self._running[0]))
+            if kept < count:
+                excess -= count - kept
+                plan.keep(sequence, kept)
+                self.cache.truncate(sequence.tables, sequence.num_computed_tokens + kept)
 
     def _most_of_heavy(self, num_prompt: int) -> int | None:
         """Tokens that who has most may take; None sets no bound.
@@ -584,7 +622,7 @@ class Scheduler:
         is_started = False
         try:
             if self.cache.reserve(tables, num_hit + count, takes_all=not self._running):
-                self._waiting.pop(sequence)
+                self._turns[sequence] = self._waiting.pop(sequence)
                 is_started = True
         finally:
             if not is_started:

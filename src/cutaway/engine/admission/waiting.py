@@ -20,7 +20,10 @@ class WaitingQueue:
     """
 
     def __init__(self) -> None:
+        # In the order of their last turns, which are numbered so that one can be given back.
         self._owners: OrderedDict[str, deque[Sequence]] = OrderedDict()
+        self._turns: dict[str, int] = {}
+        self._num_turns = 0
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._owners.values())
@@ -39,27 +42,55 @@ class WaitingQueue:
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, behind those of its owner."""
-        self._owners.setdefault(sequence.owner, deque()).append(sequence)
+        self._queue_of(sequence.owner).append(sequence)
 
     def add_preempted(self, sequence: Sequence) -> None:
         """A sequence that had been admitted: before all of its owner that came later.
 
         The youngest is preempted first, so the last one in is the oldest.
         """
-        self._owners.setdefault(sequence.owner, deque()).appendleft(sequence)
+        self._queue_of(sequence.owner).appendleft(sequence)
 
-    def pop(self, sequence: Sequence) -> None:
-        """Take the first of its owner out; its next turn comes after all that have as little."""
-        queue = self._owners[sequence.owner]
+    def pop(self, sequence: Sequence) -> int:
+        """Take the first of its owner out; its next turn comes after all that have as little.
+
+        Returns what give_back wants to know.
+        """
+        owner, queue = sequence.owner, self._owners[sequence.owner]
         assert queue[0] is sequence, "sequences of one owner are admitted in order"
+        turn = self._turns[owner]
         queue.popleft()
-        self._owners.move_to_end(sequence.owner)
-        if not queue:
-            del self._owners[sequence.owner]
+        self._owners.move_to_end(owner)
+        self._turns[owner] = self._number_turn()
+        self._drop_if_empty(owner)
+        return turn
+
+    def give_back(self, sequence: Sequence, turn: int) -> None:
+        """Put back who was taken out and got nothing, and its owner to where it stood then.
+
+        turn: what pop returned.
+        """
+        self.add_preempted(sequence)
+        turns = self._turns
+        turns[sequence.owner] = min(turn, turns[sequence.owner])
+        self._owners = OrderedDict(sorted(self._owners.items(), key=lambda each: turns[each[0]]))
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands."""
-        queue = self._owners[sequence.owner]
-        queue.remove(sequence)
-        if not queue:
-            del self._owners[sequence.owner]
+        self._owners[sequence.owner].remove(sequence)
+        self._drop_if_empty(sequence.owner)
+
+    def _queue_of(self, owner: str) -> deque[Sequence]:
+        queue = self._owners.get(owner)
+        if queue is None:
+            queue = self._owners[owner] = deque()
+            self._turns[owner] = self._number_turn()
+        return queue
+
+    def _number_turn(self) -> int:
+        self._num_turns += 1
+        return self._num_turns
+
+    def _drop_if_empty(self, owner: str) -> None:
+        if not self._owners[owner]:
+            del self._owners[owner], self._turns[owner]
