@@ -181,8 +181,10 @@ def _first_difference(
 ) -> int | None:
     """By ids, or by the tokens' texts where two models have other ids."""
     both = (left.token_ids, right.token_ids)
-    tokenizers = {side.engine.model.tokenizer.fingerprint for side in (pair.recorded, pair.changed)}
-    one, other = both if len(tokenizers) == 1 else pieces
+    ours, others = (side.engine.model.tokenizer for side in (pair.recorded, pair.changed))
+    # One and the same is told at once: what a fingerprint reads takes 0.1 s.
+    is_same = ours is others or ours.fingerprint == others.fingerprint
+    one, other = both if is_same else pieces
     for index, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         if mine != theirs:
             return index
