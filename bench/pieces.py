@@ -22,6 +22,7 @@ from cutaway.bench.form import form_of
 from cutaway.core.looks import ComparisonRequest, ViewRequest
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.engine import Engine
+from cutaway.host.garbage import hold_off
 from cutaway.service.view_queue import ViewQueue
 from cutaway.views import VIEWS
 
@@ -42,7 +43,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3_000, help="of the prompt")
     parser.add_argument("--of", choices=("views", "comparisons"), help="both, if left out")
     given = parser.parse_args()
-    engine = LLM(given.model, cache_tokens=2 * given.tokens + 1_024).engine
+    with hold_off():  # as a served engine: else a walk of the collector is taken for a piece
+        engine = LLM(given.model, cache_tokens=2 * given.tokens + 1_024).engine
     print(form_of(engine))
     plain = served(engine, given.tokens)
     print(
