@@ -34,6 +34,10 @@ function oneFile(): Plugin {
   };
 }
 
+// Small parts that rooms share go out in one file: a file each takes more bytes, and more ways.
+const SMALL = /places.(Invite|Follow|RecordedRuns|Room|Training|TrainingCurves|Curve|Outcome|Chapter|End)\.svelte|core.training|scales|Meter|Bars|Steps|save\./;
+const advancedChunks = { includeDependenciesRecursively: false, groups: [{ name: "small", test: SMALL }] };
+
 export default defineConfig(({ mode }) => ({
   assetsInclude: ["**/*.cutaway"], // trace files that tests open
   publicDir: mode === "viewer" ? false : "public",
@@ -51,6 +55,7 @@ export default defineConfig(({ mode }) => ({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     target: "es2022",
+    ...(mode !== "viewer" && { rollupOptions: { output: { advancedChunks } } }),
     ...(mode === "viewer" && {
       cssCodeSplit: false,
       rollupOptions: { input: "page/viewer.ts", output: { format: "iife" as const } },
