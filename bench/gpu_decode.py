@@ -57,16 +57,12 @@ def main() -> None:
     options.add_argument("--most-tokens", nargs="*", type=int, default=[16384], help="of a step")
     options.add_argument("--quant", default="off", help="int8, int4 or fp8, as the engine's quant")
     options.add_argument("--modes", nargs="*", default=["quickest"], choices=MODES)
-    options.add_argument("--ahead", nargs="*", type=int, help="MB of weights fetched ahead, each")
-    options.add_argument("--rows-ahead", nargs="*", type=int, help="bytes of each row likewise")
     options.add_argument("--kv-dtype", default="auto", help="float8_e4m3fn, int8")
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
     if args.plain:
         dispatch.has_triton = lambda: False
-    from cutaway.kernels.attention import triton as attention
-    from cutaway.kernels.linear import triton as linear
 
     modes = [{"invariant": True} if mode == "invariant" else {} for mode in args.modes]
     bandwidth = copy_bandwidth()
@@ -75,10 +71,7 @@ def main() -> None:
         with hold_off():  # Python's cycle collector, as in the process that serves
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
-        fetched = args.ahead or [attention.READ_AHEAD_BYTES // 1_000_000]
-        of_rows = args.rows_ahead or [linear.FETCHED_BYTES]
-        for batch, settings, *ahead in product(args.batches, modes, fetched, of_rows):
-            attention.READ_AHEAD_BYTES, linear.FETCHED_BYTES = ahead[0] * 1_000_000, ahead[1]
+        for batch, settings in product(args.batches, modes):
             engine = engine_of(model, batch, args.context + 160, **settings)
             row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
@@ -86,7 +79,6 @@ def main() -> None:
                 read -= expert_bytes(model) * (1 - row["experts_read"])
             floor = read / bandwidth * 1e3
             row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor} | settings
-            row["fetched"] = ahead
             say(shape=shape, batch=batch, plain=args.plain, **row)
             del engine
             torch.cuda.empty_cache()

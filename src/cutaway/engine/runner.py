@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cutaway.blocks.invariant import DTYPES, parts_without, set_invariant
 from cutaway.blocks.linear import division_error
-from cutaway.blocks.read_next import set_read_next
 from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool, copy_pages, move_pages
 from cutaway.cache.stores import PageMoves
@@ -252,7 +251,6 @@ def runner_of(
         if config.invariant:
             _check_invariant(model)
         set_invariant(model.transformer, is_on=config.invariant)
-        set_read_next(model.transformer)
     record = None
     if is_recorded(model) and not is_plain:
 

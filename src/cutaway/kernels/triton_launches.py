@@ -44,34 +44,6 @@ def start_next(EARLY: tl.constexpr):
 
 
 @triton.jit
-def fetch(addresses, num_bytes, COUNT: tl.constexpr):
-    """Have memory at some addresses fetched into the chip's cache, from Hopper on; nothing waits.
-
-    num_bytes: at each, a multiple of 16.   Shapes: addresses [COUNT] int64.
-    """
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [addresses, tl.zeros([COUNT], tl.int32) + num_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
-def read_ahead(memory_ptr, piece, PIECES: tl.constexpr):
-    """Have memory fetched into the chip's cache, from Hopper on; nothing waits for it.
-
-    Each program asks for so many pieces, of so many bytes: multiples of 16.
-    """
-    program = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
-    program = program * tl.num_programs(0) + tl.program_id(0)
-    number = program.to(tl.int64) * PIECES + tl.arange(0, PIECES)
-    fetch(memory_ptr.to(tl.int64) + number * piece, piece, PIECES)
-
-
-@triton.jit
 def await_last(EARLY: tl.constexpr):
     """Wait until everything is there that kernels before this one wrote."""
     if EARLY:

@@ -87,7 +87,6 @@ class GroupedAttention(nn.Module):
         self.extent = extent
         self.over_pages: Callable[..., Tensor] = paged_attention
         self.over_own = trainable_attention
-        self.read_next: tuple[nn.Module, ...] = ()  # on a GPU: whose matrices may be fetched ahead
         self.softmax_scale = head_size**-0.5 if softmax_scale is None else softmax_scale
         self.cap = cap
         self.query_norm, self.key_norm = head_norms or (None, None)
@@ -304,9 +303,6 @@ class GroupedAttention(nn.Module):
         )
 
     def _over_pages(self, query: Tensor, step: Step, cache: LayerCache) -> Tensor:
-        named = {}
-        if self.read_next:
-            named["ahead"] = [_largest(part) for part in self.read_next]
         return self.over_pages(
             query,
             cache.fields["key"],
@@ -321,13 +317,7 @@ class GroupedAttention(nn.Module):
             sinks=self.sinks,
             key_scales=cache.scales("key"),
             value_scales=cache.scales("value"),
-            **named,
         )
-
-
-def _largest(part: nn.Module) -> Tensor:
-    """The matrix of a linear map, however it is kept: most of what its product reads."""
-    return max((*part.parameters(), *part.buffers()), key=lambda tensor: tensor.nbytes)
 
 
 def _dealt(cuts: Sequence[range]) -> list[range]:

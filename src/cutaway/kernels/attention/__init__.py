@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -57,12 +56,10 @@ def paged_attention(
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
     is_invariant: bool = False,
-    ahead: Sequence[Tensor] = (),
 ) -> Tensor:
     """See plain.paged_attention.
 
     query_starts: first query of each sequence, and their number [B + 1]; None makes it of plan.
-    ahead: what is read behind it on a GPU, and written by nothing of a step.
     is_invariant: whether a row has the same bits in any company and cut on a GPU too.
     """
     if uses_triton(query) and query.shape[-1] <= MOST_HEAD_SIZE and key_pages.stride(3) == 1:
@@ -71,7 +68,6 @@ def paged_attention(
         if query_starts is None:
             starts = [0, *accumulate(plan.query_lengths)]
             query_starts = torch.tensor(starts, device=query.device)
-        named = {} if is_invariant else {"ahead": ahead}
         form = triton_segments if is_invariant else triton
         return form.paged_attention(
             query,
@@ -84,7 +80,6 @@ def paged_attention(
             scoring=Scoring(softmax_scale, extent, cap, sinks),
             key_scales=key_scales,
             value_scales=value_scales,
-            **named,
         )
     return plain.paged_attention(
         query,

@@ -11,9 +11,6 @@ are read once for all of them. Softmax runs in base 2 and float32, products in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -24,19 +21,13 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import gathered
 from cutaway.kernels.attention import triton_eighths as eighths
 from cutaway.kernels.attention.plain import Scoring
-from cutaway.kernels.triton_launches import await_last, early, read_ahead, start_next
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _LOG2_E = 1.4426950408889634
 _FEW_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
 _ENOUGH_PROGRAMS = 512  # of half the size
 _MANY_PROGRAMS = 768
 _MOST_SPLITS = 64
-# What a decode step of few sequences has fetched of the weights behind it, while it waits for the
-# kernel before it and hardly reads memory itself; 0 fetches nothing.
-READ_AHEAD_BYTES, _MOST_WAITING = 0, 16
-_PIECES = 128  # that a program asks for
-# Whether programs of one sequence start together: its tokens' heads lie together in memory.
-GROUPS_FIRST = False
 # Queries of a sequence whose keys are split. Longer chunks are summed alike, whatever their length.
 _MOST_DECODE_QUERIES, _MOST_DECODE_ROWS = 8, 64
 
@@ -53,12 +44,10 @@ def paged_attention(
     scoring: Scoring,
     key_scales: Tensor | None = None,
     value_scales: Tensor | None = None,
-    ahead: Sequence[Tensor] = (),
 ) -> Tensor:
     """See plain.paged_attention.
 
     query_starts: first query of each sequence, and their number [B + 1].
-    ahead: what the kernels behind it read first, and nothing of a step writes.
     """
     query = query.contiguous()
     out = torch.empty_like(query)
@@ -78,7 +67,6 @@ def paged_attention(
         _decode(
             *(query[:past], out[:past], pages, page_table[:count], context_lengths[:count]),
             *(length, scoring),
-            ahead=ahead,
         )
     if count == len(plan.query_lengths):
         return out
@@ -142,8 +130,6 @@ def _decode(
     num_queries: int,
     scoring: Scoring,
     query_starts: Tensor | None = None,
-    *,
-    ahead: Sequence[Tensor] = (),
 ) -> None:
     """query_starts: where sequences bring different numbers of queries, num_queries at most."""
     key_pages, key_scales = pages[0], pages[2]
@@ -163,8 +149,6 @@ def _decode(
     if kind is None:
         kernel, entries = _decode_keys, {"BLOCK": max(16, triton.next_power_of_2(size))}
         entries["HAS_SCALES"] = key_scales is not None
-        programs = num_sequences * num_groups * splits
-        entries |= _read_ahead(query, ahead if num_sequences <= _MOST_WAITING else (), programs)
     else:
         kernel, entries = eighths.decode_eighths, {"HALF": triton.next_power_of_2(size // 2)}
         entries |= {"KIND": kind, "ASM": query.is_cuda}
@@ -204,24 +188,6 @@ def _decode(
             **early(query),
             num_warps=2,
         )
-
-
-def _read_ahead(query: Tensor, ahead: Sequence[Tensor], programs: int) -> dict[str, Any]:
-    """Two matrices and bytes of a piece of each, for so many programs."""
-    left, entries = (
-        READ_AHEAD_BYTES,
-        {"AHEAD": False, "PIECES": _PIECES, "GROUPS_FIRST": GROUPS_FIRST},
-    )
-    entries |= {"ahead_ptr": query, "piece": 0, "later_ptr": query, "later_piece": 0}
-    if not (left and early(query)["EARLY"]):
-        return entries
-    for each, names in zip(
-        ahead, (("ahead_ptr", "piece"), ("later_ptr", "later_piece")), strict=False
-    ):
-        piece = min(left, each.nbytes) // (programs * _PIECES) // 16 * 16
-        left -= piece * programs * _PIECES
-        entries |= {"AHEAD": True, names[0]: each, names[1]: piece}
-    return entries
 
 
 def _share_keys(
@@ -399,7 +365,7 @@ def attend_keys(
     return new, total, mixed
 
 
-@triton.jit(do_not_specialize=["splits", "row_stride", "column_stride", "piece", "later_piece"])
+@triton.jit(do_not_specialize=["splits", "row_stride", "column_stride"])
 def _decode_keys(
     query_ptr,
     key_ptr,
@@ -424,13 +390,6 @@ def _decode_keys(
     scale_token_stride,
     scale_head_stride,
     splits,
-    ahead_ptr,
-    piece,
-    later_ptr,
-    later_piece,
-    PIECES: tl.constexpr,
-    AHEAD: tl.constexpr,
-    GROUPS_FIRST: tl.constexpr,
     IS_RAGGED: tl.constexpr,
     NUM_QUERIES: tl.constexpr,
     NUM_HEADS: tl.constexpr,
@@ -451,17 +410,9 @@ def _decode_keys(
 ):
     """One sequence, one key head, one share of the keys."""
     start_next(EARLY)
-    if AHEAD:
-        if piece > 0:
-            read_ahead(ahead_ptr, piece, PIECES)
-        if later_piece > 0:
-            read_ahead(later_ptr, later_piece, PIECES)
     await_last(EARLY)
     sequence = tl.program_id(0)
     group = tl.program_id(1)
-    if GROUPS_FIRST:
-        number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        sequence, group = number // NUM_GROUPS, number % NUM_GROUPS
     split = tl.program_id(2)
     length = tl.load(length_ptr + sequence).to(tl.int32)
     row = tl.arange(0, ROWS)

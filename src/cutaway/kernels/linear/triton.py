@@ -15,11 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.triton_launches import await_last, early, fetch, start_next
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _TOKENS = 16  # room for as many
-# Of each row of a weight that a few tokens are multiplied with: fetched before a program waits.
-FETCHED_BYTES = 0
 _ROWS, _COLUMNS = 64, 128  # of a weight that a program takes at once, where tokens are several
 _ENOUGH_PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
 _SPLITS = 4
@@ -42,8 +40,7 @@ def linear(
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
     num_tokens = x.numel() // width
     if num_tokens > 1:
-        is_kept = is_kept or isinstance(weight, torch.nn.Parameter)
-        _multiply_some(x.contiguous(), weight, row_scale, out, num_tokens, is_kept)
+        _multiply_some(x.contiguous(), weight, row_scale, out, num_tokens)
         return out
     rows, columns, warps = _tile(num_rows, width, weight.element_size())
     _multiply_row[(triton.cdiv(num_rows, rows),)](
@@ -61,12 +58,7 @@ def linear(
 
 
 def _multiply_some(
-    x: Tensor,
-    weight: Tensor,
-    row_scale: Tensor | None,
-    out: Tensor,
-    num_tokens: int,
-    is_kept: bool,
+    x: Tensor, weight: Tensor, row_scale: Tensor | None, out: Tensor, num_tokens: int
 ) -> None:
     num_rows, width = weight.shape
     rows, columns, shares, warps, stages = _tile_of_some(num_rows, width)
@@ -76,7 +68,6 @@ def _multiply_some(
         row_scale,
         out,
         shares,
-        is_kept=is_kept,
         rows=rows,
         columns=columns,
         warps=warps,
@@ -98,7 +89,6 @@ def multiply_shares(
     out: Tensor,
     shares: int,
     *,
-    is_kept: bool,
     tokens: int = _TOKENS,
     rows: int = _ROWS,
     columns: int = _COLUMNS,
@@ -107,7 +97,7 @@ def multiply_shares(
 ) -> None:
     """Up to so many tokens times a weight whose rows are cut into shares, added in their order.
 
-    is_kept: as for linear.   rows, columns: of the weight that a program takes at once.
+    rows, columns: of the weight that a program takes at once.
 
     Shapes: x [T, K], weight [N, K], row_scale [N] -> out [T, N].
     """
@@ -125,8 +115,6 @@ def multiply_shares(
         HAS_SCALE=row_scale is not None,
         WIDTH=weight.shape[1],
         SPLITS=shares,
-        BYTES=weight.element_size(),
-        FETCHED=FETCHED_BYTES if is_kept and _has_room(weight, shares, columns) else 0,
         TOKENS=tokens,
         ROWS=rows,
         COLUMNS=columns,
@@ -134,14 +122,6 @@ def multiply_shares(
         num_warps=warps,
         num_stages=stages,
     )
-
-
-def _has_room(weight: Tensor, shares: int, columns: int) -> bool:
-    """Whether each share of a row has what is fetched of it, at addresses that can be fetched."""
-    width, size = weight.shape[1], weight.element_size()
-    share = triton.cdiv(width, shares * columns) * columns
-    is_aligned = width * size % 16 == 0 and share * size % 16 == 0
-    return is_aligned and (width - (shares - 1) * share) * size >= FETCHED_BYTES
 
 
 def _tile(num_rows: int, width: int, num_bytes: int) -> tuple[int, int, int]:
@@ -217,8 +197,6 @@ def _multiply_tokens(
     HAS_SCALE: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
-    FETCHED: tl.constexpr,
-    BYTES: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -229,18 +207,14 @@ def _multiply_tokens(
     Whichever program of a block is the last to be done adds the shares, in their order.
     """
     start_next(EARLY)
+    await_last(EARLY)
     block = tl.program_id(0)
     split = tl.program_id(1)
     row = block * ROWS + tl.arange(0, ROWS)
-    SHARE: tl.constexpr = ((WIDTH + SPLITS * COLUMNS - 1) // (SPLITS * COLUMNS)) * COLUMNS
-    if EARLY:
-        if FETCHED > 0:
-            near = tl.minimum(row, num_rows - 1).to(tl.int64) * WIDTH + split * SHARE
-            fetch(weight_ptr.to(tl.int64) + near * BYTES, FETCHED, ROWS)
-    await_last(EARLY)
     token = tl.arange(0, TOKENS)
     is_row = row < num_rows
     is_token = token < num_tokens
+    SHARE: tl.constexpr = ((WIDTH + SPLITS * COLUMNS - 1) // (SPLITS * COLUMNS)) * COLUMNS
     total = tl.zeros([ROWS, TOKENS], tl.float32)
     weight_ptr += row.to(tl.int64)[:, None] * WIDTH
     x_ptr += token[None, :] * WIDTH

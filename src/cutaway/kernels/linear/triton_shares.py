@@ -94,7 +94,6 @@ def _multiply_few(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Til
     multiply_shares(
         *(x, weight, None, out),
         shares,
-        is_kept=isinstance(weight, torch.nn.Parameter),
         tokens=tile.tokens,
         rows=tile.rows,
         columns=tile.columns,
