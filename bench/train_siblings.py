@@ -160,13 +160,10 @@ FORMS = {"behind": norm_behind, "none": no_sum}
 
 
 def reform(transformer: torch.nn.Module, form: str) -> None:
-    """Give every block another way with the stream."""
-    if form == "behind":  # its first norm comes behind attention: nothing is normed before
+    """Give every block another way with the stream, where the form is one of FORMS."""
+    if form in FORMS:
         for block in cast("Sequence[Block]", transformer.blocks):
-            block.forward = types.MethodType(norm_behind, block)  # pyright: ignore
-    elif form == "none":
-        for block in cast("Sequence[Block]", transformer.blocks):
-            block.forward = types.MethodType(no_sum, block)  # pyright: ignore
+            block.forward = types.MethodType(FORMS[form], block)  # pyright: ignore
 
 
 def prepared(work: Path, out: Path, name: str, seed: int, args: argparse.Namespace) -> Any:
