@@ -45,6 +45,7 @@ def main() -> None:
     options.add_argument("--prompt-tokens", type=int, default=256)
     options.add_argument("--answer-tokens", type=int, default=512)
     options.add_argument("--requests", type=int, default=400, help="of the Poisson part")
+    options.add_argument("--rate", type=float, help="arrivals a second that another server took")
     options.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = options.parse_args()
     if args.child:
@@ -115,8 +116,9 @@ def serve(shape: Path, args: argparse.Namespace) -> None:
         say(part="streams", share_of_offline=share, **told)
         say(part="offline", **offline)
         if "poisson" in args.parts:
-            rate = 0.7 * told["requests_per_second"]
-            say(part="poisson", rate=rate, **load(rate, args.requests, 3))
+            own = 0.7 * told["requests_per_second"]
+            for rate in (own, args.rate) if args.rate else (own,):
+                say(part="poisson", rate=rate, **load(rate, args.requests, 3))
 
 
 _UNTOLD = ("goodput", "kept", "refused", "whole")

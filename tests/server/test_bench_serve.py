@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,10 @@ def test_a_server_under_load_is_measured(folder: Path) -> None:
             url = f"http://127.0.0.1:{server.port}"
             report = await asyncio.to_thread(run, url, load)
             assert report.completed == report.requests == 12 and report.failed == 0
+            assert report.tokens_per_second * report.seconds == pytest.approx(96)
+            # As another engine's server, which tells of its tokens in OpenAI's way alone.
+            named = partial(run, model=(server.context.name, 256))
+            report = await asyncio.to_thread(named, url, load)
             assert report.tokens_per_second * report.seconds == pytest.approx(96)
             await server.until_idle()
 

@@ -1,7 +1,8 @@
 """Load on a running server: Poisson arrivals, first tokens, gaps, goodput at a stated promise.
 
 It speaks plain HTTP over sockets of its own, so that the client costs little beside the server. It
-knows nothing of the engine: what it measures is what a client would.
+knows nothing of the engine: what it measures is what a client would. Another engine's server that
+speaks OpenAI's completions is measured by the same client, once it is told what it serves.
 """
 
 from __future__ import annotations
@@ -91,16 +92,23 @@ class ServeReport:
 
 
 def run(
-    url: str, load: ServeLoad, *, key: str = "", pids: Mapping[str, int] = MappingProxyType({})
+    url: str,
+    load: ServeLoad,
+    *,
+    key: str = "",
+    pids: Mapping[str, int] = MappingProxyType({}),
+    model: tuple[str, int] | None = None,
 ) -> ServeReport:
     """Put the load on the server at a URL such as http://127.0.0.1:8000.
 
-    pids: processes whose share of a core is told.
+    pids:  processes whose share of a core is told.
+    model: name and size of vocabulary, where another engine's server does not tell them.
     Raises: ConfigError when no server answers there.
     """
     parts = split_url(url, "url", schemes=("http",), example="http://127.0.0.1:8000")
     assert parts.hostname is not None, "what was split has a host"
-    return asyncio.run(_run(_ServerClient(parts.hostname, parts.port or 80, key), load, pids))
+    server = _ServerClient(parts.hostname, parts.port or 80, key)
+    return asyncio.run(_run(server, load, pids, model))
 
 
 def report_of(
@@ -150,8 +158,13 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
     return {name: 1000 * value for name, value in spread.items()}
 
 
-async def _run(server: _ServerClient, load: ServeLoad, pids: Mapping[str, int]) -> ServeReport:
-    model, vocab_size = await server.model()
+async def _run(
+    server: _ServerClient,
+    load: ServeLoad,
+    pids: Mapping[str, int],
+    named: tuple[str, int] | None,
+) -> ServeReport:
+    model, vocab_size = named or await server.model()
     draw = random.Random(load.seed)
     before = _used(pids)
     began = perf_counter()
@@ -162,6 +175,8 @@ async def _run(server: _ServerClient, load: ServeLoad, pids: Mapping[str, int]) 
         prompt = [draw.randrange(vocab_size) for _ in range(load.prompt_tokens)]
         fields = {"max_tokens": load.answer_tokens, "ignore_eos": True, "stream": True}
         body = {"model": model, "prompt": prompt, "temperature": 0, **fields}
+        if named is not None:  # no timings come from others
+            body["stream_options"] = {"include_usage": True}
         await asyncio.sleep(max(0.0, due - perf_counter()))
         tasks.append(asyncio.create_task(_ask(server, body, due)))
         due += draw.expovariate(load.rate)
@@ -190,7 +205,9 @@ async def _ask(server: _ServerClient, body: dict[str, Any], due: float) -> Clien
                 event = _EVENTS.decode(data)
                 if any(choice.text for choice in event.choices):
                     heard.events.append(perf_counter() - due)
-                heard.num_tokens = event.timings.predicted_n or heard.num_tokens
+                usage = event.usage or _UsageHeard()
+                told = event.timings.predicted_n or usage.completion_tokens
+                heard.num_tokens = told or heard.num_tokens
     except (OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError):
         heard.is_whole = False
     return heard
@@ -204,11 +221,16 @@ class _TimingsHeard(msgspec.Struct, frozen=True):
     predicted_n: int = 0
 
 
+class _UsageHeard(msgspec.Struct, frozen=True):
+    completion_tokens: int = 0
+
+
 class _EventHeard(msgspec.Struct):
     """What is read of an event."""
 
     choices: tuple[_ChoiceHeard, ...] = ()
     timings: _TimingsHeard = _TimingsHeard()
+    usage: _UsageHeard | None = None
 
 
 _EVENTS = msgspec.json.Decoder(_EventHeard)
