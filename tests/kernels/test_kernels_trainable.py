@@ -1,4 +1,4 @@
-"""The fused form of attention equals the plain one, forward and backward, whatever the lengths."""
+"""Forms for training equal the plain ones, forward and backward: attention and experts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from cutaway.blocks.moe import Experts, neighbours
 from cutaway.core.layout import FULL, Extent, Window
 from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import attention, trainable_attention
+from cutaway.kernels.experts import (
+    mix_experts,
+    mix_trainable_experts,
+    score_experts,
+    score_trainable_experts,
+)
 
 LENGTHS = [(5, 5, 5), (1,), (7, 300, 2, 290, 1, 64, 65, 3)]
 
@@ -75,3 +82,61 @@ def test_what_it_does_not_do_goes_the_plain_way() -> None:
             for form in (attention, trainable_attention)
         ]
         assert torch.equal(*forms)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_latent_rows_whose_values_are_narrower_than_their_keys(lengths: tuple[int, ...]) -> None:
+    query = torch.randn(sum(lengths), 4, 24, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(sum(lengths), 1, 24, dtype=torch.float64, requires_grad=True)
+    found = []
+    for form, dtype in ((attention, torch.float64), (trainable_attention, torch.float32)):
+        keys = rows.to(dtype)
+        plan = ShapePlan(lengths, lengths)
+        mixed = form(query.to(dtype), keys, keys[..., :16], plan=plan, softmax_scale=0.3)
+        grads = torch.autograd.grad(mixed.double().square().sum(), (query, rows))
+        found.append((mixed.double(), *grads))
+    for ours, truth in zip(*found, strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-4)
+
+
+def with_experts(device: str, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Results and gradients of 40 rows: plain in float64, and as in training.
+
+    Expert 3 has no row.
+    """
+    torch.manual_seed(0)
+    experts = Experts(5, 16, 24, split=neighbours, has_bias=True).double()
+    for each in experts.parameters():
+        torch.nn.init.normal_(each, std=0.3)
+    x, router, bias = torch.randn(40, 16), torch.randn(5, 16), torch.randn(5)
+    ids = torch.randint(0, 5, (40, 2))
+    ids[ids == 3] = 4
+    found: list[list[Tensor]] = []
+    for where, kept, mix, score in (
+        ("cpu", torch.float64, mix_experts, score_experts),
+        (device, torch.float32, mix_trainable_experts, score_trainable_experts),
+    ):
+        experts.to(where, kept)
+        row, matrix = (each.to(where, kept).requires_grad_() for each in (x, router))
+        weights = score(row, matrix, bias.to(where, kept)).softmax(dim=-1)[:, :2]
+        named = {} if kept == torch.float64 else {"dtype": dtype}
+        mixed = mix(row, ids.to(where), weights, experts, **named)
+        leaves = (row, matrix, *experts.parameters())
+        grads = torch.autograd.grad(mixed.square().sum(), leaves)
+        found.append([each.detach().cpu().double() for each in (mixed, *grads)])
+    return found
+
+
+def test_experts_equal_the_plain_form_also_one_without_rows() -> None:
+    for truth, ours in zip(*with_experts("cpu", torch.float32), strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_experts_on_a_gpu_stay_near_the_truth(dtype: torch.dtype) -> None:
+    for truth, ours in zip(*with_experts("cuda", dtype), strict=True):
+        assert float((ours - truth).norm() / truth.norm()) < (
+            0.03 if dtype == torch.bfloat16 else 2e-3
+        )

@@ -26,9 +26,11 @@ from cutaway.kernels.experts import (
     count_by_expert,
     grouped_linear,
     mix_experts,
+    mix_trainable_experts,
     multiply_units,
     stays_on_device,
 )
+from cutaway.kernels.experts.plain import DenseLayers
 from cutaway.kernels.gate import silu_gate
 from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.quantize.dense_stack import DenseStack, Stack
@@ -128,11 +130,19 @@ class Experts(nn.Module):
         """Put each row through its expert. Shapes: rows [M, D] sorted by expert -> [M, D]."""
         return self.results(self.products(rows, chosen), chosen)
 
-    def mix(self, x: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+    def mix(
+        self, x: Tensor, expert_ids: Tensor, weights: Tensor, *, trains: bool = False
+    ) -> Tensor:
         """The weighted sum of what each row's experts give, gathered where ranks have parts.
 
+        trains: whether it takes the quick differentiable form.
         Shapes: x [T, D]; expert_ids, weights [T, K], the best first -> [T, D].
         """
+        if trains and self.is_dense:
+            dtype = self.gate_up.product_dtype
+            return mix_trainable_experts(
+                x, expert_ids, weights, cast(DenseLayers, self), dtype=dtype
+            )
         if self.divisions is None:
             return mix_experts(x, expert_ids, weights, self)
         (group, (units,)), outputs = self.divisions
@@ -150,6 +160,12 @@ class Experts(nn.Module):
     def is_interleaved(self) -> bool:
         """Whether rows of gate and value stand in turn."""
         return self.split is neighbours
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all of its matrices are here as plain numbers."""
+        stacks = cast("tuple[object, object]", (self.gate_up, self.down))
+        return self.divisions is None and all(isinstance(each, DenseStack) for each in stacks)
 
     @property
     def stays_on_device(self) -> bool:
@@ -208,13 +224,15 @@ class MixtureOfExperts(nn.Module):
 
         Shapes: hidden [T, D] -> [T, D].
         """
-        expert_ids, weights = self.router(hidden)
+        expert_ids, weights = self.router(hidden, trains=step.trains)
         expert_ids = step.tap("blocks.experts.ids", expert_ids, layer)
         weights = step.tap("blocks.experts.weights", weights, layer)
         if step.sink is not None:
             counts = count_by_expert(expert_ids, self.experts.num_experts)
             step.tap("blocks.experts.counts", counts, layer)
-        update = self.experts.mix(self.experts_norm(hidden), expert_ids, weights)
+        update = self.experts.mix(
+            self.experts_norm(hidden), expert_ids, weights, trains=step.trains
+        )
         update = self.experts_after_norm(update)
         if self.shared is None:
             return update

@@ -22,6 +22,7 @@ from cutaway.kernels.experts import (
     Rule,
     choose_experts,
     score_experts,
+    score_trainable_experts,
 )
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.scheme import Weight
@@ -53,14 +54,16 @@ class Router(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_experts)) if has_bias else None
         self.rule = rule
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, *, trains: bool = False) -> tuple[Tensor, Tensor]:
         """Score the experts in float32 or wider, and choose by the rule.
 
+        trains: whether scores take the quick differentiable form.
         Shapes: hidden [T, D] -> expert ids [T, K] int64, weights [T, K].
         """
         matrix = cast(Weight, self.scores).dense()
         read = hidden if self.norm is None else self.norm(hidden)
-        scores = score_experts(read, matrix, self.bias)
+        score = score_trainable_experts if trains else score_experts
+        scores = score(read, matrix, self.bias)
         return choose_experts(scores, self.rule, dtype=hidden.dtype)
 
 

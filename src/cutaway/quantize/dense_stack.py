@@ -30,8 +30,11 @@ class Stack(Protocol):
 class DenseStack(nn.Module):
     """Stack of floating-point numbers.
 
+    product_dtype: what training multiplies in, where it is not what is kept.
     Shapes: weight [E, N, K].
     """
+
+    product_dtype: torch.dtype | None = None
 
     def __init__(self, num_matrices: int, num_rows: int, num_columns: int) -> None:
         super().__init__()

@@ -21,7 +21,12 @@ from cutaway.core.layout import FULL, CacheSpec, latent_cache_spec
 from cutaway.core.shards import rows_of
 from cutaway.core.step import LayerCache, Step
 from cutaway.core.weight_targets import KeptRows
-from cutaway.kernels.attention import Scoring, attention, paged_latent_attention
+from cutaway.kernels.attention import (
+    Scoring,
+    attention,
+    paged_latent_attention,
+    trainable_attention,
+)
 from cutaway.kernels.gather import Gatherer
 from cutaway.kernels.linear import project_heads
 from cutaway.kernels.rotary import rotate, rotate_neighbours
@@ -74,6 +79,7 @@ class LatentAttention(nn.Module):
         self.softmax_scale = softmax_scale
         self.frequencies = frequencies
         self.rotate = PAIRS[pairs]
+        self.over_own = trainable_attention
         query_rows = num_heads * (plain_size + rotary_size)
         self.query_down = self.query_norm = None
         if query_rank is not None:
@@ -185,7 +191,8 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         if step.caches:
             return self._through_pages(query, latent, rotary, step, step.caches[layer])
-        return attention(
+        over_own = self.over_own if step.trains else attention
+        return over_own(
             query,
             torch.cat((latent, rotary), dim=-1)[:, None],
             latent[:, None],

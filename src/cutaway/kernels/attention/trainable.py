@@ -50,7 +50,9 @@ def trainable_attention(
     is_half = query_THC.dtype in (torch.bfloat16, torch.float16)
     # Rows of one length are a batch, in which groups of heads share keys without copies of them.
     are_alike = len(set(plan.query_lengths)) == 1
-    form = _varlen if query_THC.is_cuda and is_half and not are_alike else _side_by_side
+    is_alike = query_THC.shape[-1] == value_TGC.shape[-1]  # those of latent attention are not
+    is_taken = query_THC.is_cuda and is_half and is_alike
+    form = _varlen if is_taken and not are_alike else _side_by_side
     width = extent.width if isinstance(extent, Window) else None
     return form(query_THC, key_TGC, value_TGC, plan.query_lengths, softmax_scale, width)
 

@@ -18,6 +18,7 @@ from cutaway.kernels.experts.plain import (
     grouped_linear,
     sort_by_expert,
 )
+from cutaway.kernels.experts.trainable import mix_trainable_experts, score_trainable_experts
 from cutaway.kernels.gate import clamped_gate, gelu_gate, gelu_tanh_gate, relu_gate, silu_gate
 from cutaway.kernels.native import GroupChoice, Routing, RoutingRule
 from cutaway.kernels.recording import operation
@@ -35,8 +36,10 @@ __all__ = [
     "count_by_expert",
     "grouped_linear",
     "mix_experts",
+    "mix_trainable_experts",
     "multiply_units",
     "score_experts",
+    "score_trainable_experts",
     "sort_by_expert",
     "stays_on_device",
     "tiled_linear",

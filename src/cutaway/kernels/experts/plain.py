@@ -98,6 +98,49 @@ class GroupedLayers(Protocol):
         ...
 
 
+class DenseMatrices(Protocol):
+    """A stack of floating-point matrices. Shapes: weight [E, N, K]."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The numbers."""
+        ...
+
+
+class DenseLayers(Protocol):
+    """E gated layers whose matrices are plain numbers, as they are learned."""
+
+    @property
+    def num_experts(self) -> int:
+        """E."""
+        ...
+
+    @property
+    def gate_up(self) -> DenseMatrices:
+        """Before the gate."""
+        ...
+
+    @property
+    def down(self) -> DenseMatrices:
+        """After it."""
+        ...
+
+    @property
+    def biases(self) -> Iterable[Tensor] | None:
+        """Of both stacks, where they have some. Shapes: [E, 2 F], [E, D]."""
+        ...
+
+    @property
+    def gate(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Of gate and value, the activation included."""
+        ...
+
+    @property
+    def split(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Gate and value of the joined rows."""
+        ...
+
+
 def mix_experts(x: Tensor, expert_ids: Tensor, weights: Tensor, experts: GroupedLayers) -> Tensor:
     """Return the weighted sum of what each row's experts give.
 
@@ -105,7 +148,7 @@ def mix_experts(x: Tensor, expert_ids: Tensor, weights: Tensor, experts: Grouped
     """
     chosen = sort_by_expert(expert_ids, experts.num_experts)
     results = experts.results(experts.products(x[chosen.rows], chosen), chosen)
-    return _add_up(results[chosen.places], expert_ids, weights)
+    return add_up(results[chosen.places], expert_ids, weights)
 
 
 def multiply_units(x: Tensor, expert_ids: Tensor, experts: GroupedLayers) -> Tensor:
@@ -126,10 +169,10 @@ def add_results(
     """
     chosen = sort_by_expert(expert_ids, experts.num_experts)
     sorted_rows = products.view(expert_ids.numel(), -1)[chosen.places.argsort()]
-    return _add_up(experts.results(sorted_rows, chosen)[chosen.places], expert_ids, weights)
+    return add_up(experts.results(sorted_rows, chosen)[chosen.places], expert_ids, weights)
 
 
-def _add_up(results: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
+def add_up(results: Tensor, expert_ids: Tensor, weights: Tensor) -> Tensor:
     """Added up from the best expert to the last: the order is each row's own."""
     parts = results.view(*expert_ids.shape, -1) * weights[..., None]  # [T, K, D]
     update = parts[:, 0]

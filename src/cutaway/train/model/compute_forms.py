@@ -13,9 +13,11 @@ from torch import nn
 from torch.utils import checkpoint
 
 from cutaway.blocks.attention.grouped import GroupedAttention
+from cutaway.blocks.attention.latent import LatentAttention
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.transformer import Transformer
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.dense_stack import DenseStack
 
 _BACKEND = "compiled_by"
 
@@ -23,7 +25,7 @@ _BACKEND = "compiled_by"
 def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
     """Let every matrix multiply numbers of that type; what is kept of it stays as it is."""
     for module in transformer.modules():
-        if isinstance(module, DenseWeight):
+        if isinstance(module, DenseWeight | DenseStack):
             module.product_dtype = dtype
         if isinstance(module, Linear):
             module.joins_products = True
@@ -45,7 +47,7 @@ def compile_blocks(transformer: Transformer, *, backend: str = "inductor") -> No
     another comes the parts are compiled once more, for any.
     """
     for module in transformer.modules():
-        if isinstance(module, GroupedAttention):
+        if isinstance(module, GroupedAttention | LatentAttention):
             eager: Any = torch.compiler.disable(module.over_own)
             module.over_own = eager
     for block in transformer.blocks:
