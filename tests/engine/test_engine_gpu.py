@@ -13,6 +13,7 @@ from torch import nn
 from cutaway import LLM, SamplingParams
 from cutaway.blocks.linear import Linear
 from cutaway.core.step import Step
+from cutaway.engine.captured import mixed_graphs
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -91,20 +92,29 @@ def model_of(kind: str) -> LoadedModel:
     "kind",
     ["float32", "bfloat16", "int4", "int8", "fp8", "kv int8", "kv float8_e4m3fn", "experts"],
 )
-def test_a_captured_decode_step_equals_the_eager_one(kind: str) -> None:
-    """Bit for bit at the bucket's shape, padding rows included; nearly so at the step's own."""
+def test_a_captured_step_equals_the_eager_one(kind: str, monkeypatch) -> None:
+    """Bit for bit at the bucket's shape, padding rows included; nearly so at the step's own.
+
+    Of decode steps, and of prompts beside them.
+    """
+    monkeypatch.setattr(mixed_graphs, "CAPTURED_CHUNK_TOKENS", 1024)
     model = model_of(kind)
     target = engine(model)
     target._ahead = None  # so that each step is computed in its own call
     graphs = target.runner._graphs
-    replay, checked = graphs.run, []
+    replay, checked, prompts = graphs.run, [], 0
 
     @torch.inference_mode()
     def watched(numbers, sink=None):
         captured = replay(numbers).clone()
-        count = len(numbers.token_ids)
-        static = graphs._inputs(graphs._size(numbers)).step
-        assert static.token_ids[:count].tolist() == list(numbers.token_ids)
+        nonlocal prompts
+        size, count = graphs._size(numbers), len(numbers.logit_rows)
+        if size is None:
+            prompts += 1
+            static = graphs._mixed.step(numbers)
+        else:
+            static = graphs._inputs(size).step
+            assert static.token_ids[:count].tolist() == list(numbers.token_ids)
         checked.append(torch.equal(captured, model.transformer(static)[:count]))
         step = Step.of(numbers, target.runner.pool.layers, device=model.device)
         near = torch.allclose(captured, model.transformer(step), rtol=0.05, atol=0.05)
@@ -113,7 +123,7 @@ def test_a_captured_decode_step_equals_the_eager_one(kind: str) -> None:
 
     graphs.run = watched
     run(target, [r for r in workload(2) if not r.params.stop][:4])
-    assert len(checked) > 5 and all(checked)
+    assert len(checked) > 5 and prompts and all(checked)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "kv float8_e4m3fn", "experts"])

@@ -15,6 +15,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.breaks import EngineLostError
 from cutaway.engine.captured.graphs import buckets_up_to, most_drafted_tokens
+from cutaway.engine.captured.mixed_graphs import mixed_shapes
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -134,10 +135,13 @@ def _graph_bytes(model: LoadedModel, config: EngineConfig, step: int) -> int:
     if not config.graphs or not model.transformer.can_capture:
         return 0
     buckets = buckets_up_to(config.max_sequences)
-    # Steps with guesses leave theirs in one place.
+    # Steps with guesses leave theirs in one place, and so do those with prompts.
     drafted = 0 if config.draft == "off" else most_drafted_tokens(config.max_sequences)
-    logits = (sum(buckets) + drafted) * model.facts.vocab_size * model.dtype.itemsize
-    return logits + step * max(buckets[-1], drafted) // config.max_tokens_per_step
+    mixed = mixed_shapes(config.max_sequences, config.max_tokens_per_step)
+    rows = sum(buckets) + drafted + max((shape.rows for shape in mixed), default=0)
+    logits = rows * model.facts.vocab_size * model.dtype.itemsize
+    tokens = max(buckets[-1], drafted, *map(sum, mixed))
+    return logits + step * tokens // config.max_tokens_per_step
 
 
 def _mem(device: torch.device) -> tuple[int, int]:

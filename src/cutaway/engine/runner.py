@@ -276,6 +276,7 @@ def runner_of(
             device=model.device,
             dtype=model.dtype,
             max_sequences=config.max_sequences,
+            max_tokens=config.max_tokens_per_step,
             max_pages=-(-max_length // config.page_size),
             drafts=config.draft != "off",
         )

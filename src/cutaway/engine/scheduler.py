@@ -138,7 +138,7 @@ class _Plan:
             del self.granted[sequence]
 
     def schedule(self) -> list[Scheduled]:
-        """The step. Chunks of prompts come last: kernels take the others together."""
+        """The step. Chunks of prompts come last: kernels and graphs take the others together."""
         steps: list[Scheduled] = []
         for sequence, count in self.granted.items():
             start = sequence.num_computed_tokens

@@ -1,9 +1,10 @@
 """Captured small steps on a GPU: one CUDA graph per size, the same model code.
 
 Sizes are buckets of sequences, one token each; and for guesses buckets of sequences, of all their
-tokens, and of one sequence's tokens at most. A graph records the very kernel calls of the eager
-step, at the bucket's sizes, over static inputs. Rows past the real ones are padding: they read and
-write the scratch page. All graphs share one pool of memory: one runs at a time.
+tokens, and of one sequence's tokens at most. Steps with prompts are in mixed_graphs.py. A graph
+records the very kernel calls of the eager step, at the bucket's sizes, over static inputs. Rows
+past the real ones are padding: they read and write the scratch page. All graphs share one pool of
+memory: one runs at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import LayerCache, Numbers, Sink
+from cutaway.engine.captured.mixed_graphs import MixedGraphs, mixed_shapes, record_graph
 from cutaway.engine.captured.static_step import StaticStep
 from cutaway.host.garbage import stop_collecting
 from cutaway.sampling.captured_draws import CapturedDraws
@@ -80,7 +82,7 @@ class _Captured:
 class DecodeGraphs:
     """Runs a small step by replaying a graph.
 
-    max_sequences: of a step.   max_pages: of one sequence, in any cache group.
+    max_sequences, max_tokens: of a step.   max_pages: of one sequence, in any cache group.
     drafts: whether every request gets guesses, so that steps with some are prepared too.
     """
 
@@ -92,6 +94,7 @@ class DecodeGraphs:
         device: torch.device,
         dtype: torch.dtype,
         max_sequences: int,
+        max_tokens: int,
         max_pages: int,
         drafts: bool = False,
     ) -> None:
@@ -105,12 +108,25 @@ class DecodeGraphs:
         self._static: dict[_Size, StaticStep] = {}
         self._captured: dict[_Size, _Captured] = {}
         self._drafted_logits: Tensor | None = None  # of all steps with guesses, one at a time
+        self._mixed: MixedGraphs | None = None
+        shapes = mixed_shapes(max_sequences, max_tokens)
+        if shapes and self._can_capture and self._has_one_width:
+            self._mixed = MixedGraphs(
+                model,
+                caches,
+                device=device,
+                shapes=shapes,
+                max_pages=max_pages,
+                pool=self._pool,
+            )
 
     def prepare(self) -> None:
         """Capture every bucket, the largest first: the others then fit into its memory."""
         if not self._can_capture or not self._has_one_width:
             return  # a graph for each width of table is captured when it is first wanted
         with torch.inference_mode():
+            if self._mixed is not None:
+                self._mixed.prepare()
             for bucket in reversed(self._buckets):
                 self._graph(_Size(bucket, None, 1, self._max_pages))
             for size in reversed(self._drafted_sizes() if self._drafts else []):
@@ -132,11 +148,12 @@ class DecodeGraphs:
     @property
     def num_captured(self) -> int:
         """Graphs that there are: a step for which one was captured tells nothing by its time."""
-        return len(self._captured)
+        return len(self._captured) + (0 if self._mixed is None else self._mixed.num_captured)
 
     def fits(self, numbers: Numbers) -> bool:
         """Whether the step is one that a graph can stand for: captured are the base weights."""
-        return self._size(numbers) is not None
+        is_mixed = self._mixed is not None and self._mixed.fits(numbers)
+        return is_mixed or self._size(numbers) is not None
 
     def holds(self, counts: Sequence[int]) -> bool:
         """Whether a graph can stand for a step of sequences with so many tokens, all logits."""
@@ -182,11 +199,13 @@ class DecodeGraphs:
     def run(
         self, numbers: Numbers, sink: Sink | None = None, *, token_ids: Tensor | None = None
     ) -> Tensor:
-        """Logits of the step's tokens. Shapes: [T, V], valid until the next run.
+        """Logits of the rows that the step wants. Shapes: [R, V], valid until the next run.
 
         token_ids: where they are known to the device alone [T].
         """
         size = self._size(numbers)
+        if size is None and self._mixed is not None:
+            return self._mixed.run(numbers, sink)
         assert size is not None, "a step that fits has a graph"
         if sink is not None:
             return self._run_eagerly(numbers, sink, self._inputs(size))
@@ -237,20 +256,7 @@ class DecodeGraphs:
             logits = self._model(inputs.step)
             return logits if size.tokens is None else self._drafted_room(logits).copy_(logits)
 
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries set themselves up outside the graph
-            run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # NCCL has threads of its own, whose calls are no part of the step.
-        mode = "global" if self._model.group is None else "thread_local"
-        # Graphs that nobody has any more must not be freed meanwhile: that would end the capture.
-        with (
-            stop_collecting(),
-            torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode),
-        ):
-            logits = run()
+        graph, logits = record_graph(run, self._pool, has_ranks=self._model.group is not None)
         may_draw = self._has_one_width and size.tokens is None
         draws = CapturedDraws.of(logits) if may_draw else None
         if draws is not None:

@@ -70,7 +70,8 @@ def paged_attention(
         )
     if count == len(plan.query_lengths):
         return out
-    if key_scales is None and gathered.takes(query, key_pages, plan, count, scoring):
+    is_eager = plan.bucket is None  # what is captured stands for contexts of any length
+    if is_eager and key_scales is None and gathered.takes(query, key_pages, plan, count, scoring):
         gathered.attend_chunks(
             *(query, out, key_pages, value_pages),
             page_table=page_table[count:],
