@@ -22,9 +22,8 @@ from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import GroupTables, LayerCache, Numbers, ShapePlan, Sink, Step
 from cutaway.host.garbage import stop_collecting
 
-# Tokens of prompts in a captured step at most. None is captured: three of six tests of captured
-# steps failed on the one H200 that tried, and what they said was lost. 1024 is meant.
-CAPTURED_CHUNK_TOKENS = 0
+# Tokens of prompts in a captured step at most: with more the GPU takes longer than the launches.
+CAPTURED_CHUNK_TOKENS = 1024
 # With more tokens the GPU takes longer than the host's launches.
 _ALONE, _CHUNK_TOKENS = (16, 64, 128, 256), (64, 256, 512, 1024)
 _CHUNKS = 9  # of a step, the padding among them
