@@ -88,6 +88,15 @@ def model_of(kind: str) -> LoadedModel:
     return in_fewer_bits(model, kind)
 
 
+def assert_near(captured: torch.Tensor, own: torch.Tensor, kind: str) -> None:
+    """Logits of a padded step are nearly those of its own shape, whose products may sum otherwise.
+
+    Nothing is asked of experts: of two alike scores another shape may choose the other.
+    """
+    apart = float((captured - own).norm() / own.norm())
+    assert kind == "experts" or apart < 0.05, f"{kind}: {apart:.3f} of the norm apart"
+
+
 @pytest.mark.parametrize(
     "kind",
     ["float32", "bfloat16", "int4", "int8", "fp8", "kv int8", "kv float8_e4m3fn", "experts"],
@@ -117,8 +126,7 @@ def test_a_captured_step_equals_the_eager_one(kind: str, monkeypatch) -> None:
             assert static.token_ids[:count].tolist() == list(numbers.token_ids)
         checked.append(torch.equal(captured, model.transformer(static)[:count]))
         step = Step.of(numbers, target.runner.pool.layers, device=model.device)
-        near = torch.allclose(captured, model.transformer(step), rtol=0.05, atol=0.05)
-        assert near or kind == "experts"  # of two alike scores another shape may choose the other
+        assert_near(captured, model.transformer(step), kind)
         return captured
 
     graphs.run = watched
@@ -138,17 +146,16 @@ def test_a_captured_step_with_guesses_equals_the_eager_one(kind: str) -> None:
     @torch.inference_mode()
     def watched(numbers, sink=None, *, token_ids=None):
         captured = replay(numbers, sink, token_ids=token_ids).clone()
-        count = len(numbers.token_ids)
-        if count == len(numbers.plan.query_lengths):
+        size, count = graphs._size(numbers), len(numbers.token_ids)
+        if size is None or size.tokens is None:  # prompts, or one token each
             return captured
-        static = graphs._inputs(graphs._size(numbers)).step
+        static = graphs._inputs(size).step
         starts = static.query_starts.tolist()
         counts = [after - before for before, after in pairwise(starts)]
         assert starts[-1] == len(static.token_ids) and max(counts) <= static.plan.most_queries
         checked.append(torch.equal(captured, model.transformer(static)[:count]))
         step = Step.of(numbers, target.runner.pool.layers, device=model.device)
-        near = torch.allclose(captured, model.transformer(step), rtol=0.05, atol=0.05)
-        assert near or kind == "experts"
+        assert_near(captured, model.transformer(step), kind)
         return captured
 
     graphs.run = watched

@@ -20,7 +20,12 @@ MOST_HEAD_SIZE = 512
 
 
 def uses_triton(*tensors: Tensor) -> bool:
-    """Whether the Triton form of an operation takes these: on a GPU, and with no gradient."""
+    """Whether the Triton form of an operation takes these: on a GPU, and with no gradient.
+
+    torch's compiler, which only training asks, fuses plain forms itself.
+    """
+    if torch.compiler.is_compiling():
+        return False
     first = tensors[0]
     if first.device.type != "cuda" or first.dtype not in TRITON_DTYPES or not has_triton():
         return False
