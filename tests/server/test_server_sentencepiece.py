@@ -51,7 +51,7 @@ def test_a_streamed_answer_is_the_answer_that_comes_whole(folder: Path) -> None:
         for each in events(streamed)[:-1]
         if each["choices"]
     ]
-    assert len(said) > 5
+    assert len(said) > 1
     assert "".join(said) == whole["choices"][0]["message"]["content"]
 
 

@@ -176,8 +176,9 @@ async def _read_slowly(folder: Path) -> None:
         expected = (await llm.generate("slow", params))[0].token_ids
         said: list[int] = []
         async for delta in llm.stream("slow", params):
+            is_first = not said
             said += delta.token_ids
-            if len(said) == 1:
+            if is_first:
                 while not await llm.ask(lambda engine: engine.scheduler.num_waiting):
                     await asyncio.sleep(0)
                 made = await llm.ask(lambda engine: engine.num_steps)

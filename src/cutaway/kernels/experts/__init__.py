@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import TRITON_DTYPES, uses_triton
 from cutaway.kernels.experts import plain
+from cutaway.kernels.experts.grouped_products import mix_trainable_experts, score_trainable_experts
 from cutaway.kernels.experts.plain import (
     TILE,
     Chosen,
@@ -18,7 +19,6 @@ from cutaway.kernels.experts.plain import (
     grouped_linear,
     sort_by_expert,
 )
-from cutaway.kernels.experts.trainable import mix_trainable_experts, score_trainable_experts
 from cutaway.kernels.gate import clamped_gate, gelu_gate, gelu_tanh_gate, relu_gate, silu_gate
 from cutaway.kernels.native import GroupChoice, Routing, RoutingRule
 from cutaway.kernels.recording import operation
