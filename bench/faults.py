@@ -53,9 +53,9 @@ RECORDING = ("Recorder.", "Ledger.")
 PLACES = tuple(
     (f"cutaway.{module}", name)
     for module, names in {
-        "engine.engine": "Engine.add Engine.step Engine._advance Engine._close Engine._compute "
-        "Engine.abort Engine._draft Engine._end_the_late Engine._take_compiled Engine._schedule "
-        "accept build_batch draw score_prompts",
+        "engine.engine": "Engine.add Engine.step Engine._settle Engine._tell Engine._close "
+        "Engine._compute Engine.abort Engine._draft Engine._end_the_late "
+        "Engine._take_compiled Engine._schedule accept build_batch draw score_prompts",
         "engine.recorder": "Recorder.open_answer Recorder.note_plan Recorder.add_tokens "
         "Recorder.end_step Recorder.close_answer Recorder.number_of",
         "trace.ledger": "Ledger.open Ledger.add_token Ledger.add_step Ledger.close Ledger.step",

@@ -41,7 +41,8 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("rows to sample", running.Running, "rows"),
     ("sample", sampler, "sample_native"),
     ("native sampling, Python too", sampler.native.RowSampler, "run"),
-    ("take the token, all", engine.Engine, "_advance"),
+    ("take the token, all", engine.Engine, "_settle"),
+    ("tell of the token, all", engine.Engine, "_tell"),
     ("text", running.Running, "take"),
 )
 SAMPLERS = {

@@ -136,6 +136,91 @@ def test_no_step_is_begun_ahead_of_guesses_and_each_is_where_none_pay(model) -> 
     assert ahead.num_taken == ahead.num_begun == target.num_steps - 1 and not target.num_drafted
 
 
+@pytest.mark.parametrize("settings", [{}, {"num_pages": 18}], ids=str)
+def test_steps_that_hang_on_what_was_said_are_launched_before_it_is_told(model, settings) -> None:
+    """With guesses, penalties and grammars too; and their replays are exact."""
+    requests = workload(4, 8)
+    expected = run(engine(model, **settings), requests)
+    target = engine(model, drafter=SaidBefore(), **settings)
+    ahead = ahead_of(target)
+    assert essences(run(target, requests)) == essences(expected)
+    assert ahead.num_launched > 10 and target.num_accepted
+    assert target.cache_stats.used == 0 and target.ledger is not None
+    answers = [answer for answer in target.ledger.answers if answer.tokens]
+    assert all(verify_answer(target, answer).is_exact for answer in answers[::3])
+
+
+def test_a_step_is_launched_while_the_one_before_is_not_told(model) -> None:
+    target = engine(model, drafter=SaidBefore())
+    ahead = ahead_of(target)
+    target.add(greedy("a", 40))
+    launched, told = [], 0
+    while target.has_work:
+        told += sum(len(delta.token_ids) for delta in target.step())
+        launched.append(ahead.num_launched)
+    assert told == 40
+    # Not behind the first token, which may let others in, nor behind the last.
+    assert launched == [0, *range(1, len(launched) - 1), len(launched) - 2]
+
+
+def test_a_launched_step_is_forgotten_when_somebody_leaves_it(model) -> None:
+    requests = [greedy(name, 30) for name in "abc"]
+    expected = essences(run(engine(model), requests))
+    target = engine(model, drafter=SaidBefore())
+    ahead = ahead_of(target)
+    for each in requests:
+        target.add(each)
+    said: dict[str, list[int]] = {name: [] for name in "abc"}
+    forwards, run_step = [], target.runner.run
+    target.runner.run = lambda batch: forwards.append(batch) or run_step(batch)
+    steps = 0
+    while target.has_work:
+        if steps == 3:
+            target.abort("b")
+        if steps in (4, 6):
+            target.hold("c", is_held=steps == 4)
+        for delta in target.step():
+            said[delta.request_id] += delta.token_ids
+        steps += 1
+    assert len(forwards) == target.num_steps + 2 and ahead.num_launched  # two were for nothing
+    assert said["a"] == expected["a", 0][0] and said["c"] == expected["c", 0][0]
+    assert said["b"] == expected["b", 0][0][: len(said["b"])] and len(said["b"]) < 30
+    assert target.cache_stats.used == 0
+
+
+def test_a_launch_that_raises_is_computed_again(model, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = run(engine(model), [greedy("a", 20)])
+    target = engine(model, drafter=SaidBefore())
+    ahead = ahead_of(target)
+    launch, faults = ahead.launch, iter([True, False, True])
+
+    def faulty(batch, answers):
+        if next(faults, False):
+            raise RuntimeError("no room")
+        launch(batch, answers)
+
+    ahead.launch = faulty
+    assert essences(run(target, [greedy("a", 20)])) == essences(expected)
+    assert ahead.num_launched and "it is computed again" in capfd.readouterr().err
+
+
+def test_who_is_broken_off_by_its_drafter_is_not_told_of_twice(model) -> None:
+    target = engine(model, drafter=SaidBefore())
+    ahead_of(target)
+    target.add(greedy("a", 20))
+    target.add(greedy("b", 20))
+    for _ in range(3):
+        target.step()
+    answer = next(iter(target._answers.values()))
+    answer.grammar = object()  # whatever is asked of it raises
+    news = target.step() + target.step()
+    assert [d.finish_reason for d in news if d.request_id == "a"][-1] == "error"
+    while target.has_work:
+        news += target.step()
+    assert target.ledger is not None and target.recorder is not None
+    assert sum(d.finish_reason is not None for d in news) == 2
+
+
 def test_two_ways_of_guesses_are_copied_where_steps_run_ahead(model) -> None:
     requests = [each for each in workload(2, 20) if not each.params.has_penalties]
     plain = engine(model)

@@ -1,18 +1,24 @@
-"""The next decode step, begun on a GPU before the host knows the tokens of this one.
+"""The next step, handed to a GPU before the host has told of this one.
 
-Its token ids are what the sampler leaves on the device; all else of it is known: places, pages,
-lengths, and the numbers of its draws. While the GPU computes it, the host reads this step's tokens
-and tells them. Then it takes what was begun, without those that ended meanwhile: whoever came in
-the meantime starts a step later.
+A decode step is begun before the host knows the tokens of this one: its token ids are what the
+sampler leaves on the device; all else of it is known: places, pages, lengths, and the numbers of
+its draws. While the GPU computes it, the host reads this step's tokens and tells them. Then it
+takes what was begun, without those that ended meanwhile: whoever came in the meantime starts a step
+later.
+
+A step with guesses hangs on what was said. It is launched once the tokens are read, and they are
+told while the GPU computes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
+from torch import Tensor
 
 from cutaway.engine.batch import Batch
 from cutaway.engine.draws import score_prompts, select_rows, verify_guesses
@@ -21,6 +27,7 @@ from cutaway.engine.runner import Runner
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler
 from cutaway.engine.sequence import Sequence
+from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.sampler import PendingDraws, Sampled, begin_plain
 
 
@@ -34,18 +41,34 @@ class _Begun:
     bucket: int
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A step of known tokens that the device has, draws and all, and what reads its draws.
+
+    counts: rows of each scheduled sequence.   Shapes: logits [R, V].
+    """
+
+    batch: Batch
+    logits: Tensor
+    rows: list[SamplerRow]
+    counts: list[int]
+    drawing: PendingDraws
+
+
 class Ahead:
     """Computes steps, and begins the next one where it is a decode step of the same sequences.
 
-    num_begun, num_taken: of steps since the start.
+    num_begun, num_taken: of steps since the start.   num_launched: those of known tokens.
     """
 
     def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
         self._runner, self._scheduler = runner, scheduler
         self._begun: _Begun | None = None
+        self._launched: _Launched | None = None
         self.is_held = False  # no step is begun early
         self.num_begun = 0
         self.num_taken = 0
+        self.num_launched = 0
 
     @property
     def has_begun(self) -> bool:
@@ -57,6 +80,20 @@ class Ahead:
         if self._begun is None:
             return []
         return self._scheduler.go_on(self._begun.lanes.sequences, self._begun.starts)
+
+    def launch(self, batch: Batch, answers: Mapping[Sequence, Running]) -> None:
+        """Hand over a step whose tokens are known; compute() then waits for its draws."""
+        assert self._begun is None, "one step is ahead at most"
+        self._launched = self._hand_over_known(batch, answers)
+        self.num_launched += 1
+
+    def batch_launched(self, scheduled: Items[Scheduled]) -> Batch | None:
+        """The batch of these very tokens, if the device has it."""
+        batch = None if self._launched is None else self._launched.batch
+        if batch is None or len(batch.scheduled) != len(scheduled):
+            return None
+        is_same = all(a is b for a, b in zip(batch.scheduled, scheduled, strict=True))
+        return batch if is_same else None
 
     def compute(
         self, batch: Batch, answers: Mapping[Sequence, Running]
@@ -71,13 +108,21 @@ class Ahead:
             computed = perf_counter()
             self._go_on(begun, indices, len(batch.scheduled), answers)
             return [[each] for each in drawing.read(indices)], computed
+        launched, self._launched = self._launched, None
+        if launched is None or launched.batch is not batch:
+            launched = self._hand_over_known(batch, answers)
+        computed = perf_counter()
+        drawing = launched.drawing
+        self._start(batch, drawing, answers)
+        drawn = drawing.read()
+        rows, counts = launched.rows, launched.counts
+        return verify_guesses(batch, launched.logits, rows, counts, drawn, answers), computed
+
+    def _hand_over_known(self, batch: Batch, answers: Mapping[Sequence, Running]) -> _Launched:
         logits = self._runner.run(batch)
         score_prompts(batch, logits, answers)
         logits, rows, counts = select_rows(batch, logits, answers)
-        drawing = begin_plain(logits, rows)
-        computed = perf_counter()
-        self._start(batch, drawing, answers)
-        return verify_guesses(batch, logits, rows, counts, drawing.read(), answers), computed
+        return _Launched(batch, logits, rows, counts, begin_plain(logits, rows))
 
     def _places(self, begun: _Begun, batch: Batch) -> list[int] | None:
         """Where the batch's sequences stand in the step that was begun; None if it is another."""
@@ -92,12 +137,13 @@ class Ahead:
             places.append(row)
         return places
 
-    def _may_begin(self, num_scheduled: int) -> bool:
+    def keeps_company(self, num_scheduled: int) -> bool:
         """Whether the next step is known to hold nobody beside those of this one."""
         scheduler = self._scheduler
-        return (
-            not self.is_held and scheduler.num_running == num_scheduled and not scheduler.may_admit
-        )
+        return scheduler.num_running == num_scheduled and not scheduler.may_admit
+
+    def _may_begin(self, num_scheduled: int) -> bool:
+        return not self.is_held and self.keeps_company(num_scheduled)
 
     def _start(
         self, batch: Batch, drawing: PendingDraws, answers: Mapping[Sequence, Running]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Concatenate, NamedTuple, ParamSpec
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -37,7 +38,7 @@ from cutaway.engine.native import is_recorded
 from cutaway.engine.pace import Pace
 from cutaway.engine.pages.pins import Pins
 from cutaway.engine.recorder import Recorder
-from cutaway.engine.running import Running
+from cutaway.engine.running import NewTokens, Running
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 from cutaway.host.faults import again, error_of, note
@@ -59,6 +60,7 @@ _CLOSE_SECONDS = 5.0  # for pages that are still being written
 _ENDS = "this answer ends here"
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Computed(NamedTuple):
@@ -72,6 +74,33 @@ class Computed(NamedTuple):
     drawn: list[list[Sampled]]
     computed: float
     began: float
+
+
+class Settled(NamedTuple):
+    """A sequence whose tokens were taken.
+
+    tell: what is left to do, for which the device need not wait.
+    goes_on: whether it is in the next step, as far as is known without telling.
+    """
+
+    tell: Callable[[], None] | None = None
+    goes_on: bool = False
+
+
+@dataclass
+class Plan:
+    """A step that is computed next, or is being computed.
+
+    began:  when it was planned.   spent: what it took in the step before, where it was launched.
+    awaited: whether it was not begun ahead, for the guesses that it might have got.
+    num_captured: captured steps by then: a step that adds one takes the time of a capture.
+    """
+
+    scheduled: list[Scheduled]
+    began: float
+    awaited: bool
+    num_captured: int
+    spent: float = 0.0
 
 
 class Engine:
@@ -140,6 +169,7 @@ class Engine:
         runs_ahead = self.runner.runs_ahead and is_plain
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._awaits_guesses = False  # no step was begun ahead, for those of the next one
+        self._next: Plan | None = None  # which was launched before the last step was told of
         self._answers: dict[Sequence, Running] = {}
         self._suspects: set[Sequence] = set()  # of a step that raised: each is computed alone
         self._piece_tokens = piece_tokens
@@ -309,35 +339,88 @@ class Engine:
         self._end_the_late(perf_counter())
         self._take_compiled(may_wait=not self._news and not self.scheduler.has_work)
         began = perf_counter()  # a step's time is all of it, drafting and scheduling too
-        captured, awaited = self.runner.num_captured, self._awaits_guesses
-        self._draft()
-        scheduled = self._schedule()
-        if restored := self.cache.moves.take_restored():
-            self._record(Recorder.forget_writers, restored)
-        for batch, drawn_for, computed, start in self._whole(scheduled, began):
+        plan = self._take_next() or self._plan()
+        for batch, drawn_for, computed, start in self._whole(plan.scheduled, began):
             ended = perf_counter()
             for item in batch.scheduled:
                 if item.took_other:
                     _take_other(item.sequence)
             self._record(Recorder.note_plan, self.num_steps, batch)
-            for item, drawn in zip(batch.scheduled, drawn_for, strict=True):
-                try:
-                    self._advance(item, drawn)
-                except EngineLostError:
-                    raise
-                except Exception as fault:
-                    self._break(item.sequence, fault)
-            kernel = self.runner.kernel
-            self._record(
-                Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
-            )
-            is_usual = self.runner.num_captured == captured  # else it took a capture's time
+            settled = [
+                self._alone(item.sequence, partial(self._settle, item, drawn))
+                for item, drawn in zip(batch.scheduled, drawn_for, strict=True)
+            ]
+            seconds = plan.spent + ended - start
+            is_usual = self.runner.num_captured == plan.num_captured
             if self.drafting is not None and self.drafting.is_asked and is_usual:
-                self.drafting.learn_time(batch.scheduled, ended - start, was_awaited=awaited)
-            self.pace.note(batch.scheduled, ended - start)
-            self.num_steps += 1
+                self.drafting.learn_time(batch.scheduled, seconds, was_awaited=plan.awaited)
+            kernel = self.runner.kernel
+            try:
+                if all(each is not None and each.goes_on for each in settled):
+                    self._launch_next(batch.scheduled)
+            finally:
+                for item, each in zip(batch.scheduled, settled, strict=True):
+                    if each is not None and each.tell and item.sequence in self._answers:
+                        self._alone(item.sequence, each.tell)
+                self._record(
+                    Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
+                )
+                self.pace.note(batch.scheduled, seconds)
+                self.num_steps += 1
+        if self._next is not None:
+            self._next.spent = perf_counter() - self._next.began
         news, self._news = self._news, []
         return self.pins.take(news)
+
+    def _plan(self) -> Plan:
+        """The next step, with its guesses."""
+        began, awaited = perf_counter(), self._awaits_guesses
+        self._draft()
+        scheduled = self._schedule()
+        if restored := self.cache.moves.take_restored():
+            self._record(Recorder.forget_writers, restored)
+        return Plan(scheduled, began, awaited, self.runner.num_captured)
+
+    def _launch_next(self, scheduled: Items[Scheduled]) -> None:
+        """Hand over a step that hangs on what this one said, before this one is told of.
+
+        Only where it holds the same sequences: who comes or ends meanwhile is no part of it.
+        """
+        ahead = self._ahead
+        if ahead is None or ahead.has_begun:
+            return
+        is_apart = self._suspects or self._rejoining or self._piece_tokens is not None
+        is_adapted = any(item.sequence.adapter >= 0 for item in scheduled)
+        if is_apart or is_adapted or not ahead.keeps_company(len(scheduled)):
+            return
+        plan = self._plan()
+        if not plan.scheduled:
+            return
+        self._next = plan
+        try:
+            ahead.launch(self._batch_of(plan.scheduled), self._answers)
+        except (torch.AcceleratorError, EngineLostError):
+            raise
+        except Exception as fault:
+            note("a step raised as it was launched; it is computed again.", fault)
+
+    def _take_next(self) -> Plan | None:
+        """The step that was launched, unless somebody has left it since: then it is forgotten."""
+        plan, self._next = self._next, None
+        if plan is None:
+            return None
+        staying = [item for item in plan.scheduled if self._stands(item)]
+        if len(staying) == len(plan.scheduled):
+            return plan
+        for item in staying:
+            self.scheduler.complete(item, 0)
+        return None
+
+    def _stands(self, item: Scheduled) -> bool:
+        """Whether a sequence is still where its step was planned."""
+        sequence = item.sequence
+        is_there = sequence in self._answers and sequence.tables is not None
+        return is_there and sequence.num_computed_tokens == item.start
 
     def _end_the_late(self, now: float) -> None:
         """End the requests whose deadline is over, wherever they stand."""
@@ -405,12 +488,8 @@ class Engine:
         self, scheduled: Items[Scheduled], began: float, is_over: Callable[[], bool] | None
     ) -> Computed:
         """The forward and the draws. Where this raises it may be done again, to the same bits."""
-        layers, device = self.runner.pool.layers, self.model.device
-        runs_ahead = self._ahead is not None
-        batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
-        for item in scheduled:
-            if item.sequence.fork is not None and any(item.sequence.fork.copies):
-                self.runner.copy(item.sequence.fork.copies)
+        launched = None if self._ahead is None else self._ahead.batch_launched(scheduled)
+        batch = launched or self._batch_of(scheduled)
         if self._ahead is not None:
             # Guesses are made of what the host knows, so it does not run ahead of a step that may
             # have some. At a seam the token that was told follows, whatever the device draws.
@@ -428,6 +507,16 @@ class Engine:
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)
+
+    def _batch_of(self, scheduled: Items[Scheduled]) -> Batch:
+        """What goes into the forward; where two ways part, the page is copied."""
+        layers, device = self.runner.pool.layers, self.model.device
+        runs_ahead = self._ahead is not None
+        batch = build_batch(scheduled, layers, device=device, sink=self.sink, later=runs_ahead)
+        for item in scheduled:
+            if item.sequence.fork is not None and any(item.sequence.fork.copies):
+                self.runner.copy(item.sequence.fork.copies)
+        return batch
 
     def _is_over(self, scheduled: Items[Scheduled]) -> Callable[[], bool] | None:
         """What tells whether a step is to be broken off; None where it never is."""
@@ -466,26 +555,32 @@ class Engine:
             left -= count
         return [*reversed(pieces)]
 
-    def _advance(self, item: Scheduled, drawn: list[Sampled]) -> None:
-        """Take one sequence past what was computed for it."""
+    def _alone(self, sequence: Sequence, work: Callable[[], T]) -> T | None:
+        """Do some work of one sequence, which ends where that raises; nothing then."""
+        try:
+            return work()
+        except EngineLostError:
+            raise
+        except Exception as fault:
+            self._break(sequence, fault)
+            return None
+
+    def _settle(self, item: Scheduled, drawn: list[Sampled]) -> Settled:
+        """Take one sequence past what was computed for it: all that the next step hangs on."""
         sequence = item.sequence
         answer = self._answers[sequence]
         if answer.is_spoilt:
-            self._fail(answer)
-            return
+            return Settled(partial(self._fail, answer))
         if not item.samples:
             self.scheduler.complete(item, item.count)
-            return
+            return Settled()
         if answer.fault is not None:
-            self._refuse(answer, answer.fault)
-            return
+            return Settled(partial(self._refuse, answer, answer.fault))
         emitted = take_until_fault(drawn)
         if not emitted:
-            self._fail(answer)
-            return
+            return Settled(partial(self._fail, answer))
         if answer.told is not None:
-            self._rejoin(item, answer, answer.told, drawn[0])
-            return
+            return Settled(partial(self._rejoin, item, answer, answer.told, drawn[0]))
         if item.num_drafts:
             # A draft that leads to a bad row is no reason to fail before plain decoding would.
             emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
@@ -495,7 +590,6 @@ class Engine:
         answer.first_token = answer.first_token or perf_counter()
         taken = answer.take(emitted)
         sequence.token_ids += taken.token_ids
-        self._record_tokens(sequence, taken.token_ids, drawn)
         if item.num_drafts:
             num_right = max(0, len(emitted) - 1)
             num_tried = item.num_drafts * (1 + item.is_forked)
@@ -508,6 +602,15 @@ class Engine:
         # The last emitted token was not computed, and rejected drafts are rolled back.
         num_kept = min(len(taken.token_ids), max(0, len(emitted) - 1))
         self.scheduler.complete(item, item.count - item.num_drafts + num_kept)
+        tell = partial(self._tell, answer, taken, drawn, is_first=is_first)
+        return Settled(tell, goes_on=taken.reason is None and not is_first)
+
+    def _tell(
+        self, answer: Running, taken: NewTokens, drawn: list[Sampled], *, is_first: bool
+    ) -> None:
+        """Record and say what a step added to an answer."""
+        sequence = answer.sequence
+        self._record_tokens(sequence, taken.token_ids, drawn)
         if is_first and self._prompt_stores and not sequence.load_id:  # drawn at each load
             self._keep_prompt(sequence)
         self._admission.release(sequence)
