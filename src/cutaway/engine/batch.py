@@ -92,18 +92,21 @@ def _lay_out(scheduled: Items[Scheduled]) -> Numbers:
         assert len(token_ids) == first + item.count, "a scheduled token does not exist"
         put_range(positions, start, stop)
         declared += array("q", (sequence.max_length,)) * item.count
-        logit_rows += [first + row for row in _wanted_rows(item)]
+        wanted = _wanted_rows(item)
+        logit_rows += range(first + wanted.start, first + wanted.stop)
         if item.is_forked:
             logit_rows += range(len(token_ids), len(token_ids) + item.num_other)
             token_ids.extend((sequence.token_ids[-1], *sequence.other_token_ids))
             put_range(positions, start, stop)
             declared += array("q", (sequence.max_length,)) * item.num_other
     adapters: list[int] = []
-    if any(item.sequence.adapter >= 0 for item in scheduled):
+    if any([item.sequence.adapter >= 0 for item in scheduled]):
         for item in scheduled:
             adapters += [item.sequence.adapter] * (item.count + item.num_other)
     pages, slots = _places(scheduled)
-    ways = [item for item in scheduled for _ in range(1 + item.is_forked)]
+    ways: Items[Scheduled] = scheduled
+    if any([item.is_forked for item in scheduled]):
+        ways = [item for item in scheduled for _ in range(1 + item.is_forked)]
     plan = ShapePlan(
         tuple([item.count for item in ways]),
         tuple([item.start + item.count for item in ways]),

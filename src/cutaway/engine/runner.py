@@ -199,7 +199,6 @@ class Runner:
             numbers, self.pool.layers, device=self.device, sink=sink, streams=self._streams
         )
 
-    @torch.inference_mode()
     def settle(self) -> None:
         """Move pages to and from stores, before anything is written to any.
 
@@ -208,7 +207,8 @@ class Runner:
         if self.moves is None or not self.moves:
             return
         try:
-            move_pages(self.pool, self.moves.take())
+            with torch.inference_mode():
+                move_pages(self.pool, self.moves.take())
         except Exception as fault:
             raise EngineLostError("pages cannot be moved to or from where they are kept") from fault
 

@@ -529,8 +529,9 @@ class Scheduler:
             return
         self.turn = sequence
         known = sequence.num_tokens
-        most = min(plan.budget, self.cache.room(tables) - known, sequence.max_length - known - 1)
-        del drafts[max(0, most) :]
+        del drafts[max(0, min(plan.budget, sequence.max_length - known - 1)) :]
+        if not self.cache.reserve(tables, known + len(drafts)):
+            del drafts[max(0, self.cache.room(tables) - known) :]
         if drafts and self.cache.reserve(tables, known + len(drafts)):
             plan.grant(sequence, len(drafts))
             self._grant_other(plan, sequence)

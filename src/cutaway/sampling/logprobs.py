@@ -144,7 +144,8 @@ class Sent:
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         self._shapes = [(part.shape[0], part.shape[1]) for part in parts]
-        numbers = torch.cat([part.flatten() for part in parts]) if parts else torch.empty(0)
+        flat = [part.flatten() for part in parts] or [torch.empty(0)]
+        numbers = flat[0] if len(flat) == 1 else torch.cat(flat)  # one in most steps: no kernel
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:
             pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)

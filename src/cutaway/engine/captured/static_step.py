@@ -68,6 +68,11 @@ class StaticStep:
 
         self._numbers, self._counts, self._tables = (each.numpy() for each in split(pinned))
         self._written: list[list[list[int]]] = [[[]] * count for _ in range(num_groups)]
+        self._padding = np.array([*_PADDING, *[0] * num_groups])[:, None]
+        self._padded: tuple[int, int] | None = None  # behind so many tokens and sequences
+        self._parts: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # that are copied, by width of the tables
         self._copied = torch.cuda.Event()
         numbers, counts, tables = split(self._device)
         self.step = Step(
@@ -114,9 +119,10 @@ class StaticStep:
             self.step.token_ids[:tokens].copy_(token_ids)
 
     def _pad(self, tokens: int, count: int) -> None:
-        for part, padding in zip(self._numbers, _PADDING, strict=False):
-            part[tokens:] = padding
-        self._numbers[len(_PADDING) :, tokens:] = 0
+        if (tokens, count) == self._padded:
+            return  # what was filled since lies before it
+        self._padded = tokens, count
+        self._numbers[:, tokens:] = self._padding
         if self.longest == 1 and count:  # where tokens start never changes then
             self._counts[0, count:-1] = 1
             return
@@ -137,8 +143,11 @@ class StaticStep:
 
     def _send(self, width: int) -> None:
         """Copy the numbers and so many pages of every table."""
-        size = self._first_table + width * self._row
-        self._device[:size].copy_(self._pinned[:size], non_blocking=True)
+        if width not in self._parts:
+            size = self._first_table + width * self._row
+            self._parts[width] = self._device[:size], self._pinned[:size]
+        device, pinned = self._parts[width]
+        device.copy_(pinned, non_blocking=True)
         self._copied.record()
 
 
