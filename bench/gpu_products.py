@@ -1,10 +1,12 @@
 """Products of a GPU by how the matrix is kept: microseconds, and bytes a second of the matrix.
 
     python bench/gpu_products.py [--shape llama3-8b] [--tokens 1 16 64 256] [--tiles]
-    python bench/gpu_products.py --some 8  # other tiles for so many tokens, a dense matrix
+    python bench/gpu_products.py --some 1 2 3 4 5 8  # of several tokens and dense matrices, by tile
 
 Each product reads one of several equal matrices in turn, more than the cache of the chip holds,
-inside a CUDA graph. --tiles tries sizes of the products of one token with 4 bits.
+inside a CUDA graph. --tiles tries sizes of the products of one token with 4 bits. --some prints for
+each matrix and number of tokens the present tile, the quickest of a list and cuBLAS, and the entry
+of a table; kernels are compiled by some processes at once. A tile serves any number of tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -35,15 +40,16 @@ def main() -> None:
     options.add_argument("--shape", choices=list(SHAPES), default="llama3-8b")
     options.add_argument("--tokens", nargs="*", type=int, default=[1, 16, 64, 160, 192, 224, 256])
     options.add_argument("--tiles", action="store_true")
-    options.add_argument("--some", type=int)
+    options.add_argument("--some", nargs="+", type=int)
+    options.add_argument("--workers", type=int, default=12, help="processes that compile tiles")
     args = options.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_products needs an NVIDIA GPU; torch sees none here.")
+    if args.some:
+        choose_tiles(SHAPES[args.shape], args.some, args.workers)
+        return
     for name, (rows, columns) in matrices(SHAPES[args.shape]).items():
         matrix = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * columns**-0.5
-        if args.some:
-            tiles_of_some(name, matrix, args.some)
-            continue
         kept = {word: round_matrix(matrix, scheme_of(word)).keep(None) for word in WORDS}
         for tokens in args.tokens:
             x = torch.randn(tokens, columns, device="cuda", dtype=torch.bfloat16)
@@ -128,34 +134,123 @@ def tiles(name: str, weight: KeptIntegers) -> None:
 
 
 _SIZES = (  # rows and columns at once, warps, stages
-    *((64, 128, 4, 5), (64, 128, 8, 5), (64, 256, 8, 3)),
-    *((128, 128, 8, 4), (32, 128, 4, 6), (32, 256, 4, 4)),
+    *((64, 128, 4, 5), (64, 128, 4, 3), (64, 64, 4, 8), (64, 256, 4, 3), (64, 256, 8, 3)),
+    *((32, 128, 4, 6), (32, 256, 4, 4), (32, 256, 8, 5), (32, 512, 8, 3)),
+    *((16, 256, 4, 6), (16, 512, 4, 4), (128, 64, 8, 6), (128, 128, 8, 4)),
 )
+_FETCHED = (512, 1024, 2048)  # bytes of each row
+_TUNED_FOR, _FINALISTS = 4, 3
+
+
+def choose_tiles(shape: dict[str, Any], tokens: Sequence[int], workers: int) -> None:
+    """The quickest tile of each matrix: of all sizes those of few microseconds, then fetching."""
+    sizes = matrices(shape) | {"head": (shape["vocab_size"], shape["hidden_size"])}
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        found = {name: _candidates(*size) for name, size in sizes.items()}
+        _compile(pool, [(t, sizes[name][1]) for name, tiles in found.items() for t in tiles])
+        times: dict[str, dict[Any, float]] = {}
+        for name, size in sizes.items():
+            times[name] = _times(_copies(size), found[name])
+        for name in sizes:
+            best = sorted(times[name], key=lambda tile: times[name][tile])[:_FINALISTS]
+            found[name] = [t._replace(fetched=f) for t, f in product(best, _FETCHED)]
+        _compile(pool, [(t, sizes[name][1]) for name, tiles in found.items() for t in tiles])
+    for name, size in sizes.items():
+        copies = _copies(size)
+        times[name] |= _times(copies, found[name])
+        _tell_matrix(name, copies, times[name], tokens)
+
+
+def _candidates(rows: int, width: int) -> list[Any]:
+    """The present tile, and others with enough programs and not too many."""
+    from cutaway.kernels.linear import triton as few
+
+    tiles = [few._tile_of_some(rows, width)]
+    for (block, columns, warps, stages), shares in product(_SIZES, (1, 2, 4, 8)):
+        blocks = -(-rows // block)
+        if blocks * shares < 200 or width < shares * columns:
+            continue
+        if shares == 1 or (blocks <= few._MOST_BLOCKS and blocks * shares <= 2000):
+            tiles.append(few.SomeTile(block, columns, shares, warps, stages))
+    return list(dict.fromkeys(tiles))
+
+
+def _compile(pool: ProcessPoolExecutor, wanted: Sequence[tuple[Any, int]]) -> None:
+    """Have tiles compiled for some widths; what cannot be says so when it is timed."""
+    for _ in pool.map(_compile_one, dict.fromkeys(wanted)):
+        pass
+
+
+def _compile_one(wanted: tuple[Any, int]) -> None:
+    tile, width = wanted
+    weight = torch.zeros(256, width, device="cuda", dtype=torch.bfloat16)
+    x = torch.zeros(_TUNED_FOR, width, device="cuda", dtype=torch.bfloat16)
+    try:
+        _multiply(x, weight, tile)
+        torch.cuda.synchronize()
+    except Exception as fault:
+        print(f"# {tile}: {type(fault).__name__}", file=sys.stderr)
 
 
 @torch.inference_mode()
-def tiles_of_some(name: str, matrix: Tensor, tokens: int) -> None:
-    """Other sizes of a program that multiplies several tokens; a line for one token before."""
+def _multiply(x: Tensor, weight: Tensor, tile: Any) -> Tensor:
     from cutaway.kernels.linear import triton as few
 
-    rows, width = matrix.shape
-    copies = copied(matrix, max(2, -(-_PAST_CACHE // matrix.nbytes)))
-    x = torch.randn(tokens, width, device="cuda", dtype=torch.bfloat16)
-    wanted, chosen = few.linear(x, matrix), few._tile_of_some
-    one = graph_seconds([lambda w=w: few.linear(x[:1], w, is_kept=True) for w in copies]) * 1e6
-    print(json.dumps({"matrix": name, "tokens": 1, "us": round(one, 2)}), flush=True)
-    for (block, columns, warps, stages), splits in product(_SIZES, (1, 2, 4, 8)):
-        programs = -(-rows // block) * splits
-        if not 200 <= programs <= 2000 or width < splits * columns:
-            continue
-        few._tile_of_some = lambda *_, s=(block, columns, splits, warps, stages): s
-        micros = graph_seconds([lambda w=w: few.linear(x, w) for w in copies]) * 1e6
-        is_right = torch.allclose(few.linear(x, matrix), wanted, rtol=0.02, atol=0.02)
-        told = {"rows": block, "columns": columns, "splits": splits, "warps": warps}
-        told |= {"stages": stages, "us": round(micros, 2), "right": is_right}
-        told["gb_s"] = round(matrix.nbytes / micros / 1e3)
-        print(json.dumps({"matrix": name, "tokens": tokens} | told), flush=True)
-    few._tile_of_some = chosen
+    out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
+    few.multiply_shares(x, weight, None, out, tile, is_kept=True)
+    return out
+
+
+def _copies(size: tuple[int, int]) -> list[Tensor]:
+    torch.cuda.empty_cache()
+    matrix = torch.randn(size, device="cuda", dtype=torch.bfloat16) * size[1] ** -0.5
+    return copied(matrix, max(2, -(-_PAST_CACHE // matrix.nbytes)))
+
+
+def _times(copies: Sequence[Tensor], tiles: Sequence[Any]) -> dict[Any, float]:
+    """Microseconds of each tile that gives what the library gives."""
+    x = torch.randn(_TUNED_FOR, copies[0].shape[1], device="cuda", dtype=torch.bfloat16)
+    wanted = torch.nn.functional.linear(x, copies[0])
+    found: dict[Any, float] = {}
+    for tile in tiles:
+        try:
+            ours = _multiply(x, copies[0], tile)
+            alone = _multiply(x[:2].contiguous(), copies[0], tile)
+            assert torch.allclose(ours, wanted, rtol=0.02, atol=0.02), "it is wrong"
+            assert torch.equal(alone, ours[:2]), "two tokens are summed otherwise"
+            found[tile] = _micros(partial(_multiply, x, tile=tile), copies)
+        except Exception as fault:
+            print(f"# {tile}: {type(fault).__name__}: {fault}"[:200], file=sys.stderr)
+    return found
+
+
+def _tell_matrix(
+    name: str, copies: Sequence[Tensor], times: dict[Any, float], tokens: Sequence[int]
+) -> None:
+    """A line for each number of tokens, the next best, and the entry of a table."""
+    from cutaway.kernels.linear import triton as few
+
+    rows, width = copies[0].shape
+    present, best = few._tile_of_some(rows, width), min(times, key=lambda tile: times[tile])
+    plain = min((t for t in times if not t.fetched), key=lambda tile: times[tile])
+    for count in tokens:
+        x = torch.randn(count, width, device="cuda", dtype=torch.bfloat16)
+        row: dict[str, Any] = {"matrix": name, "tokens": count}
+        if count == 1:
+            row["us"] = _micros(partial(few.linear, x, is_kept=True), copies)
+        else:
+            for key, tile in (("present", present), ("unfetched", plain), ("best", best)):
+                row[key] = _micros(partial(_multiply, x, tile=tile), copies)
+        row["cublas"] = _micros(partial(torch.nn.functional.linear, x), copies)
+        print(json.dumps(row | {"mb": round(copies[0].nbytes / 1e6, 1)}), flush=True)
+    order = sorted(times, key=lambda tile: times[tile])
+    for tile in [*order[:6], present]:
+        print(f"#   {name} {times[tile]:7.2f} us {tuple(tile)}", flush=True)
+    print(f"# entry: ({rows}, {width}): SomeTile{tuple(best)},", flush=True)
+
+
+def _micros(product_with: Callable[[Tensor], Tensor], copies: Sequence[Tensor]) -> float:
+    return round(graph_seconds([partial(product_with, w) for w in copies]) * 1e6, 2)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from cutaway.kernels.integers import plain as plain_integers  # noqa: E402
 from cutaway.kernels.integers import triton as triton_integers  # noqa: E402
 from cutaway.kernels.linear import plain as plain_linear  # noqa: E402
 from cutaway.kernels.linear import triton as triton_linear  # noqa: E402
+from cutaway.kernels.linear.triton import SomeTile  # noqa: E402
 from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
 from cutaway.kernels.norm import triton as triton_norm  # noqa: E402
 from cutaway.kernels.store import scale_rows  # noqa: E402
@@ -154,6 +155,19 @@ def test_a_few_tokens_are_multiplied_as_by_the_plain_form_and_alike_in_any_numbe
     assert error(ours, exact) < 2 * ROUNDING[dtype]
     for count in (2, 5):
         assert torch.equal(triton_linear.linear(x[:count], weight), ours[:count])
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [SomeTile(32, 64, 2, stages=3), SomeTile(shares=3), SomeTile(fetched=256)],
+    ids=lambda tile: str(tuple(tile)),
+)
+def test_any_tile_multiplies_a_few_tokens_as_the_plain_form_does(tile: SomeTile) -> None:
+    x, weight = drawn(5, 520, dtype=SHORT[-1]), drawn(130, 520, seed=1, dtype=SHORT[-1])
+    exact, ours = plain_linear.linear(x.double(), weight.double()), x.new_zeros(5, 130)
+    for count in (5, 2):
+        triton_linear.multiply_shares(x[:count], weight, None, ours[:count], tile, is_kept=True)
+        assert error(ours, exact) < 2 * ROUNDING[SHORT[-1]]
 
 
 @pytest.mark.parametrize("kinds", [("rounded", None), (None, "offset"), ("wide", "rounded")])

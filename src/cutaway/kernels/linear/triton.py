@@ -10,19 +10,36 @@ cuBLAS reads small matrices at half to three quarters of a card's bandwidth when
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.triton_launches import await_last, early, start_next
+from cutaway.kernels.triton_launches import await_last, early, fetch, start_next
 
 _TOKENS = 16  # room for as many
-_ROWS, _COLUMNS = 64, 128  # of a weight that a program takes at once, where tokens are several
 _ENOUGH_PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
 _SPLITS = 4
 _MOST_BLOCKS = 1024  # that are split
 _arrived: dict[torch.device, Tensor] = {}  # splits of each block that are done; 0 between launches
+
+
+class SomeTile(NamedTuple):
+    """How several tokens are multiplied.
+
+    rows, columns: of the weight that a program takes at once.   shares: of the columns.
+    fetched: bytes of each row's share, a multiple of 16, that a program has fetched into the
+        chip's cache before it waits for the kernel before it; only of a kept weight.
+    """
+
+    rows: int = 64
+    columns: int = 128
+    shares: int = 1
+    warps: int = 4
+    stages: int = 5
+    fetched: int = 0
 
 
 def linear(
@@ -39,14 +56,17 @@ def linear(
     num_rows, width = weight.shape
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
     num_tokens = x.numel() // width
+    is_kept = is_kept or isinstance(weight, torch.nn.Parameter)
     if num_tokens > 1:
-        _multiply_some(x.contiguous(), weight, row_scale, out, num_tokens)
+        tile = _tile_of_some(num_rows, width)
+        x = x.contiguous().view(num_tokens, width)
+        multiply_shares(x, weight, row_scale, out, tile, is_kept=is_kept)
         return out
     rows, columns, warps = _tile(num_rows, width, weight.element_size())
     _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), weight, weight if row_scale is None else row_scale, out, num_rows),
         HAS_SCALE=row_scale is not None,
-        IS_KEPT=is_kept or isinstance(weight, torch.nn.Parameter),
+        IS_KEPT=is_kept,
         WIDTH=width,
         ROWS=rows,
         COLUMNS=columns,
@@ -57,29 +77,11 @@ def linear(
     return out
 
 
-def _multiply_some(
-    x: Tensor, weight: Tensor, row_scale: Tensor | None, out: Tensor, num_tokens: int
-) -> None:
-    num_rows, width = weight.shape
-    rows, columns, shares, warps, stages = _tile_of_some(num_rows, width)
-    multiply_shares(
-        x.view(num_tokens, width),
-        weight,
-        row_scale,
-        out,
-        shares,
-        rows=rows,
-        columns=columns,
-        warps=warps,
-        stages=stages,
-    )
-
-
-def _tile_of_some(num_rows: int, width: int) -> tuple[int, int, int, int, int]:
-    """For several tokens: rows and columns at once, shares of the columns, warps and stages."""
-    blocks = triton.cdiv(num_rows, _ROWS)
-    shares = _SPLITS if blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * _COLUMNS else 1
-    return _ROWS, _COLUMNS, shares, 4, 5
+def _tile_of_some(num_rows: int, width: int) -> SomeTile:
+    tile = SomeTile()
+    blocks = triton.cdiv(num_rows, tile.rows)
+    is_split = blocks < _ENOUGH_PROGRAMS and width >= _SPLITS * tile.columns
+    return tile._replace(shares=_SPLITS) if is_split else tile
 
 
 def multiply_shares(
@@ -87,22 +89,19 @@ def multiply_shares(
     weight: Tensor,
     row_scale: Tensor | None,
     out: Tensor,
-    shares: int,
+    tile: SomeTile,
     *,
     tokens: int = _TOKENS,
-    rows: int = _ROWS,
-    columns: int = _COLUMNS,
-    warps: int = 4,
-    stages: int = 5,
+    is_kept: bool = False,
 ) -> None:
     """Up to so many tokens times a weight whose rows are cut into shares, added in their order.
 
-    rows, columns: of the weight that a program takes at once.
+    is_kept: see linear.
 
     Shapes: x [T, K], weight [N, K], row_scale [N] -> out [T, N].
     """
-    num_tokens, num_rows = len(x), len(weight)
-    blocks = triton.cdiv(num_rows, rows)
+    (num_rows, width), num_tokens, shares = weight.shape, len(x), tile.shares
+    blocks = triton.cdiv(num_rows, tile.rows)
     partial = arrived = out
     if shares > 1:
         partial = torch.empty(shares, num_tokens, num_rows, dtype=torch.float32, device=x.device)
@@ -113,15 +112,25 @@ def multiply_shares(
         *(x, weight, weight if row_scale is None else row_scale),
         *(out, partial, arrived, num_tokens, num_rows),
         HAS_SCALE=row_scale is not None,
-        WIDTH=weight.shape[1],
+        WIDTH=width,
         SPLITS=shares,
+        FETCHED=tile.fetched if is_kept and _can_fetch(weight, tile) else 0,
+        BYTES=weight.element_size(),
         TOKENS=tokens,
-        ROWS=rows,
-        COLUMNS=columns,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
         **early(x),
-        num_warps=warps,
-        num_stages=stages,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
+
+
+def _can_fetch(weight: Tensor, tile: SomeTile) -> bool:
+    """Whether each share of a row has what is fetched of it, at addresses that can be fetched."""
+    width, size = weight.shape[1], weight.element_size()
+    share = triton.cdiv(width, tile.shares * tile.columns) * tile.columns
+    is_aligned = width * size % 16 == 0 and share * size % 16 == 0
+    return is_aligned and (width - (tile.shares - 1) * share) * size >= tile.fetched
 
 
 def _tile(num_rows: int, width: int, num_bytes: int) -> tuple[int, int, int]:
@@ -197,6 +206,8 @@ def _multiply_tokens(
     HAS_SCALE: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
+    FETCHED: tl.constexpr,
+    BYTES: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -207,14 +218,18 @@ def _multiply_tokens(
     Whichever program of a block is the last to be done adds the shares, in their order.
     """
     start_next(EARLY)
-    await_last(EARLY)
     block = tl.program_id(0)
     split = tl.program_id(1)
     row = block * ROWS + tl.arange(0, ROWS)
+    SHARE: tl.constexpr = ((WIDTH + SPLITS * COLUMNS - 1) // (SPLITS * COLUMNS)) * COLUMNS
+    if EARLY:
+        if FETCHED > 0:
+            near = tl.minimum(row, num_rows - 1).to(tl.int64) * WIDTH + split * SHARE
+            fetch(weight_ptr.to(tl.int64) + near * BYTES, FETCHED, ROWS)
+    await_last(EARLY)
     token = tl.arange(0, TOKENS)
     is_row = row < num_rows
     is_token = token < num_tokens
-    SHARE: tl.constexpr = ((WIDTH + SPLITS * COLUMNS - 1) // (SPLITS * COLUMNS)) * COLUMNS
     total = tl.zeros([ROWS, TOKENS], tl.float32)
     weight_ptr += row.to(tl.int64)[:, None] * WIDTH
     x_ptr += token[None, :] * WIDTH

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from cutaway.kernels.linear.triton import multiply_shares
+from cutaway.kernels.linear.triton import SomeTile, multiply_shares
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _WHOLE = 128  # columns: a share is a multiple
@@ -91,15 +91,8 @@ def linear(
 
 
 def _multiply_few(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
-    multiply_shares(
-        *(x, weight, None, out),
-        shares,
-        tokens=tile.tokens,
-        rows=tile.rows,
-        columns=tile.columns,
-        warps=tile.warps,
-        stages=tile.stages,
-    )
+    some = SomeTile(tile.rows, tile.columns, shares, tile.warps, tile.stages)
+    multiply_shares(x, weight, None, out, some, tokens=tile.tokens)
 
 
 def _multiply_many(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
