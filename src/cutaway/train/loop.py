@@ -76,18 +76,22 @@ def descend(
     optimizers.forget_gradients()
     total = Figure(0.0, count)
     figures: dict[str, Figure] = {}
-    for batch in ranks.own(batches):
-        if not batch.count:  # adds 0 / count: its forward would be for nothing
-            continue
+    # What has nothing scored adds 0 / count: its forward would be for nothing.
+    scored = [batch for batch in batches if batch.count]
+    own = ranks.own(scored)
+    for batch in own:
         loss = objective(batch)
         assert loss.count == batch.count, "a loss divides by what its batch said"
         (loss.total / count).backward()
         total = total + Figure(loss.total.detach().double(), 0)
         for name, figure in loss.figures.items():
             figures[name] = figures.get(name, Figure(0.0, 0)) + figure
+    if optimizers.divided and len(own) < ranks.turns(scored):
+        # Others ask for this process's rows once more: it goes through one that counts nothing.
+        (0.0 * objective(min(scored, key=lambda batch: batch.count)).total).backward()
     if ranks.size() > 1:
         total, figures = _added_up(total, figures)
-        ranks.add_up_gradients(optimizers.parameters)
+        optimizers.join_gradients()
     norms = norms_by_block(optimizers)
     norm = clip(optimizers, math.hypot(*norms.values()))
     if not math.isfinite(total.mean) or not math.isfinite(norm):
@@ -155,11 +159,12 @@ def norms_by_block(optimizers: Optimizers) -> dict[str, float]:
         return {}
     # On a GPU a few kernels for all of them.
     found = torch._foreach_norm(list(grads.values()))  # pyright: ignore[reportPrivateUsage]
-    each = torch.stack(found)
-    norms = cast("list[float]", each.tolist())
+    each = torch.stack(found).double().square()
+    if optimizers.divided:
+        each = ranks.add_up_marked(each, [name in optimizers.divided for name in grads])
     squares: dict[str, float] = {}
-    for name, norm in zip(grads, norms, strict=True):
+    for name, square in zip(grads, cast("list[float]", each.tolist()), strict=True):
         parts = name.split(".")
         key = ".".join(parts[: 2 if parts[0] == "blocks" else 1])
-        squares[key] = squares.get(key, 0.0) + norm * norm
+        squares[key] = squares.get(key, 0.0) + square
     return {key: math.sqrt(square) for key, square in squares.items()}

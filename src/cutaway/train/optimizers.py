@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
+from cutaway.train import ranks
+from cutaway.train.model import weight_shards
 
 NAMES = ("adamw", "muon")
 
@@ -78,14 +80,22 @@ def _first(value: Tensor) -> Tensor:
 class Optimizers:
     """The optimizers of one module, stepped together.
 
-    module: its parameters are what is trained; they stay the same tensors.
+    module: its parameters are what is trained; they stay the same tensors. Of those that processes
+        divide this one moves its rows, and `parameters` has these.
     """
 
     def __init__(self, module: nn.Module, settings: OptimizerSettings) -> None:
         self.settings = settings
         self.groups = groups(module, settings.name)
         by_name = dict(module.named_parameters())
-        self.parameters = {name: by_name[name] for group in self.groups for name in group.names}
+        self._wholes = {name: by_name[name] for group in self.groups for name in group.names}
+        own = {name: weight_shards.own_rows(each) for name, each in self._wholes.items()}
+        self.parameters = {
+            name: self._wholes[name] if each is self._wholes[name] else nn.Parameter(each)
+            for name, each in own.items()
+        }
+        self.divided = frozenset(n for n, p in self.parameters.items() if p is not self._wholes[n])
+        assert not (self.divided and settings.name == "muon"), "Muon turns whole matrices"
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._torchs = [
             made
@@ -128,9 +138,10 @@ class Optimizers:
         """Move every parameter along its gradient, at the peak rate times factor.
 
         Gives one weight's way, as AdamW goes (arXiv:1711.05101, algorithm 2): before, gradient
-        (clipped), mean and square (its moments after this gradient), after.
+        (clipped), mean and square (its moments after this gradient), after. Where matrices are
+        divided the first process has the weight.
         """
-        if not self.watched:
+        if not self.watched or not self.parameters[self.watched].numel():
             self._step(factor)
             return {}
         parameter = self.parameters[self.watched]
@@ -149,20 +160,42 @@ class Optimizers:
                 group["lr"] = self.settings.rate * factor
             each.step()
 
+    def join_gradients(self) -> None:
+        """Give every parameter all processes' gradients added up, or its rows of the sum."""
+        ranks.add_up_gradients({n: p for n, p in self.parameters.items() if n not in self.divided})
+        for name in self.divided:
+            own, gradient = self.parameters[name], self._wholes[name].grad
+            own.grad = (
+                torch.zeros_like(own) if gradient is None else weight_shards.own_rows(gradient)
+            )
+
     def forget_gradients(self) -> None:
         """Let go of all gradients."""
-        for parameter in self.parameters.values():
+        for parameter in (*self.parameters.values(), *self._wholes.values()):
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """What the optimizers keep, by the name of the parameter and of the number."""
-        return {name: value for name, value in self._entries()}
+        """What the optimizers keep, on the CPU, by the name of the parameter and of the number.
+
+        All processes call it; the first is given whole tensors.
+        """
+        kept: dict[str, Tensor] = {}
+        for name, value in self._entries():
+            if ranks.rank() == 0:
+                kept[name] = value.cpu()
+        return kept
 
     def _entries(self) -> Iterator[tuple[str, Tensor]]:
         for each in self._torchs:
             for parameter, kept in each.state.items():
+                name = self._names[id(parameter)]
                 for key, value in kept.items():
-                    yield f"{self._names[id(parameter)]}:{key}", torch.as_tensor(value)
+                    number = torch.as_tensor(value)
+                    is_like = number.shape == parameter.shape
+                    yield (
+                        f"{name}:{key}",
+                        weight_shards.whole(number, self._wholes[name]) if is_like else number,
+                    )
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take up what state() gave of the same parameters, bit for bit.
@@ -182,7 +215,13 @@ class Optimizers:
         for each in self._torchs:
             for group in each.param_groups:
                 for parameter in group["params"]:
-                    kept = by_parameter[self._names[id(parameter)]]
+                    name = self._names[id(parameter)]
                     each.state[parameter] = {
-                        key: value.to(parameter.device, copy=True) for key, value in kept.items()
+                        key: self._own(value, name).to(parameter.device, copy=True)
+                        for key, value in by_parameter[name].items()
                     }
+
+    def _own(self, value: Tensor, name: str) -> Tensor:
+        """A number of a parameter's state as this process has it; those of no shape are for all."""
+        parameter = self._wholes[name]
+        return weight_shards.cut_like(value, parameter) if value.shape == parameter.shape else value

@@ -1,9 +1,10 @@
-"""Several processes that train one model: each has all weights and its share of every update.
+"""Several processes that train one model: each has its share of every update.
 
 What an update learns from is a function of its index, so each process knows all of it and takes
 every so many-th micro-batch. Gradients are added up, and divided by nothing: the loss was divided
 by the count of the whole update. All processes then make the same step, so weights stay equal to
-the bit; the first alone writes. torchrun starts them.
+the bit; the first alone writes. Each has all weights, or rows of them (model/weight_shards.py).
+torchrun starts them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ def own(items: Sequence[Item]) -> Sequence[Item]:
     return items[rank() :: size()]
 
 
+def turns(items: Sequence[Item]) -> int:
+    """The most micro-batches of an update that a process has."""
+    return -(-len(items) // size())
+
+
 def wait() -> None:
     """Go on when all processes are here."""
     if size() > 1:
@@ -69,6 +75,17 @@ def add_up_gradients(parameters: Mapping[str, Tensor]) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         distributed.all_reduce(parameter.grad)
+
+
+def add_up_marked(values: Tensor, marks: Sequence[bool]) -> Tensor:
+    """Values of which some are parts that all processes have of a sum, and others equal in all.
+
+    marks: of each value whether it is a part. Shapes: [N] -> [N].
+    """
+    is_part = torch.tensor(marks, device=values.device)
+    sums = values * is_part
+    distributed.all_reduce(sums)
+    return torch.where(is_part, sums, values)
 
 
 def add_up(numbers: Mapping[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:

@@ -31,6 +31,10 @@ class Samples:
         self._rollouts = Rollouts(loaded, settings, longest=longest)
         self._prompts, self._seed = prompts, seed
 
+    def of(self, model: TrainedModel) -> Samples:
+        """The same of another model that has its tokenizer."""
+        return Samples(model, self._prompts, seed=self._seed)
+
     def write(self, update: int) -> list[str]:
         """A sample for each prompt: a function of the weights, the seed and the update."""
         drawn = self._rollouts.sample(self._prompts, seed=self._seed, round_=update)

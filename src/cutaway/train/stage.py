@@ -27,7 +27,7 @@ from cutaway.host.whole_file import write_whole
 from cutaway.train import checkpoint, exporters, ranks
 from cutaway.train.loop import LossBatch, Updated, run
 from cutaway.train.losses.losses import Loss
-from cutaway.train.model import compute_forms
+from cutaway.train.model import compute_forms, weight_shards
 from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
 from cutaway.train.samples import Samples
@@ -55,6 +55,9 @@ class StageSettings:
     device: str = option("auto", help="auto, cpu, cuda or cuda:N", changes_run=False)
     precision: str = option("auto", help="of products", choices=("auto", "float32", "bfloat16"))
     compile: bool = option(False, help="compile blocks")
+    shard: bool = option(
+        False, help="divide weights and moments among torchrun's processes", changes_run=False
+    )
     recompute: bool = option(False, help="compute blocks again for gradients, to save memory")
     save_every: int = option(200, help="updates between checkpoints", least=1, changes_run=False)
     keep: int = option(3, help="checkpoints to keep beside the best", least=1, changes_run=False)
@@ -120,12 +123,21 @@ class TrainingStage(Generic[Batch]):
 
     def _run(self, report: Report, say: Callable[[str], None]) -> Path:
         settings = self.settings
-        is_first = ranks.rank() == 0
+        is_first, is_divided = ranks.rank() == 0, settings.shard and ranks.size() > 1
+        if is_divided:
+            weight_shards.check(self.model, optimizer=settings.optimizer)
         if is_first:
             self._claim()
         module = self.model.transformer if self.module is None else self.module
+        found = self._found(say)
+        if is_divided:
+            weight_shards.divide(self.model, module)
+            here, all_of_it = (each / 1e6 for each in weight_shards.num_bytes(module))
+            say(f"each of {ranks.size()} processes has {here:.2f} of {all_of_it:.2f} MB of weights")
         optimizers = Optimizers(module, self._optimizer_settings)
-        first = self._go_on(optimizers, say if is_first else lambda words: None)
+        if found is not None:
+            optimizers.load_state(found.optimizer_state())
+        first = 0 if found is None else found.update
         record = Record(settings.out)
         told = None
         if is_first:
@@ -137,7 +149,7 @@ class TrainingStage(Generic[Batch]):
 
         def after(updated: Updated) -> None:
             nonlocal began
-            if not is_first:
+            if not is_first and not is_divided:
                 return
             done = updated.update + 1
             is_last = done == settings.updates
@@ -148,7 +160,8 @@ class TrainingStage(Generic[Batch]):
                 measured = {} if self.measure is None else self.measure()
                 samples = self._sample(updated.update)
             row = _row(updated, seconds, measured) | ({"samples": samples} if samples else {})
-            record.add(row)
+            if is_first:
+                record.add(row)
             if told is not None:
                 told.add(row)
             if is_last or done % settings.save_every == 0:
@@ -175,7 +188,7 @@ class TrainingStage(Generic[Batch]):
             )
         if told is not None:
             told.close()
-        path = self._finish() if is_first else settings.out / MODEL
+        path = self._finish()
         ranks.wait()
         return path
 
@@ -183,7 +196,11 @@ class TrainingStage(Generic[Batch]):
         """Each prompt and what the model writes behind it now."""
         if self.samples is None:
             return []
-        return list(zip(self.prompts, self.samples.write(update), strict=True))
+        model = weight_shards.gather_whole(self.model)
+        if ranks.rank() > 0:
+            return []
+        samples = self.samples if model is self.model else self.samples.of(model)
+        return list(zip(self.prompts, samples.write(update), strict=True))
 
     @property
     def _optimizer_settings(self) -> OptimizerSettings:
@@ -215,8 +232,8 @@ class TrainingStage(Generic[Batch]):
         told = {**mine, "version": __version__, "torch": torch.__version__}
         write_whole(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
-    def _go_on(self, optimizers: Optimizers, say: Callable[[str], None]) -> int:
-        """The first update to be done, with weights and moments of the newest checkpoint."""
+    def _found(self, say: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+        """The newest checkpoint, whose weights the model then has."""
         if ranks.rank() == 0:
             for folder in (self.settings.out, self._updates):
                 checkpoint.remove_unfinished(folder)
@@ -224,12 +241,10 @@ class TrainingStage(Generic[Batch]):
         found, skipped = checkpoint.newest(self._updates)
         for each in skipped:
             say(f"skipped {each}")
-        if found is None:
-            return 0
-        self.model.load(found.path)
-        optimizers.load_state(found.optimizer_state())
-        say(f"going on at update {found.update} of {self.settings.updates}")
-        return found.update
+        if found is not None:
+            self.model.load(found.path)
+            say(f"going on at update {found.update} of {self.settings.updates}")
+        return found
 
     def _form(self) -> None:
         transformer = self.model.transformer
@@ -240,11 +255,14 @@ class TrainingStage(Generic[Batch]):
             compute_forms.compile_blocks(transformer)
 
     def _save(self, update: int, optimizers: Optimizers) -> None:
+        model, state = weight_shards.gather_whole(self.model), optimizers.state()
+        if ranks.rank() > 0:
+            return
         checkpoint.write(
             self._updates,
             update,
-            write_model=self.model.write,
-            optimizer={name: value.cpu() for name, value in optimizers.state().items()},
+            write_model=model.write,
+            optimizer=state,
             state={"stage": self.name, "data": self.data, "version": __version__},
         )
         checkpoint.sweep(self._updates, keep=self.settings.keep, best=self._best())
@@ -260,8 +278,9 @@ class TrainingStage(Generic[Batch]):
     def _finish(self) -> Path:
         """The model alone, as a folder of its own that chat and serve open."""
         path = self.settings.out / MODEL
-        if not path.exists():
-            checkpoint.write_model(path, self.model.finish)
+        model = weight_shards.gather_whole(self.model)
+        if ranks.rank() == 0 and not path.exists():
+            checkpoint.write_model(path, model.finish)
         return path
 
 
