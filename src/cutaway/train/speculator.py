@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ from cutaway.train.model.speculator_model import KINDS_KEPT, SpeculatorModel, wi
 from cutaway.train.sft import CHAT_TEMPLATE, read_talks
 from cutaway.train.stage import StageSettings, TrainingStage, check_context
 from cutaway.train.stage_config import option
+
+ACCEPTED = "accepted_length"  # tokens of a step, with as many guesses as there are passes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +94,21 @@ def prepare(
         members = [sequences[index] for index in plan.members(update)]
         return micro_batches(members, settings.step_tokens)
 
-    def objective(batch: MicroBatch) -> Loss:
-        return loss_of(made, batch, num_passes=settings.passes, falling=settings.falling)
+    def objective(batch: MicroBatch, *, walks: bool = False) -> Loss:
+        return loss_of(
+            *(made, batch), num_passes=settings.passes, falling=settings.falling, walks=walks
+        )
 
     kept = [each for each in map(_from_third, held_out.sequences) if each.count]
 
     @torch.no_grad()
     def measure() -> Mapping[str, float]:
-        losses = [objective(batch) for batch in micro_batches(kept, settings.step_tokens)]
+        batches = micro_batches(kept, settings.step_tokens)
+        losses = [objective(batch, walks=True) for batch in batches]
         total = sum(float(loss.total) for loss in losses)
-        figures = {
-            name: sum((loss.figures[name] for loss in losses), Figure(0.0, 0)).mean
-            for name in losses[0].figures
-        }
         told = {"held_out_loss": total / sum(loss.count for loss in losses)}
-        return told | {"accepted_length": accepted_length(figures)}
+        walked = sum((loss.figures[ACCEPTED] for loss in losses), Figure(0.0, 0))
+        return {**told, ACCEPTED: walked.mean if walked.count else 1.0}
 
     return TrainingStage(
         name="speculator",
@@ -120,10 +123,16 @@ def prepare(
 
 
 def loss_of(
-    model: SpeculatorModel, batch: MicroBatch, *, num_passes: int, falling: float = 0.8
+    model: SpeculatorModel,
+    batch: MicroBatch,
+    *,
+    num_passes: int,
+    falling: float = 0.8,
+    walks: bool = False,
 ) -> Loss:
     """The loss of one micro-batch. Figures: how often so many guesses would have stood, greedy.
 
+    walks: whether another is tokens a step of a decode loop over the answers.
     Every scored token is at least the third of its sequence: it is guessed at the one two before.
     """
     device = next(model.speculator.parameters()).device
@@ -162,7 +171,10 @@ def loss_of(
     loss = draft_loss(logits[:, model.drafted], passes, decay=falling)
     wanted = logits.argmax(-1)
     right = [model.drafted[each.detach().argmax(-1)] == wanted for each in passes]
-    return Loss(loss.total, loss.count, _stood(right, places.to(device)))
+    figures = _stood(right, places.to(device))
+    if walks:
+        figures[ACCEPTED] = _walked(right, places)
+    return Loss(loss.total, loss.count, figures)
 
 
 def _stood(right: Sequence[Tensor], places: Tensor) -> dict[str, Figure]:
@@ -183,6 +195,31 @@ def _stood(right: Sequence[Tensor], places: Tensor) -> dict[str, Figure]:
     return figures
 
 
+def _walked(right: Sequence[Tensor], places: Tensor) -> Figure:
+    """Tokens and steps of a decode loop that says these answers, with a guess a pass.
+
+    It stands at fewer tokens than training asks at: behind guesses that stood it goes on, and where
+    they fall it stops at each. An answer's first token comes of its prompt, without a guess.
+    Shapes: for each pass whether its row was right [R], and where rows stand [R].
+    """
+    passes = cast("list[list[bool]]", torch.stack(list(right)).tolist())
+    where = cast("list[int]", places.tolist())
+    ends = [r + 1 for r, place in enumerate(where) if where[r + 1 : r + 2] != [place + 1]]
+    tokens = steps = 0
+    for first, end in pairwise([0, *ends]):
+        tokens += end - first - 1
+        row = first + 1
+        while row < end:
+            steps += 1
+            for guesses in passes:
+                row += 1
+                if row >= end or not guesses[row - 1]:
+                    break
+            else:
+                row += 1
+    return Figure(tokens, steps)
+
+
 def streams_of(model: SpeculatorModel, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """The model's streams of all tokens [T, 3 D], and its last one where rows are wanted [R, D]."""
     reader = Streams(model.shape.layers)
@@ -192,11 +229,6 @@ def streams_of(model: SpeculatorModel, batch: MicroBatch) -> tuple[Tensor, Tenso
     streams = reader.take()
     assert streams is not None, "all layers were passed"
     return streams, rows
-
-
-def accepted_length(figures: Mapping[str, float]) -> float:
-    """Tokens of a step with as many guesses as there are passes, by how often they stand."""
-    return 1 + sum(figures.values())
 
 
 def _from_third(sequence: ScoredSequence) -> ScoredSequence:
