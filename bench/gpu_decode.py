@@ -184,7 +184,9 @@ def experts_read(model: LoadedModel, engine: Engine, batch: int) -> float | None
         shares.append(chosen[0][:batch].unique().numel() / router.num_experts)
 
     hooks = [router.register_forward_hook(count) for router in routers]
-    _, inputs = min((key, value) for key, value in graphs._static.items() if key[0] >= batch)
+    _, inputs = min(
+        (k, v) for k, v in graphs._static.items() if k.tokens is None and k.sequences >= batch
+    )
     with torch.inference_mode():
         model.transformer(inputs.step)
     for hook in hooks:
@@ -243,7 +245,8 @@ def measure(
     }
     graphs = engine.runner._graphs
     captured = list(graphs._captured.values())[-1:] if graphs is not None else []
-    sized = [c for (bucket, _), c in graphs._captured.items() if bucket >= batch] if graphs else []
+    captured = graphs._captured if graphs else {}
+    sized = [c for size, c in captured.items() if size.tokens is None and size.sequences >= batch]
     if captured:
         chosen = min(sized, key=lambda c: len(c.logits))
         row["graph_ms"] = device_seconds(chosen.graph.replay, 20) * 1e3
