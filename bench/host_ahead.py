@@ -95,6 +95,7 @@ class NoGraphs(graphs.DecodeGraphs):
             device=model.device,
             dtype=model.dtype,
             max_sequences=sequences,
+            max_tokens=8192,
             max_pages=300,
         )
         self._can_capture = self._has_one_width = True

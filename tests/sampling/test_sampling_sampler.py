@@ -344,3 +344,17 @@ def test_rows_read_together_are_those_read_one_by_one() -> None:
     for index, each in enumerate(together):
         alone = sampler.begin_plain(logits[index : index + 1], rows[index : index + 1]).read()
         assert [repr(each)] == list(map(repr, alone))
+
+
+def test_tokens_that_are_awaited_alone_are_those_of_the_draws() -> None:
+    settings: list[dict[str, object]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.8, "top_k": 5},
+        {"temperature": 1.0},
+    ]
+    rows = [row_of(seed=each, **settings[each % 3]) for each in range(12)]
+    logits = random_logits(len(rows), 300)
+    logits[3, 7], logits[4, 200], logits[8] = math.nan, math.inf, -math.inf
+    drawing = sampler.begin_plain(logits, rows)
+    token_ids = [each.token_id for each in drawing.read()]
+    assert drawing.read_tokens() == token_ids and token_ids.count(None) == 3

@@ -21,14 +21,20 @@ import numpy as np
 from torch import Tensor
 
 from cutaway.engine.batch import Batch
-from cutaway.engine.draws import score_prompts, select_rows, verify_guesses
+from cutaway.engine.draws import (
+    Drawn,
+    await_tokens,
+    score_prompts,
+    select_rows,
+    verify_guesses,
+)
 from cutaway.engine.lanes import Lanes
 from cutaway.engine.runner import Runner
 from cutaway.engine.running import Running
 from cutaway.engine.scheduler import Scheduled, Scheduler
 from cutaway.engine.sequence import Sequence
 from cutaway.sampling.candidates import SamplerRow
-from cutaway.sampling.sampler import PendingDraws, Sampled, begin_plain
+from cutaway.sampling.sampler import PendingDraws, begin_plain
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Ahead:
 
     def compute(
         self, batch: Batch, answers: Mapping[Sequence, Running]
-    ) -> tuple[list[list[Sampled]], float]:
+    ) -> tuple[list[Drawn], float]:
         """What is drawn for each scheduled sequence, and when the forward was handed over."""
         begun, self._begun = self._begun, None
         indices = None if begun is None else self._places(begun, batch)
@@ -107,15 +113,18 @@ class Ahead:
             drawing = begun.drawing
             computed = perf_counter()
             self._go_on(begun, indices, len(batch.scheduled), answers)
-            return [[each] for each in drawing.read(indices)], computed
+            return [Drawn.of([each]) for each in drawing.read(indices)], computed
         launched, self._launched = self._launched, None
         if launched is None or launched.batch is not batch:
             launched = self._hand_over_known(batch, answers)
         computed = perf_counter()
         drawing = launched.drawing
         self._start(batch, drawing, answers)
-        drawn = drawing.read()
-        rows, counts = launched.rows, launched.counts
+        if not any(
+            [item.is_forked or answers[item.sequence].proposals for item in batch.scheduled]
+        ):
+            return await_tokens(drawing, launched.counts), computed
+        drawn, rows, counts = drawing.read(), launched.rows, launched.counts
         return verify_guesses(batch, launched.logits, rows, counts, drawn, answers), computed
 
     def _hand_over_known(self, batch: Batch, answers: Mapping[Sequence, Running]) -> _Launched:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Items
+from functools import partial
 from itertools import islice
 
 import torch
@@ -17,12 +18,53 @@ from cutaway.sampling.accept import accept
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.sampling.logprobs import prompt_logprobs
 from cutaway.sampling.rejection import Guessed, verify
-from cutaway.sampling.sampler import Sampled, Sampler
+from cutaway.sampling.sampler import PendingDraws, Sampled, Sampler
+
+
+class Drawn:
+    """What the rows of one sequence gave: tokens at once, all else when it is asked for.
+
+    token_ids: None of a row that is bad.
+    """
+
+    def __init__(self, token_ids: list[int | None], read: Callable[[], list[Sampled]]) -> None:
+        self.token_ids, self._read = token_ids, read
+
+    @staticmethod
+    def of(rows: list[Sampled]) -> Drawn:
+        """Where all is known."""
+        return Drawn([each.token_id for each in rows], lambda: rows)
+
+    @property
+    def rows(self) -> list[Sampled]:
+        """The draws themselves."""
+        return self._read()
+
+
+def await_tokens(drawing: PendingDraws, counts: Items[int]) -> list[Drawn]:
+    """The tokens that a device drew of each sequence; a launch waits for no more than these.
+
+    counts: rows of each scheduled sequence.
+    """
+    token_ids, read = drawing.read_tokens(), list[Sampled]()
+
+    def part(first: int, past: int) -> list[Sampled]:
+        if not read:
+            read.extend(drawing.read())
+        return read[first:past]
+
+    drawn: list[Drawn] = []
+    first = 0
+    for count in counts:
+        past = first + count
+        drawn.append(Drawn(token_ids[first:past], partial(part, first, past)))
+        first = past
+    return drawn
 
 
 def draw(
     sampler: Sampler, batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
-) -> list[list[Sampled]]:
+) -> list[Drawn]:
     """What was drawn for each scheduled sequence; nothing in the middle of a prompt.
 
     Guesses that a drafter drew itself are verified by rejection: the rows up to the first that
@@ -41,7 +83,7 @@ def verify_guesses(
     counts: Items[int],
     drawn: Iterable[Sampled],
     answers: Mapping[Sequence, Running],
-) -> list[list[Sampled]]:
+) -> list[Drawn]:
     """What plain decoding draws of each sequence's rows, but for guesses with proposals.
 
     Shapes: logits [R, V].   counts: rows of each scheduled sequence.
@@ -62,7 +104,7 @@ def verify_guesses(
         verified = verify(logits, rows, list(guessed.values()))
         for place, own in zip(guessed, verified, strict=True):
             given[place] = own
-    return given
+    return [*map(Drawn.of, given)]
 
 
 def select_rows(
@@ -99,18 +141,18 @@ def longest(item: Scheduled, drawn: Items[Sampled]) -> list[Sampled]:
 
 
 def _stood(drawn: Items[Sampled], drafts: Items[int]) -> int:
-    emitted = take_until_fault(drawn)
+    emitted = take_until_fault([each.token_id for each in drawn])
     return len(accept(emitted, drafts[: len(emitted) - 1])) if emitted else 0
 
 
-def take_until_fault(drawn: Items[Sampled]) -> list[int]:
+def take_until_fault(token_ids: list[int | None]) -> list[int]:
     """The tokens drawn before the first row that gave none."""
-    token_ids: list[int] = []
-    for each in drawn:
-        if each.token_id is None:
+    taken: list[int] = []
+    for each in token_ids:
+        if each is None:
             break
-        token_ids.append(each.token_id)
-    return token_ids
+        taken.append(each)
+    return taken
 
 
 def score_prompts(batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]) -> None:

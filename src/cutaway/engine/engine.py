@@ -29,7 +29,7 @@ from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.breaks import Breaks, BrokenOffError, EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
-from cutaway.engine.draws import draw, score_prompts, take_until_fault
+from cutaway.engine.draws import Drawn, draw, score_prompts, take_until_fault
 from cutaway.engine.follow import Follower
 from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -71,7 +71,7 @@ class Computed(NamedTuple):
     """
 
     batch: Batch
-    drawn: list[list[Sampled]]
+    drawn: list[Drawn]
     computed: float
     began: float
 
@@ -565,7 +565,7 @@ class Engine:
             self._break(sequence, fault)
             return None
 
-    def _settle(self, item: Scheduled, drawn: list[Sampled]) -> Settled:
+    def _settle(self, item: Scheduled, drawn: Drawn) -> Settled:
         """Take one sequence past what was computed for it: all that the next step hangs on."""
         sequence = item.sequence
         answer = self._answers[sequence]
@@ -576,11 +576,11 @@ class Engine:
             return Settled()
         if answer.fault is not None:
             return Settled(partial(self._refuse, answer, answer.fault))
-        emitted = take_until_fault(drawn)
+        emitted = take_until_fault(drawn.token_ids)
         if not emitted:
             return Settled(partial(self._fail, answer))
         if answer.told is not None:
-            return Settled(partial(self._rejoin, item, answer, answer.told, drawn[0]))
+            return Settled(partial(self._rejoin, item, answer, answer.told, drawn.rows[0]))
         if item.num_drafts:
             # A draft that leads to a bad row is no reason to fail before plain decoding would.
             emitted = accept(emitted, sequence.draft_token_ids[: len(emitted) - 1])
@@ -605,17 +605,18 @@ class Engine:
         tell = partial(self._tell, answer, taken, drawn, is_first=is_first)
         return Settled(tell, goes_on=taken.reason is None and not is_first)
 
-    def _tell(
-        self, answer: Running, taken: NewTokens, drawn: list[Sampled], *, is_first: bool
-    ) -> None:
+    def _tell(self, answer: Running, taken: NewTokens, drawn: Drawn, *, is_first: bool) -> None:
         """Record and say what a step added to an answer."""
         sequence = answer.sequence
-        self._record_tokens(sequence, taken.token_ids, drawn)
+        is_read = self.recorder is not None or answer.tells_draws
+        is_read = is_read or sequence.request.params.logprobs is not None
+        rows = drawn.rows if is_read else ()
+        self._record_tokens(sequence, taken.token_ids, rows)
         if is_first and self._prompt_stores and not sequence.load_id:  # drawn at each load
             self._keep_prompt(sequence)
         self._admission.release(sequence)
         delta = answer.delta(
-            taken.token_ids, taken.text, drawn, reason=taken.reason, stopped_by=taken.stopped_by
+            taken.token_ids, taken.text, rows, reason=taken.reason, stopped_by=taken.stopped_by
         )
         if taken.reason is None:
             self._news.append(delta)

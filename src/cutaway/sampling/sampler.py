@@ -149,6 +149,18 @@ class PendingDraws:
             return column
         return column.index_select(0, upload.integers(wanted, column))
 
+    def read_tokens(self) -> list[int | None]:
+        """The token of each row, None of a bad one; the device is waited for here."""
+        token_ids: list[int | None] = [None] * len(self.order)
+        places = iter(self.order)
+        for numbers in self.sent.parts():
+            columns = cast("list[list[float]]", numbers[:, :4].tolist())
+            for token_id, left, _, peak in columns:
+                place = next(places)
+                if math.isfinite(left) and math.isfinite(peak):
+                    token_ids[place] = int(token_id)
+        return token_ids
+
     def read(self, indices: Sequence[int] | None = None) -> list[Sampled]:
         """What became of each row, or of some; the device is waited for here."""
         results: list[Sampled] = [Sampled(None, None, BAD_SCORE, 0)] * len(self.order)

@@ -152,8 +152,9 @@ class DecodeGraphs:
 
     def fits(self, numbers: Numbers) -> bool:
         """Whether the step is one that a graph can stand for: captured are the base weights."""
-        is_mixed = self._mixed is not None and self._mixed.fits(numbers)
-        return is_mixed or self._size(numbers) is not None
+        if self._size(numbers) is not None:
+            return True
+        return self._mixed is not None and self._mixed.fits(numbers)
 
     def holds(self, counts: Sequence[int]) -> bool:
         """Whether a graph can stand for a step of sequences with so many tokens, all logits."""
