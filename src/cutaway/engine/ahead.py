@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cutaway.engine.batch import Batch
 from cutaway.engine.draws import (
-    Drawn,
+    SequenceDraws,
     await_tokens,
     score_prompts,
     select_rows,
@@ -103,7 +103,7 @@ class Ahead:
 
     def compute(
         self, batch: Batch, answers: Mapping[Sequence, Running]
-    ) -> tuple[list[Drawn], float]:
+    ) -> tuple[list[SequenceDraws], float]:
         """What is drawn for each scheduled sequence, and when the forward was handed over."""
         begun, self._begun = self._begun, None
         indices = None if begun is None else self._places(begun, batch)
@@ -113,7 +113,7 @@ class Ahead:
             drawing = begun.drawing
             computed = perf_counter()
             self._go_on(begun, indices, len(batch.scheduled), answers)
-            return [Drawn.of([each]) for each in drawing.read(indices)], computed
+            return [SequenceDraws.of([each]) for each in drawing.read(indices)], computed
         launched, self._launched = self._launched, None
         if launched is None or launched.batch is not batch:
             launched = self._hand_over_known(batch, answers)

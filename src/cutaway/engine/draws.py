@@ -21,7 +21,7 @@ from cutaway.sampling.rejection import Guessed, verify
 from cutaway.sampling.sampler import PendingDraws, Sampled, Sampler
 
 
-class Drawn:
+class SequenceDraws:
     """What the rows of one sequence gave: tokens at once, all else when it is asked for.
 
     token_ids: None of a row that is bad.
@@ -31,9 +31,9 @@ class Drawn:
         self.token_ids, self._read = token_ids, read
 
     @staticmethod
-    def of(rows: list[Sampled]) -> Drawn:
+    def of(rows: list[Sampled]) -> SequenceDraws:
         """Where all is known."""
-        return Drawn([each.token_id for each in rows], lambda: rows)
+        return SequenceDraws([each.token_id for each in rows], lambda: rows)
 
     @property
     def rows(self) -> list[Sampled]:
@@ -41,7 +41,7 @@ class Drawn:
         return self._read()
 
 
-def await_tokens(drawing: PendingDraws, counts: Items[int]) -> list[Drawn]:
+def await_tokens(drawing: PendingDraws, counts: Items[int]) -> list[SequenceDraws]:
     """The tokens that a device drew of each sequence; a launch waits for no more than these.
 
     counts: rows of each scheduled sequence.
@@ -53,18 +53,18 @@ def await_tokens(drawing: PendingDraws, counts: Items[int]) -> list[Drawn]:
             read.extend(drawing.read())
         return read[first:past]
 
-    drawn: list[Drawn] = []
+    drawn: list[SequenceDraws] = []
     first = 0
     for count in counts:
         past = first + count
-        drawn.append(Drawn(token_ids[first:past], partial(part, first, past)))
+        drawn.append(SequenceDraws(token_ids[first:past], partial(part, first, past)))
         first = past
     return drawn
 
 
 def draw(
     sampler: Sampler, batch: Batch, logits: Tensor, answers: Mapping[Sequence, Running]
-) -> list[Drawn]:
+) -> list[SequenceDraws]:
     """What was drawn for each scheduled sequence; nothing in the middle of a prompt.
 
     Guesses that a drafter drew itself are verified by rejection: the rows up to the first that
@@ -83,7 +83,7 @@ def verify_guesses(
     counts: Items[int],
     drawn: Iterable[Sampled],
     answers: Mapping[Sequence, Running],
-) -> list[Drawn]:
+) -> list[SequenceDraws]:
     """What plain decoding draws of each sequence's rows, but for guesses with proposals.
 
     Shapes: logits [R, V].   counts: rows of each scheduled sequence.
@@ -104,7 +104,7 @@ def verify_guesses(
         verified = verify(logits, rows, list(guessed.values()))
         for place, own in zip(guessed, verified, strict=True):
             given[place] = own
-    return [*map(Drawn.of, given)]
+    return [*map(SequenceDraws.of, given)]
 
 
 def select_rows(

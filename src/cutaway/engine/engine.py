@@ -29,7 +29,7 @@ from cutaway.engine.batch import Batch, build_batch
 from cutaway.engine.breaks import Breaks, BrokenOffError, EngineLostError
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafting import Drafting, check_draft, refuse_states
-from cutaway.engine.draws import Drawn, draw, score_prompts, take_until_fault
+from cutaway.engine.draws import SequenceDraws, draw, score_prompts, take_until_fault
 from cutaway.engine.follow import Follower
 from cutaway.engine.loading.fingerprints import fingerprints
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -71,7 +71,7 @@ class Computed(NamedTuple):
     """
 
     batch: Batch
-    drawn: list[Drawn]
+    drawn: list[SequenceDraws]
     computed: float
     began: float
 
@@ -565,7 +565,7 @@ class Engine:
             self._break(sequence, fault)
             return None
 
-    def _settle(self, item: Scheduled, drawn: Drawn) -> Settled:
+    def _settle(self, item: Scheduled, drawn: SequenceDraws) -> Settled:
         """Take one sequence past what was computed for it: all that the next step hangs on."""
         sequence = item.sequence
         answer = self._answers[sequence]
@@ -605,7 +605,9 @@ class Engine:
         tell = partial(self._tell, answer, taken, drawn, is_first=is_first)
         return Settled(tell, goes_on=taken.reason is None and not is_first)
 
-    def _tell(self, answer: Running, taken: NewTokens, drawn: Drawn, *, is_first: bool) -> None:
+    def _tell(
+        self, answer: Running, taken: NewTokens, drawn: SequenceDraws, *, is_first: bool
+    ) -> None:
         """Record and say what a step added to an answer."""
         sequence = answer.sequence
         is_read = self.recorder is not None or answer.tells_draws
