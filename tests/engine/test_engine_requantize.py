@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,21 @@ def test_calibration_brings_answers_nearer(folder: Path, tmp_path: Path) -> None
         for chunk in calibration():
             sums.add(made.of(chunk), truth.of(chunk), chunk)
     assert 0 < judged["calibrated"].kl < judged["plain"].kl
+
+
+def test_texts_are_cut_for_models_of_short_sequences(folder: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(folder, short)
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32}))
+    out = tmp_path / "made"
+    requantize(find(str(short)), scheme_of("int4-sym"), out, calibration=calibration())
+    from cutaway.bench.quality import PromptLogits
+
+    made = PromptLogits(str(out), dtype="float32")
+    chunks = made.chunks("every word of it " * 20, 70)
+    assert [len(chunk) for chunk in chunks] == [31, 31, 8]
+    assert made.of(chunks[0]).shape[0] == 31
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.batch import Batch
 from cutaway.engine.engine_settings import EngineSettings
-from cutaway.engine.loading.requantize import CHUNK
+from cutaway.engine.loading.requantize import CHUNK, cut_into_chunks
 from cutaway.service.llm import LLM
 
 
@@ -44,10 +44,10 @@ class PromptLogits:
             engine.step()
         return torch.cat(self._rows).float().cpu()
 
-    def chunks(self, text: str, num_tokens: int) -> list[list[int]]:
+    def chunks(self, text: str, num_tokens: int) -> list[Sequence[int]]:
         """The beginning of a text as token ids, cut into chunks."""
         token_ids = self.encode(text[: 8 * num_tokens])[:num_tokens]
-        return [token_ids[at : at + CHUNK] for at in range(0, len(token_ids), CHUNK)]
+        return cut_into_chunks(token_ids, self._llm.engine.max_length)
 
 
 class Judged:

@@ -47,22 +47,20 @@ def quantize(
     with download_bar(model) as progress:
         found = find(model, progress=progress)
 
-    from cutaway.bench.quality import CHUNK
     from cutaway.engine.loading.requantize import requantize
     from cutaway.engine.loading.tokenizer_of import tokenizer_of
     from cutaway.weights.find.store import describe
 
-    chunks: list[list[int]] = []
+    token_ids: list[int] = []
     if calibrate is not None:
         cut = texts[calibrate][: 8 * calibrate_tokens]
         token_ids = tokenizer_of(found).encode(cut)[:calibrate_tokens]
-        chunks = [token_ids[at : at + CHUNK] for at in range(0, len(token_ids), CHUNK)]
-    num_matrices = requantize(found, wanted, out, calibration=chunks)
+    num_matrices = requantize(found, wanted, out, calibration=[token_ids] if token_ids else [])
     figures: dict[str, Any] = {
         "model": model,
         "scheme": scheme,
         "out": str(out),
-        "calibrated_tokens": sum(map(len, chunks)),
+        "calibrated_tokens": len(token_ids),
         "matrices": num_matrices,
         "bytes": describe(find(str(out))).num_bytes,
         "baseline_bytes": describe(found).num_bytes,

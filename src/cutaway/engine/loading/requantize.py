@@ -87,6 +87,15 @@ def requantize(
     return len(made)
 
 
+def cut_into_chunks(token_ids: Sequence[int], longest: int) -> list[Sequence[int]]:
+    """A text's ids in chunks of CHUNK, or of fewer where a model's longest sequence has no room.
+
+    longest: of its tokens, one that would follow included.
+    """
+    size = min(CHUNK, longest - 1)
+    return [token_ids[first : first + size] for first in range(0, len(token_ids), size)]
+
+
 def _blocks(
     made: Mapping[str, IntegerMatrix | Float8Matrix],
 ) -> Callable[[str], bytes | None]:
@@ -152,7 +161,8 @@ class _Inputs:
         modules = [(path, self._transformer.get_submodule(path)) for path in paths]
         hooks = [module.register_forward_pre_hook(counting(path)) for path, module in modules]
         params = SamplingParams(temperature=0.0, max_tokens=1)
-        for chunk in chunks:
+        longest = self._engine.max_length
+        for chunk in (part for each in chunks for part in cut_into_chunks(each, longest)):
             request = Request(request_id="text", prompt_token_ids=tuple(chunk), params=params)
             self._engine.add(request)
             while self._engine.has_work:
