@@ -1,7 +1,7 @@
 """Every report that was tried on Cutaway, and every fault that newcomers found, has its test.
 
-N-ids are reports of other servers' faults that were tried here; numbers are those of the list of
-three newcomers, an engineer, a contributor and a user of Python.
+N-ids are reports of other servers' faults that were tried here, T-ids those of other trainers;
+numbers are those of the list of three newcomers, an engineer, a contributor and a user of Python.
 """
 
 from __future__ import annotations
@@ -261,6 +261,17 @@ def test_every_number_is_there_once() -> None:
     ids = [name.split()[0] for name in REPORTS]
     assert ids == sorted({*ids}) and len(ids) == 26
     assert [*NEWCOMERS] == [*range(1, 25)]
+
+
+def test_every_fault_of_trainers_has_its_test() -> None:
+    """T01 to T50: faults of other trainers, each by its id in a test's name."""
+    names = [
+        name
+        for file in sorted((ROOT / "tests").glob("*/test_*.py"))
+        for name in re.findall(r"^def test_((?:t\d\d_)+)", file.read_text("utf-8"), re.MULTILINE)
+    ]
+    found = {number for name in names for number in re.findall(r"t(\d\d)_", name)}
+    assert sorted(found) == [f"{number:02}" for number in range(1, 51)]
 
 
 def test_a_name_that_is_not_there_is_caught() -> None:
