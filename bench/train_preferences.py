@@ -6,6 +6,9 @@ half; a reward model, PPO, GRPO and DPO have to raise that. A reward for length 
 be hacked, with a leash and without.
 
     python bench/train_preferences.py --out runs/preferences >> bench/results/train_preferences.md
+
+With --base all stages begin from a model that was pretrained on something else, whose vocabulary
+they keep: bench/train_pretrain.py makes one, and bench/release_stages.py what is released.
 """
 
 from __future__ import annotations
@@ -98,9 +101,9 @@ def pair(words: Sequence[str], question: str, chance: Random) -> dict[str, str]:
 
 
 def make_base(out: Path, data: Path) -> Path:
-    """Vocabulary, pretraining, tuning: the folder of the tuned model."""
+    """Vocabulary and pretraining on the task's own text: the folder of the base model."""
     learn(VocabularySettings(out=out / "bpe", data=(data / "text.jsonl",), size=330))
-    base = pretrain.prepare(
+    return pretrain.prepare(
         pretrain.PretrainSettings(
             out=out / "pretrain",
             data=(data / "text.jsonl",),
@@ -113,12 +116,16 @@ def make_base(out: Path, data: Path) -> Path:
             save_every=400,
         )
     ).run(say=note)
+
+
+def tune(out: Path, data: Path, base: Path, *, context: int) -> Path:
+    """Conversations: the folder of the tuned model. context: no conversation has more tokens."""
     return sft.prepare(
         sft.SftSettings(
             out=out / "sft",
             model=str(base),
             data=(data / "sft.jsonl",),
-            context=64,
+            context=context,
             tokens=4096,
             updates=200,
             rate=1e-3,
@@ -238,6 +245,7 @@ def main() -> None:
     """Run all stages and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--base", type=Path, help="the folder of another base model")
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -246,7 +254,9 @@ def main() -> None:
         write_data(data)
     tuned = arguments.out / "sft" / "model"
     if not tuned.is_dir():
-        tuned = make_base(arguments.out, data)
+        base = arguments.base or make_base(arguments.out, data)
+        # A vocabulary that was learned from other text takes more tokens for these words.
+        tuned = tune(arguments.out, data, base, context=128 if arguments.base else 64)
     bench = Bench(arguments.out, data, tuned)
     wanted: dict[str, Callable[[], object]] = {
         "tuned": lambda: bench.verify("tuned", tuned),
