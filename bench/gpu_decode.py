@@ -244,7 +244,6 @@ def measure(
         "prefill_tokens_s": num_prompt / prefill,
     }
     graphs = engine.runner._graphs
-    captured = list(graphs._captured.values())[-1:] if graphs is not None else []
     captured = graphs._captured if graphs else {}
     sized = [c for size, c in captured.items() if size.tokens is None and size.sequences >= batch]
     if captured:

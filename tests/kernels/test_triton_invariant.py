@@ -50,6 +50,21 @@ def assert_same(ours: Tensor, expected: Tensor, *, rounding: float) -> None:
         assert error(ours, expected) < rounding
 
 
+@pytest.mark.parametrize("rows", [130, 1100])
+def test_tokens_with_zeros_behind_them_have_the_same_bits(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that are not full are slow: before a large weight they are filled up."""
+    dtype = torch.float16
+    x, weight = drawn(140, 512, dtype=dtype), drawn(rows, 512, seed=1, dtype=dtype)
+    bare = products.linear(x, weight, tile=Tile(256, 128, 64, 8, 4))
+    monkeypatch.setattr(products, "_LARGE", 0)
+    filled = products.linear(x, weight, tile=Tile(256, 128, 64, 8, 4))
+    assert filled.shape == bare.shape and filled.is_contiguous()
+    assert torch.equal(filled, bare)
+    assert_same(products.linear(x, weight), bare, rounding=2 * ROUNDING[dtype])
+
+
 def test_rows_are_cut_by_the_shape_of_a_weight_alone() -> None:
     assert products.num_shares(28672, 4096) == products.num_shares(64, 256) == 1
     assert (products.num_shares(4096, 4096), products.num_shares(4096, 14336)) == (2, 4)

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cutaway.kernels.linear.triton import SomeTile, multiply_shares
@@ -29,6 +30,10 @@ _ENOUGH_ROWS = 132 * 64  # a block of 64 for each multiprocessor of an H100 or H
 _MANY_COLUMNS = 8192
 _FEW_TOKENS = 32  # that are one tile's columns; the weight's rows are its rows then
 _BESIDE = 256  # tokens up to which each share is a program of its own
+_FEW_PROGRAMS = 88  # of blocks this large, which leave a third of such a card idle
+# Numbers of a weight from which a copy of the tokens costs less than what a block that is not full
+# does: at 160 tokens 28,672 x 4,096 take 127 us, and 90 with 96 rows of zeros behind them.
+_LARGE = 1 << 25
 _GROUP = 8  # blocks of tokens that read the same rows of the weight after each other
 
 
@@ -49,7 +54,7 @@ def num_shares(num_rows: int, width: int) -> int:
     return 4 if width >= _MANY_COLUMNS or num_rows <= 2048 else 2
 
 
-def tile_of(num_tokens: int, shares: int) -> Tile:
+def tile_of(num_tokens: int, shares: int, num_rows: int = _ENOUGH_ROWS) -> Tile:
     """A program's tile, measured on an H200. It decides speed, and no bit."""
     if num_tokens <= _FEW_TOKENS:
         return Tile(16 if num_tokens <= 16 else 32, 64, 128, 4, 5)
@@ -58,7 +63,8 @@ def tile_of(num_tokens: int, shares: int) -> Tile:
     if num_tokens <= 128:
         return Tile(128, 128, 64, 8, 4)
     if num_tokens <= _BESIDE:
-        return Tile(256, 128, 64, 8, 4)
+        is_small = triton.cdiv(num_rows, 128) * shares < _FEW_PROGRAMS
+        return Tile(64, 256, 64, 4, 4) if is_small else Tile(256, 128, 64, 8, 4)
     # Two sums at once, of a share and of those before it, fill the registers of half a tile.
     return Tile(128, 256, 64, 8, 4) if shares == 1 else Tile(128, 128, 64, 8, 4)
 
@@ -76,18 +82,21 @@ def linear(
     num_rows, width = weight.shape
     flat = x.reshape(-1, width).contiguous()
     num_tokens = len(flat)
-    out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
     shares = num_shares(whole_rows or num_rows, width)
     # The copy engine reads rows that begin at multiples of 16 bytes.
     most = num_tokens if width * x.element_size() % 16 == 0 else min(num_tokens, _FEW_TOKENS)
-    tile = tile or tile_of(most, shares)
+    tile = tile or tile_of(most, shares, num_rows)
+    padding = tile.tokens - num_tokens
+    if 0 < padding < tile.tokens // 2 and num_tokens > 128 and weight.numel() >= _LARGE:
+        flat = functional.pad(flat, (0, 0, 0, padding))
+    out = torch.empty(len(flat), num_rows, dtype=x.dtype, device=x.device)
     if num_tokens and tile.tokens <= _FEW_TOKENS:
         for first in range(0, num_tokens, tile.tokens):
             part = slice(first, first + tile.tokens)
             _multiply_few(flat[part], weight, out[part], shares, tile)
     elif num_tokens:
         _multiply_many(flat, weight, out, shares, tile)
-    return out.view(*x.shape[:-1], num_rows)
+    return out[:num_tokens].view(*x.shape[:-1], num_rows)
 
 
 def _multiply_few(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
