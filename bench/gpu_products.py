@@ -5,8 +5,8 @@
 
 Each product reads one of several equal matrices in turn, more than the cache of the chip holds,
 inside a CUDA graph. --tiles tries sizes of the products of one token with 4 bits. --some prints for
-each matrix and number of tokens the present tile, the quickest of a list and cuBLAS, and the entry
-of a table; kernels are compiled by some processes at once. A tile serves any number of tokens.
+each matrix and number of tokens the present tile, the quickest of a list and cuBLAS; kernels are
+compiled by some processes at once. A tile serves any number of tokens.
 """
 
 from __future__ import annotations
@@ -138,27 +138,18 @@ _SIZES = (  # rows and columns at once, warps, stages
     *((32, 128, 4, 6), (32, 256, 4, 4), (32, 256, 8, 5), (32, 512, 8, 3)),
     *((16, 256, 4, 6), (16, 512, 4, 4), (128, 64, 8, 6), (128, 128, 8, 4)),
 )
-_FETCHED = (512, 1024, 2048)  # bytes of each row
-_TUNED_FOR, _FINALISTS = 4, 3
+_TUNED_FOR = 4
 
 
 def choose_tiles(shape: dict[str, Any], tokens: Sequence[int], workers: int) -> None:
-    """The quickest tile of each matrix: of all sizes those of few microseconds, then fetching."""
+    """The quickest tile of each matrix."""
     sizes = matrices(shape) | {"head": (shape["vocab_size"], shape["hidden_size"])}
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         found = {name: _candidates(*size) for name, size in sizes.items()}
         _compile(pool, [(t, sizes[name][1]) for name, tiles in found.items() for t in tiles])
-        times: dict[str, dict[Any, float]] = {}
-        for name, size in sizes.items():
-            times[name] = _times(_copies(size), found[name])
-        for name in sizes:
-            best = sorted(times[name], key=lambda tile: times[name][tile])[:_FINALISTS]
-            found[name] = [t._replace(fetched=f) for t, f in product(best, _FETCHED)]
-        _compile(pool, [(t, sizes[name][1]) for name, tiles in found.items() for t in tiles])
     for name, size in sizes.items():
         copies = _copies(size)
-        times[name] |= _times(copies, found[name])
-        _tell_matrix(name, copies, times[name], tokens)
+        _tell_matrix(name, copies, _times(copies, found[name]), tokens)
 
 
 def _candidates(rows: int, width: int) -> list[Any]:
@@ -197,7 +188,7 @@ def _multiply(x: Tensor, weight: Tensor, tile: Any) -> Tensor:
     from cutaway.kernels.linear import triton as few
 
     out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
-    few.multiply_shares(x, weight, None, out, tile, is_kept=True)
+    few.multiply_shares(x, weight, None, out, tile)
     return out
 
 
@@ -227,26 +218,24 @@ def _times(copies: Sequence[Tensor], tiles: Sequence[Any]) -> dict[Any, float]:
 def _tell_matrix(
     name: str, copies: Sequence[Tensor], times: dict[Any, float], tokens: Sequence[int]
 ) -> None:
-    """A line for each number of tokens, the next best, and the entry of a table."""
+    """A line for each number of tokens, and the best tiles."""
     from cutaway.kernels.linear import triton as few
 
     rows, width = copies[0].shape
     present, best = few._tile_of_some(rows, width), min(times, key=lambda tile: times[tile])
-    plain = min((t for t in times if not t.fetched), key=lambda tile: times[tile])
     for count in tokens:
         x = torch.randn(count, width, device="cuda", dtype=torch.bfloat16)
         row: dict[str, Any] = {"matrix": name, "tokens": count}
         if count == 1:
             row["us"] = _micros(partial(few.linear, x, is_kept=True), copies)
         else:
-            for key, tile in (("present", present), ("unfetched", plain), ("best", best)):
+            for key, tile in (("present", present), ("best", best)):
                 row[key] = _micros(partial(_multiply, x, tile=tile), copies)
         row["cublas"] = _micros(partial(torch.nn.functional.linear, x), copies)
         print(json.dumps(row | {"mb": round(copies[0].nbytes / 1e6, 1)}), flush=True)
     order = sorted(times, key=lambda tile: times[tile])
     for tile in [*order[:6], present]:
         print(f"#   {name} {times[tile]:7.2f} us {tuple(tile)}", flush=True)
-    print(f"# entry: ({rows}, {width}): SomeTile{tuple(best)},", flush=True)
 
 
 def _micros(product_with: Callable[[Tensor], Tensor], copies: Sequence[Tensor]) -> float:

@@ -159,14 +159,14 @@ def test_a_few_tokens_are_multiplied_as_by_the_plain_form_and_alike_in_any_numbe
 
 @pytest.mark.parametrize(
     "tile",
-    [SomeTile(32, 64, 2, stages=3), SomeTile(shares=3), SomeTile(fetched=256)],
+    [SomeTile(32, 64, 2, stages=3), SomeTile(shares=3)],
     ids=lambda tile: str(tuple(tile)),
 )
 def test_any_tile_multiplies_a_few_tokens_as_the_plain_form_does(tile: SomeTile) -> None:
     x, weight = drawn(5, 520, dtype=SHORT[-1]), drawn(130, 520, seed=1, dtype=SHORT[-1])
     exact, ours = plain_linear.linear(x.double(), weight.double()), x.new_zeros(5, 130)
     for count in (5, 2):
-        triton_linear.multiply_shares(x[:count], weight, None, ours[:count], tile, is_kept=True)
+        triton_linear.multiply_shares(x[:count], weight, None, ours[:count], tile)
         assert error(ours, exact) < 2 * ROUNDING[SHORT[-1]]
 
 

@@ -44,22 +44,6 @@ def start_next(EARLY: tl.constexpr):
 
 
 @triton.jit
-def fetch(addresses, num_bytes, COUNT: tl.constexpr):
-    """Have memory at some addresses fetched into the chip's cache, from Hopper on; nothing waits.
-
-    num_bytes: at each, a multiple of 16.   Shapes: addresses [COUNT] int64.
-    """
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [addresses, tl.zeros([COUNT], tl.int32) + num_bytes],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
 def await_last(EARLY: tl.constexpr):
     """Wait until everything is there that kernels before this one wrote."""
     if EARLY:
