@@ -86,7 +86,8 @@ class Linear(nn.Module):
         """
         if self.group is not None:
             raise division_error(self.group.size)
-        return torch.cat([cast(Weight, segment).dense() for segment in self.segments])
+        parts = [cast(Weight, segment).dense() for segment in self.segments]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def join(self) -> None:
         """Stack segments that are stored alike into one matrix: fewer and larger products.

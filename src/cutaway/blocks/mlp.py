@@ -53,9 +53,9 @@ class GatedMLP(nn.Module):
         gate, up = self.gate_up(hidden, adapters).chunk(2, dim=-1)
         return gate, up
 
-    def columns(self, units: Tensor) -> Tensor:
-        """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
-        return self.down.dense().T[units]
+    def columns(self) -> Tensor:
+        """What each unit adds for a product of 1. Shapes: [F, D]."""
+        return self.down.dense().T
 
 
 class PlainMLP(nn.Module):
@@ -83,9 +83,9 @@ class PlainMLP(nn.Module):
         product = step.tap("blocks.mlp.product", product, layer)
         return self.down(product, step.adapters)
 
-    def columns(self, units: Tensor) -> Tensor:
-        """What each of some units adds for a product of 1. Shapes: [M] -> [M, D]."""
-        return self.down.dense().T[units]
+    def columns(self) -> Tensor:
+        """What each unit adds for a product of 1. Shapes: [F, D]."""
+        return self.down.dense().T
 
 
 def divide_inner(rows: Linear, group: Gatherer, *, units: int) -> Division | None:

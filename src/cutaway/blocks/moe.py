@@ -183,10 +183,10 @@ class Experts(nn.Module):
             joined = joined + self.biases[0][expert]
         return self.split(joined)
 
-    def columns(self, units: Tensor, expert: int) -> Tensor:
-        """What each of some units of an expert adds for a product of 1. Shapes: [M] -> [M, D]."""
+    def columns(self, expert: int) -> Tensor:
+        """What each unit of an expert adds for a product of 1. Shapes: [F, D]."""
         self.check_whole()
-        return cast(Stack, self.down).matrix(expert, torch.float32).T[units]
+        return cast(Stack, self.down).matrix(expert, torch.float32).T
 
 
 class MixtureOfExperts(nn.Module):

@@ -22,7 +22,6 @@ from cutaway.views.parts.replay_values import ReplayValues, Wanted
 from cutaway.views.parts.subject import Subject
 from cutaway.views.parts.view import View
 
-UNITS_AT_ONCE = 256  # whose directions are unpacked between two breaths
 MOST_NUMBERS = 2**19  # logits held at once, about 20 ms of work
 NUM_PUSHED = 5  # tokens told of each unit
 NEAR_ZERO = 0.01  # of the largest product
@@ -127,7 +126,7 @@ class _FeedForward:
     gate: Tensor  # [F]
     up: Tensor
     product: Tensor
-    columns: Callable[[Tensor], Tensor]
+    columns: Callable[[], Tensor]
     expert: int | None = None
     num_experts: int = 0
 
@@ -160,7 +159,8 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUni
         told = row(_PRODUCT, layer)[0]
     difference = float((told - found.product).abs().max() / told.abs().max().clamp_min(1e-30))
     squares = told.double().square().sort(descending=True).values.cumsum(0)
-    every = _every_column(found, told)
+    breathe()
+    every = found.columns().to(told.dtype)  # what each unit adds for one of it [F, D]
     added = told.abs() * every.square().sum(dim=-1).sqrt()
     units = added.topk(min(query.top, len(told))).indices
     pushed = _pushed(subject, told[units].sign()[:, None] * every[units])
@@ -189,15 +189,6 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> FeedForwardUni
     )
 
 
-def _every_column(found: _FeedForward, told: Tensor) -> Tensor:
-    """What each unit adds for one of it. Shapes: [F, D]."""
-    units, parts = torch.arange(len(told), device=told.device), list[Tensor]()
-    for some in cast("tuple[Tensor, ...]", units.split(UNITS_AT_ONCE)):
-        breathe()
-        parts.append(found.columns(some).to(told.dtype))
-    return torch.cat(parts)
-
-
 def flops(subject: Subject, query: Query) -> int:
     """Of the units' directions through the unembedding, and of the layer once more."""
     facts = subject.facts
@@ -205,11 +196,9 @@ def flops(subject: Subject, query: Query) -> int:
 
 
 def walks(subject: Subject, query: Query) -> int:
-    """The layer's matrices, unpacked, and the rows of logits of the units that are shown."""
+    """What goes down, unpacked and squared, and the rows of logits of the units that are shown."""
     facts = subject.facts
-    parts = 2 + -(-facts.inner // UNITS_AT_ONCE)  # what goes down is unpacked for each part of it
-    rows = min(query.top, facts.inner)
-    return parts * facts.width * facts.inner + 4 * facts.vocab_size * rows
+    return 4 * facts.width * facts.inner + facts.vocab_size * min(query.top, facts.inner)
 
 
 def _opened(
@@ -241,7 +230,7 @@ def _opened(
         gate,
         up,
         experts.gate(gate, up),
-        lambda units: experts.columns(units, expert),
+        lambda: experts.columns(expert),
         expert,
         experts.num_experts,
     )

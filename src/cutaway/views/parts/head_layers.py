@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -28,10 +28,21 @@ def block_of(subject: Subject, layer: int) -> Block:
     return cast(Block, subject.transformer.blocks[layer])
 
 
+_openable: dict[type, bool] = {}
+
+
+def _is_openable(attention: object) -> TypeGuard[Openable]:
+    """Asked once of each kind: of a protocol of many members it takes 40 us."""
+    kind = type(attention)
+    if kind not in _openable:
+        _openable[kind] = isinstance(attention, Openable)
+    return _openable[kind]
+
+
 def opened_layers(subject: Subject) -> tuple[int, ...]:
     """Layers that keep keys, not a state. Raises: RequestError where there is none."""
     layers = range(subject.facts.num_layers)
-    found = tuple(i for i in layers if isinstance(block_of(subject, i).attention, Openable))
+    found = tuple(i for i in layers if _is_openable(block_of(subject, i).attention))
     if not found:
         raise RequestError("every layer keeps a state: there are no attention weights.")
     return found
@@ -96,7 +107,7 @@ def met(
 ) -> Met:
     """Queries of positions start to end, and the keys of positions 0 to keys."""
     attention = block_of(subject, layer).attention
-    assert isinstance(attention, Openable), "the layer was asked for as one that can be opened"
+    assert _is_openable(attention), "the layer was asked for as one that can be opened"
     stored = {name: each[:keys] for name, each in taken.stored[layer].items()}
     query = taken.value(QUERY, layer, start=start, end=end)
     return Met(attention, query, *attention.entries(stored), start)
@@ -116,7 +127,7 @@ def reach_of(subject: Subject, layer: int) -> int | None:
     for index in range(layer + 1):
         attention = block_of(subject, index).attention
         window = window_of(attention.cache_spec.extent)
-        if window is None or not isinstance(attention, Openable):
+        if window is None or not _is_openable(attention):
             return None
         total += window - 1
     return total
