@@ -63,7 +63,7 @@ class Timed:
         """Seconds that a request is charged, by step."""
         answer = self.ledger.find(name)
         assert answer is not None
-        rates = fit_rates(self.ledger, self.model)
+        rates = fit_rates(self.ledger.steps, self.model)
         costs = charge(self.ledger, answer, self.model, rates)
         return {cost.number: cost.seconds for cost in costs}
 
@@ -136,7 +136,7 @@ def report(alone: list[float], charges: list[float]) -> None:
 
 def _charged(each: Timed) -> float:
     ledger: Ledger = each.ledger
-    rates = fit_rates(ledger, each.model)
+    rates = fit_rates(ledger.steps, each.model)
     return sum(
         cost.seconds
         for answer in ledger.answers

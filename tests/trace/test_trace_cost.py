@@ -63,7 +63,7 @@ def filled(seed: int, *, noise: float) -> tuple[Ledger, list[AnswerRecord]]:
 def test_charges_add_up_to_the_steps(where: Device) -> None:
     is_device = where == "device"
     ledger, answers = filled(0, noise=0.3)
-    rates = fit_rates(ledger, MODEL, is_device=is_device)
+    rates = fit_rates(ledger.steps, MODEL, is_device=is_device)
     costs = [charge(ledger, each, MODEL, rates, is_device=is_device) for each in answers]
     total = sum(cost.seconds for each in costs for cost in each)
     assert total == pytest.approx(sum(step.ended - step.began for step in ledger.steps))
@@ -73,10 +73,10 @@ def test_charges_add_up_to_the_steps(where: Device) -> None:
 
 
 def test_rates_are_found_again_and_disturbed_steps_do_not_move_them_far() -> None:
-    clear = fit_rates(filled(1, noise=0.0)[0], MODEL)
+    clear = fit_rates(filled(1, noise=0.0)[0].steps, MODEL)
     for found, planted in zip(clear.seconds, PLANTED.seconds, strict=True):
         assert found == pytest.approx(planted, rel=0.15)
-    disturbed = fit_rates(filled(1, noise=0.1)[0], MODEL)
+    disturbed = fit_rates(filled(1, noise=0.1)[0].steps, MODEL)
     for work in (MODEL.alone(99, 100), MODEL.alone(2999, 3000), MODEL.alone(0, 200)):
         # What noise adds on average, and no more.
         ratio = disturbed.predict_seconds(work) / PLANTED.predict_seconds(work)
@@ -85,7 +85,7 @@ def test_rates_are_found_again_and_disturbed_steps_do_not_move_them_far() -> Non
 
 def test_ten_times_the_context_is_charged_what_it_adds_alone() -> None:
     ledger, (short, long, *_) = filled(2, noise=0.0)
-    rates = fit_rates(ledger, MODEL)
+    rates = fit_rates(ledger.steps, MODEL)
     number, clock = 300, 1e6
     parts = (Part(short.number, 299, 1, (), 1), Part(long.number, 2999, 1, (), 1))
     step = StepRecord(number, parts, "plain", clock, clock, clock)
@@ -107,7 +107,7 @@ def test_an_engines_charges_are_its_busy_time() -> None:
     ledger = engine.ledger
     assert ledger is not None
     model = model_work(engine.model.transformer, engine.model.facts, "float64")
-    rates = fit_rates(ledger, model)
+    rates = fit_rates(ledger.steps, model)
     total = sum(
         cost.seconds for answer in ledger.answers for cost in charge(ledger, answer, model, rates)
     )
@@ -115,4 +115,4 @@ def test_an_engines_charges_are_its_busy_time() -> None:
 
 
 def test_nothing_recorded_still_gives_rates() -> None:
-    assert min(fit_rates(Ledger(), MODEL).seconds) > 0
+    assert min(fit_rates((), MODEL).seconds) > 0

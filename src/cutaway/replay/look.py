@@ -13,7 +13,9 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from cutaway.blocks.weighed import model_work
 from cutaway.core.errors import CutawayError, ReplayError
+from cutaway.core.work import ModelWork, Work
 from cutaway.engine.engine import Engine
 from cutaway.engine.native import is_recorded
 from cutaway.replay.gathering import MOST_TOGETHER, Ask, Gathering
@@ -24,10 +26,11 @@ from cutaway.replay.recorded_answers import plan_answer
 from cutaway.replay.spare_runners import SpareRunners
 from cutaway.replay.teacher_forcing import force_tokens
 from cutaway.replay.verify import row_of, rows_of
-from cutaway.replay.view_cost import StepPace, ViewCost, pace_of, seconds_a_number
+from cutaway.replay.view_cost import ViewCost, pace_of, seconds_a_number
 from cutaway.sampling.candidates import SamplerRow
 from cutaway.text.chat_messages import Message
 from cutaway.text.reach import render_whole
+from cutaway.trace.cost import Rates, work_of
 from cutaway.trace.records import AnswerRecord
 from cutaway.views.parts.query import Query
 from cutaway.views.parts.replay_values import Proof, ReplayValues, Wanted
@@ -74,15 +77,15 @@ class Look:
         level, *_ = self._levels
         plan = plan_answer(engine, self._answer, level=level, prefill_chunk=PIECE_TOKENS)
         runs = plan.runs[: num_runs(plan, wanted, engine.config.page_size)]
-        num_tokens, facts = sum(run.num_tokens for run in runs), engine.model.facts
+        works = [work_of(run.step, self._work) for run in runs]
         is_fresh = is_recorded(engine.model) and not self._spares.has(
             num_pages=plan.num_pages, max_tokens=plan.max_tokens, keeps=True
         )
         return ViewCost(
-            num_tokens,
-            flops=2 * facts.num_parameters * num_tokens,
-            num_bytes=num_bytes(wanted, facts),
-            seconds=self._pace.seconds(runs),
+            sum(run.num_tokens for run in runs),
+            flops=round(sum(work.flops for work in works)),
+            num_bytes=num_bytes(wanted, engine.model.facts),
+            seconds=sum(map(self._pace.predict_seconds, works)),
             is_fresh=is_fresh,
         )
 
@@ -90,9 +93,7 @@ class Look:
         """What a view costs, with its own products. Raises: ReplayError as cost does."""
         cost = self.cost(view.wants(self.subject, query))
         own, work = view.flops(self.subject, query), view.work(self.subject, query)
-        # Its own products are counted as tokens of the model, at the rate of long steps.
-        rate = 2 * self._engine.model.facts.num_parameters * self._pace.rate
-        seconds = own / rate if rate else 0.0
+        seconds = self._pace.predict_seconds(Work(matrix_flops=own)) if own else 0.0
         if walks := view.walks(self.subject, query):
             seconds += walks * seconds_a_number(self._engine.model.device)
         return replace(cost, flops=cost.flops + own, own_work=work, own_seconds=seconds)
@@ -155,8 +156,15 @@ class Look:
         return Gathering(self._engine, self._answer, self.subject, asks, chunk=chunk)
 
     @cached_property
-    def _pace(self) -> StepPace:
-        return pace_of(plan_answer(self._engine, self._answer).runs)
+    def _work(self) -> ModelWork:
+        model = self._engine.model
+        return model_work(model.transformer, model.facts, self.subject.build.cache_dtype)
+
+    @cached_property
+    def _pace(self) -> Rates:
+        is_device = self.subject.build.device != "cpu"
+        runs = plan_answer(self._engine, self._answer).runs
+        return pace_of(runs, self._work, is_device=is_device)
 
     def _found(self, wanted: Wanted) -> ReplayValues | None:
         return next((each for each in self._taken if each.wanted.covers(wanted)), None)

@@ -255,7 +255,7 @@ def _events(subject: Subject) -> Iterator[Values]:
 def _costs(subject: Subject) -> dict[int, StepCost]:
     is_device = subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
-    rates = fit_rates(subject.ledger, model, is_device=is_device)
+    rates = fit_rates(subject.ledger.steps, model, is_device=is_device)
     costs = charge(subject.ledger, subject.answer, model, rates, is_device=is_device)
     return {cost.number: cost for cost in costs}
 

@@ -18,14 +18,18 @@ from typing import Final, TypeVar
 
 import torch
 
+from cutaway.core.work import ModelWork
 from cutaway.replay.plan import Run
 from cutaway.sampling.threads import one_thread
+from cutaway.trace.cost import Rates, fit_rates
+from cutaway.trace.records import StepRecord
 
 T = TypeVar("T")
 
 LATEST: Final = 5  # looks whose median counts: two slow ones change nothing
-LEAST_SECONDS: Final = 0.02  # below, what every look takes besides its steps would count
+LEAST_SECONDS: Final = 0.02  # of work; below, what every look takes besides would count as its rate
 ALIKE: Final = 1.2  # works that differ by less say nothing of how seconds grow
+MOST_FITTED: Final = 64  # steps, from the smallest to the largest, that tell their pace
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,10 @@ class TimePredictor:
 
     Running again: as a multiple of what its steps would take at the pace of serving, beside what a
     recording takes where one has to be made first. Each view's own work: as a line over what it
-    says that this is; of a view that was not seen yet at the rate at which others came out when
-    they were new. What a first look at a view takes besides (code and memory that nobody had used)
-    says nothing of the next: it counts only until the second one came, and no more of it than
-    second ones left of the first ones elsewhere.
+    says that this is; of a view that was not seen yet as others came out when they were new. Those
+    with work to do tell at which rate it is done, those with hardly any what a first look takes
+    besides: code and memory that nobody had used take so long whatever the work. That says nothing
+    of the next look: it counts until the second one came, less what it was elsewhere.
 
     recording_seconds: that the engine's own recording took; the first look makes one alike.
     """
@@ -74,8 +78,9 @@ class TimePredictor:
         self._recordings = deque([recording_seconds], maxlen=LATEST)
         self._firsts: dict[tuple[str, bool], WorkLine] = {}  # of views that were seen once
         self._own: dict[tuple[str, bool], WorkLine] = {}  # of all others, without that one
-        self._first_ratios = deque([1.0], maxlen=LATEST)
-        self._left = deque([1.0], maxlen=LATEST)  # second looks, as shares of the first ones
+        self._first_ratios = deque([1.0], maxlen=LATEST)  # of first looks with work to do
+        self._besides = deque([0.0], maxlen=LATEST)  # seconds of those with hardly any
+        self._once = deque([0.0], maxlen=LATEST)  # seconds that first looks took over second ones
 
     def seconds(self, cost: ViewCost, view: str = "") -> float:
         """How long a look is expected to take."""
@@ -87,8 +92,8 @@ class TimePredictor:
         if kind in self._own:
             return self._own[kind].seconds(cost.own_work)
         if kind in self._firsts:
-            return median(self._left) * self._firsts[kind].seconds(cost.own_work)
-        return median(self._first_ratios) * cost.own_seconds
+            return max(0.0, self._firsts[kind].seconds(cost.own_work) - median(self._once))
+        return median(self._besides) + median(self._first_ratios) * cost.own_seconds
 
     def learn_replay(self, cost: ViewCost, seconds: float, *, recording: float = 0.0) -> None:
         """Learn from the time that running again took. One that was left tells nothing.
@@ -103,17 +108,18 @@ class TimePredictor:
     def learn_view(self, cost: ViewCost, view: str, seconds: float) -> None:
         """Learn from the time that a view's own work took, its numbers' way into bytes included."""
         kind = _kind(cost, view)
-        if kind not in self._own and kind not in self._firsts:
-            self._firsts[kind] = WorkLine(cost.own_work, seconds)
-            if cost.own_seconds > 0 and seconds >= LEAST_SECONDS:
-                self._first_ratios.append(seconds / cost.own_seconds)
-        elif kind in self._own:
+        if kind in self._own:
             self._own[kind].learn(cost.own_work, seconds)
-        else:
+        elif kind in self._firsts:
             first = self._firsts.pop(kind).seconds(cost.own_work)
-            if first >= LEAST_SECONDS:
-                self._left.append(min(1.0, seconds / first))
+            self._once.append(max(0.0, first - seconds))
             self._own[kind] = WorkLine(cost.own_work, seconds)
+        else:
+            self._firsts[kind] = WorkLine(cost.own_work, seconds)
+            if cost.own_seconds >= LEAST_SECONDS:
+                self._first_ratios.append(seconds / cost.own_seconds)
+            else:
+                self._besides.append(max(0.0, seconds - cost.own_seconds))
 
 
 class WorkLine:
@@ -164,10 +170,10 @@ def time_steps(steps: Generator[None, None, T]) -> Generator[None, None, tuple[T
 
 @cache
 def seconds_a_number(device: torch.device) -> float:
-    """What a view takes for each number that it goes through, on one thread.
+    """What a view takes for each number that it writes, on one thread.
 
-    That of unpacking some and making shares of them. The least of a few: others who compute
-    meanwhile make it no slower.
+    Of some that are unpacked and of shares that are made of them. The least of a few: others who
+    compute meanwhile make it no slower.
     """
     packed = torch.zeros(2**20, dtype=torch.float16, device=device)
     took: list[float] = []
@@ -176,40 +182,19 @@ def seconds_a_number(device: torch.device) -> float:
             began = perf_counter()
             float(torch.softmax(packed.float(), 0)[0])  # of a GPU too: until it is there
             took.append(perf_counter() - began)
-    return min(took) / len(packed)
+    return min(took) / (2 * len(packed))
 
 
-@dataclass(frozen=True)
-class StepPace:
-    """What a step takes: so long by itself, and so long for each token. Units: seconds."""
+def pace_of(runs: Sequence[Run], model: ModelWork, *, is_device: bool = False) -> Rates:
+    """At what rates the steps computed that served an answer: some of them, of all sizes.
 
-    step: float
-    token: float
-
-    def seconds(self, runs: Sequence[Run]) -> float:
-        """Of some steps."""
-        return sum(self.step + self.token * run.num_tokens for run in runs)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second of a long step; 0 where none was measured."""
-        return 1 / self.token if self.token else 0.0
-
-
-def pace_of(runs: Sequence[Run]) -> StepPace:
-    """The pace of the steps that served an answer, from its shortest and its longest ones.
-
-    Steps of no record are left out; of one size alone all is counted by the token.
+    is_device: as for fit_rates.
     """
-    took: dict[int, list[float]] = {}
-    for run in runs:
-        if run.step.ended > run.step.began:
-            took.setdefault(run.num_tokens, []).append(run.step.ended - run.step.began)
-    if not took:
-        return StepPace(0.0, 0.0)
-    few, many = min(took), max(took)
-    short, long = median(took[few]), median(took[many])
-    token = (long - short) / (many - few) if many > few else 0.0
-    if token <= 0.0:
-        return StepPace(0.0, long / many)
-    return StepPace(max(0.0, short - token * few), token)
+    steps = sorted((run.step for run in runs), key=_num_tokens)
+    last = len(steps) - 1
+    some = sorted({index * last // (MOST_FITTED - 1) for index in range(MOST_FITTED)})
+    return fit_rates((steps[index] for index in some), model, is_device=is_device)
+
+
+def _num_tokens(step: StepRecord) -> int:
+    return sum(part.count for part in step.parts)

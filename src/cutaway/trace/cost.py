@@ -8,7 +8,7 @@ Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -95,17 +95,24 @@ def works_of(step: StepRecord, model: ModelWork) -> list[tuple[Work, ...]]:
     ]
 
 
-def fit_rates(ledger: Ledger, model: ModelWork, *, is_device: bool = False) -> Rates:
-    """Rates under which the recorded steps take the time that they took, as nearly as can be.
+def work_of(step: StepRecord, model: ModelWork) -> Work:
+    """What a step takes, all parts and stages."""
+    return sum((work for stages in works_of(step, model) for work in stages), Work())
+
+
+def fit_rates(
+    recorded: Iterable[StepRecord], model: ModelWork, *, is_device: bool = False
+) -> Rates:
+    """Rates under which recorded steps take the time that they took, as nearly as can be.
 
     Least squares of relative errors, no rate below zero. What the steps do not tell apart keeps
     the proportion of bytes to operations of a plain machine.
     is_device: a step's forward has no end of its own: the device works on while the host samples.
     """
-    steps = list(ledger.steps)
+    steps = list(recorded)
     steps = steps[:: max(1, len(steps) // _MOST_STEPS)]
     scale = np.array([1.0, 1.0, 1 / _BALANCE, 1 / _BALANCE])
-    kinds = [_total(works_of(step, model)).kinds for step in steps]
+    kinds = [work_of(step, model).kinds for step in steps]
     seconds = np.array([(s.ended if is_device else s.computed) - s.began for s in steps])
     known = seconds > 0
     if not known.any():
@@ -179,7 +186,3 @@ def _row_share(parts: Sequence[Part], at: int) -> float:
     """Of what follows the forward: by rows of logits, or by parts where there are none."""
     all_rows = sum(part.num_rows for part in parts)
     return parts[at].num_rows / all_rows if all_rows else 1 / len(parts)
-
-
-def _total(works: Sequence[Sequence[Work]]) -> Work:
-    return sum((work for stages in works for work in stages), Work())

@@ -154,7 +154,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
     del taken
     answer, is_device = subject.answer, subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
-    rates = fit_rates(subject.ledger, model, is_device=is_device)
+    rates = fit_rates(subject.ledger.steps, model, is_device=is_device)
     costs = charge(subject.ledger, answer, model, rates, is_device=is_device)
     if not costs:
         raise ReplayError(

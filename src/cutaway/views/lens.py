@@ -236,8 +236,8 @@ def flops(subject: Subject, query: Query) -> int:
 
 
 def walks(subject: Subject, query: Query) -> int:
-    """Each row of logits: softmax, ranks and the largest."""
-    return 8 * subject.facts.vocab_size * _num_rows(subject, query)
+    """Each row of logits: itself, softmax, and what ranks are counted by."""
+    return 4 * subject.facts.vocab_size * _num_rows(subject, query)
 
 
 def _num_rows(subject: Subject, query: Query) -> int:

@@ -217,7 +217,7 @@ def wants(subject: Subject, query: Query) -> Wanted:
 def walks(subject: Subject, query: Query) -> int:
     """The row at each stage, and under each strategy."""
     del query
-    return 80 * subject.facts.vocab_size
+    return 110 * subject.facts.vocab_size
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> RowSampling:

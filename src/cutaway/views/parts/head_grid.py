@@ -193,10 +193,11 @@ def flops(subject: Subject, query: Query) -> int:
 
 
 def walks(subject: Subject, query: Query) -> int:
-    """The weights at each of their stages and sums, and the matrices behind the heads, unpacked."""
+    """The weights at their stages, what heads add, and the matrices behind them, unpacked."""
     (start, end), facts = _queries(subject, query), subject.facts
     heads = len(_layers(subject, query)) * facts.num_heads
-    return heads * (12 * (end - start) * end + facts.head_size * facts.width)
+    count = end - start
+    return heads * (8 * count * end + count * facts.width + facts.head_size * facts.width)
 
 
 def probe(subject: Subject, query: Query, taken: ReplayValues) -> HeadGrid:
