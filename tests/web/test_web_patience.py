@@ -84,6 +84,41 @@ def test_what_takes_longer_than_a_second_tells_how_long_and_can_be_ended(opened:
     assert "what stands below is of position" in told.inner_text()
 
 
+def test_each_station_that_waits_can_be_ended_by_keyboard(opened: Opened) -> None:
+    page = look_inside(opened)
+    page.wait_for_function(
+        "() => document.querySelector('nav [data-view=cost] small').textContent !== ''"
+    )
+    page.clock.install()
+    kept: list[Route] = []
+    page.route("**/views", lambda route: kept.append(route))
+    cancel = page.locator(".station").get_by_role("button", name="Cancel")
+    waiting: list[str] = []
+    for view in VIEWS:
+        kept.clear()
+        page.locator(f"nav [data-view={view.name}]").press("Enter")
+        page.locator(f"nav [data-view={view.name}][aria-current]").wait_for()
+        page.clock.fast_forward(1200)
+        if not kept:  # it was there before it was asked for
+            continue
+        waiting.append(view.name)
+        cancel.wait_for()
+        assert page.get_by_role("progressbar", name="Computing this view").count() == 1, view.name
+        for _ in range(40):
+            if cancel.evaluate("each => each === document.activeElement"):
+                break
+            page.keyboard.press("Tab")
+        with page.expect_event("requestfailed"):
+            page.keyboard.press("Enter")
+        compute = page.get_by_role("status").get_by_role("button", name="Compute it")
+        compute.wait_for()
+        assert compute.evaluate("each => each === document.activeElement"), view.name
+        assert cancel.count() == 0, view.name
+        page.keyboard.press("Enter")
+        compute.wait_for(state="detached")
+    assert len(waiting) >= 15, waiting
+
+
 def test_saving_can_be_ended(opened: Opened) -> None:
     page = look_inside(opened)
     page.route("**/file", lambda route: None)
