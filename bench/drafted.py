@@ -3,6 +3,8 @@
     PYTHONPATH=src:tests python bench/drafted.py [--workloads 500] [--sequences 200000] [--seed 1]
     PYTHONPATH=src:tests python bench/drafted.py --times  # of a guess by n-grams, by length of text
 
+A run may be cut: `--workloads 100 --seed 101` is the second hundred of `--workloads 500`.
+
 Workloads: requests of every kind (greedy and drawn, cuts, penalties, stops, length caps, choices,
 grammars, several answers), in company, with few pages so that some are preempted; answered without
 guesses and with each drafter, and compared token for token. Distributions: the first three tokens
@@ -56,6 +58,7 @@ GRAMMARS = (
 )
 PROMPT = (1, 2, 3, 1, 2, 3, 1, 2)
 SIZE, KEPT, NUM_JUDGED, TOGETHER = 6, 4, 3, 128
+TOLD_EVERY = 20  # workloads: what is counted so far, so that a run that is ended loses little
 
 
 class Wild(EachAlone):
@@ -296,9 +299,11 @@ def compare(model: LoadedModel, count: int, seed: int, names: Sequence[str] | No
             if isinstance(drafter, ModelDrafter | TrainedDrafter):
                 told[f"{name}: pages left"] += drafter.cache_stats.used
             close(target)
-    print(f"{count} workloads from seed {seed}, {perf_counter() - began:.0f} s")
-    for name, number in sorted(told.items()):
-        print(f"  {name}: {number:,}")
+        done = number - seed + 1
+        if done % TOLD_EVERY == 0 or done == count:
+            print(f"{done} workloads from seed {seed}, {perf_counter() - began:.0f} s")
+            for name, total in sorted(told.items()):
+                print(f"  {name}: {total:,}", flush=True)
 
 
 def drawn_workload(seed: int) -> tuple[list[Request], dict[str, int]]:
