@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -215,15 +216,76 @@ def test_a_step_that_was_held_up_once_does_not_make_a_length_dear_for_good() -> 
     assert sum(taken[50:]) > 50 * 6
 
 
-def test_what_a_grammar_forces_is_guessed_while_nothing_else_is() -> None:
-    pytest.importorskip("llguidance")
-    control = Controller()
+class _Watched(Controller):
+    """Counts how often a step asks it for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_asked = 0
+
+    def may_pay(self, num_answers: int, num_asking: int) -> bool:
+        self.num_asked += 1
+        return super().may_pay(num_answers, num_asking)
+
+
+class _Sought(NGramDrafter):
+    """Remembers how long a text was when a guess was first sought."""
+
+    began: int | None = None
+
+    def may_guess(self, key: Hashable, token_ids: Sequence[int]) -> bool:
+        self.began = self.began or len(token_ids)
+        return super().may_guess(key, token_ids)
+
+
+def resting() -> _Watched:
+    """A controller that has learned that guesses do not pay."""
+    control = _Watched()
     for _ in range(5):
         control.learn_time(1, 0, 1.0)
     while control.may_pay(1, 1):
         control.learn_time(1, 1, 1.05)
     control.learn_time(1, 0, 1.0)
     assert not control.may_pay(1, 1)
+    return control
+
+
+def test_while_guesses_rest_one_step_in_sixteen_asks_and_they_come_back_in_time(
+    model: LoadedModel,
+) -> None:
+    control, twin, drafter = resting(), resting(), _Sought()
+    rest = 0
+    while not twin.may_pay(1, 1):
+        twin.learn_time(1, 0, 1.0)
+        rest += 1
+    assert rest > 100
+    for _ in range(rest - 100):
+        control.learn_time(1, 0, 1.0)
+    control.num_asked = 0
+    target = engine(model)
+    target.drafting = Drafting.of(drafter, controller=control)
+    request = asked("a", max_tokens=105)
+    run(target, [request])
+    assert drafter.began == len(request.prompt_token_ids) + 101, "as if each step had asked"
+    assert control.num_asked <= 100 // 16 + 6, "the last five steps ask each"
+
+
+def test_who_comes_while_guesses_rest_ends_the_rest(model: LoadedModel) -> None:
+    control, drafter = resting(), _Sought()
+    target = engine(model)
+    target.drafting = Drafting.of(drafter, controller=control)
+    target.add(asked("a"))
+    while not target.drafting.is_resting:
+        target.step()
+    before = control.num_asked
+    target.add(asked("b"))
+    target.step()
+    assert not target.drafting.is_resting and control.num_asked > before
+
+
+def test_what_a_grammar_forces_is_guessed_while_nothing_else_is() -> None:
+    pytest.importorskip("llguidance")
+    control = resting()
     target = engine(loaded())
     target.drafting = Drafting.of(NGramDrafter(), controller=control)
     run(target, [asked("a", grammar=Grammar.regex("(ab|cd){3,9}"), ignore_eos=False)])

@@ -43,6 +43,9 @@ class Drafting:
         self._asking: dict[Sequence, str] = {}
         self._right = Counter[str]()  # of a step's guesses
         self._sought: set[str] = set()  # where guesses were sought for it, found or not
+        # Of so many running answers, for so many further steps none gets guesses.
+        self._num_resting, self._steps_left = 0, 0
+        self.is_resting = False  # in this step: there is nothing to learn from it
         self.tried = Counter[tuple[str, int]]()
         self.right = Counter[tuple[str, int]]()
 
@@ -92,6 +95,7 @@ class Drafting:
             name = "model"
         if name in self._sources:
             self._asking[sequence] = name
+            self._steps_left = 0
 
     def finish(self, sequence: Sequence) -> None:
         """Forget an answer, whether it wanted guesses or not."""
@@ -108,11 +112,26 @@ class Drafting:
 
     def may_guess(self, scheduled: Items[Scheduled]) -> bool:
         """Whether the step behind this one may have guesses, whatever it says."""
+        if self._steps_left:
+            return False
         decoding = [item.sequence for item in scheduled if item.samples]
         asking = Counter(name for each in decoding if (name := self._asking.get(each)))
         return any(
             self._sources[name].may_guess(len(decoding), count) for name, count in asking.items()
         )
+
+    def rests(self, num_running: int) -> bool:
+        """Whether nobody gets guesses in the next step, as was decided some steps ago.
+
+        A step passes its model's weights through the caches, so that whatever is done for one that
+        gets no guesses is done by instructions and data from memory: this is next to nothing.
+        """
+        self.is_resting = self._steps_left > 0 and num_running == self._num_resting
+        if self.is_resting:
+            self._steps_left -= 1
+        else:
+            self._steps_left = 0
+        return self.is_resting
 
     def pass_over(self) -> None:
         """Propose nothing for the next step, which was begun before its tokens were known."""
@@ -127,7 +146,9 @@ class Drafting:
         What a grammar forces is guessed before anything else.
         """
         self.pass_over()
+        running = tuple(running)
         decoding = [each for each in running if each.num_tokens == each.num_computed_tokens + 1]
+        asked: list[GuessSource] = []
         for name, source in self._sources.items():
             asking = [each for each in decoding if self._asking.get(each) == name]
             if not asking:
@@ -135,6 +156,7 @@ class Drafting:
             may_guess = source.may_guess(len(decoding), len(asking))
             if may_guess:
                 self._sought.add(name)
+            asked.append(source)
             # Most answers of a chat have none most of the time: what a wish holds is not made then.
             asking = [
                 each
@@ -150,6 +172,10 @@ class Drafting:
             wishes = [_wish(each, answers[each].grammar) for each in asking]
             drafts = source.propose(wishes, forced, num_answers=len(decoding))
             yield from zip(asking, drafts, strict=True)
+        may_rest = len(decoding) == len(running) and not self._sought and len(asked) == 1
+        if may_rest and all(answers[each].grammar is None for each in running):
+            self._num_resting = len(running)
+            self._steps_left = asked[0].skip(len(decoding))
 
     def observe(self, scheduled: Items[Scheduled], streams: Tensor | None) -> None:
         """Hand what a step left to the drafter that reads it, for the answers that ask it.

@@ -352,8 +352,9 @@ class Engine:
             ]
             seconds = plan.spent + ended - start
             is_usual = self.runner.num_captured == plan.num_captured
-            if self.drafting is not None and self.drafting.is_asked and is_usual:
-                self.drafting.learn_time(batch.scheduled, seconds, was_awaited=plan.awaited)
+            drafting = self.drafting
+            if drafting is not None and drafting.is_asked and not drafting.is_resting and is_usual:
+                drafting.learn_time(batch.scheduled, seconds, was_awaited=plan.awaited)
             kernel = self.runner.kernel
             try:
                 if all(each is not None and each.goes_on for each in settled):
@@ -734,7 +735,7 @@ class Engine:
     def _draft(self) -> None:
         """Give running answers their guesses. A fault of a drafter ends drafting, and no answer."""
         drafting = self.drafting
-        if drafting is None or not drafting.is_asked:
+        if drafting is None or not drafting.is_asked or drafting.rests(self.scheduler.num_running):
             return
         if self._ahead is not None and self._ahead.has_begun:
             drafting.pass_over()

@@ -28,6 +28,9 @@ _SPENT = 0.004  # of all time, on trying again what did not pay
 _LONGEST = 1024  # steps without a trial: guesses may have become better
 _PROBE = 64  # steps without guesses after which some are tried anew
 _PLAIN_PROBE = 128  # steps that looked for guesses after which a plain one is tried anew
+# Steps without guesses of which one is asked for and measured. Doing so takes 0.1 ms of each, read
+# from memory behind a model's weights: 1.7 % of a step of SmolLM2.
+_UNWATCHED = 15
 
 
 @dataclass
@@ -117,6 +120,20 @@ class Controller:
             if (num_answers + won) / num_answers / ratio > _LEAST_GAIN:
                 return True
         return False
+
+    def skip(self, num_answers: int) -> int:
+        """Steps behind this one, which gets no guesses, that get none either: all are counted now.
+
+        Nobody need ask before they are over, nor measure what they take.
+        """
+        times = self._times.get(num_answers)
+        if times is None or times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE:
+            return 0  # this one is to be measured, and may be the last that is
+        left = times.rest or times.wait - times.since_drafts
+        count = max(0, min(_UNWATCHED, left - 1))
+        times.rest = max(0, times.rest - count)
+        times.since_drafts += count
+        return count
 
     def takes_other(
         self, key: Hashable, draft: Draft, *, length: int, num_answers: int, further: int

@@ -32,6 +32,10 @@ class GuessSource:
         """
         return self._controller is None or self._controller.may_pay(num_answers, num_asking)
 
+    def skip(self, num_answers: int) -> int:
+        """Steps behind one that may not have guesses for which that need not be asked again."""
+        return 0 if self._controller is None else self._controller.skip(num_answers)
+
     def propose(
         self, wishes: Sequence[Wish], forced: Mapping[Hashable, list[int]], *, num_answers: int
     ) -> list[Draft]:
