@@ -2,7 +2,10 @@
 
 Every case is answered with and without guesses by two engines over one model, which take turns of
 some tokens: what slows a machine down for a while slows both. That both give the same tokens is
-checked each time. The ratio of a round is plain seconds over those with guesses.
+checked each time. In each round they change places once, since one of two equal engines may be 1 %
+slower for good by where its buffers lie. So many answers run at all times: who is guessed for says
+more in the round, nobody ends before the others. The ratio of a round is plain seconds a token
+over those with guesses.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ _TURN = 16  # tokens of each answer, until the other side goes on
 class SpeculateRow:
     """One workload at one batch size.
 
-    ratio: lower quartile of the rounds, plain over guessing; median beside it.
+    ratio: lower quartile of the rounds, plain seconds a token over guessing; median beside it.
     accepted: share of the guesses that stood; None where nothing was guessed.
     tokens_per_step: of one answer.   plain, guessing: tokens per second of all answers, medians.
     """
@@ -129,10 +132,11 @@ def run(
     for name in workloads:
         for batch in batches:
             prompt, params = _asked(llm, name, tokens)
-            # Each with a seed of its own, so that no two answers are alike.
-            asked = [replace(params, seed=seed) for seed in range(batch)]
-            rows.append(_measure(llm, name, prompt, asked, rounds=rounds, draft=draft))
-            row = rows[-1]
+            # Each with a seed of its own, so that no two answers are alike; and one may say it all.
+            most = min(tokens * batch, llm.engine.max_length - len(prompt))
+            asked = [replace(params, seed=seed, max_tokens=most) for seed in range(batch)]
+            row = _measure(llm, name, prompt, asked, tokens=tokens, rounds=rounds, draft=draft)
+            rows.append(row)
             say(f"{name}, {batch} at once: {row.ratio:.2f} ({row.median:.2f})")
     return SpeculateReport(llm.engine.model.name, draft, tokens, rounds, tuple(rows))
 
@@ -157,37 +161,50 @@ def _measure(
     prompt: list[int],
     asked: Sequence[SamplingParams],
     *,
+    tokens: int,
     rounds: int,
     draft: str,
 ) -> SpeculateRow:
     ratios: list[float] = []
-    seconds: dict[str, list[float]] = {"off": [], draft: []}
-    told: dict[str, list[tuple[int, ...]]] = {}
-    guessing, plain = llm.engine, _plain_engine(llm.engine, len(prompt), asked)
+    speeds: dict[str, list[float]] = {"off": [], draft: []}
+    engines = [llm.engine, _second_engine(llm.engine, len(prompt), asked)]
+    drafting = llm.engine.drafting
+    assert drafting is not None, "who asks for guesses was let in"
+    goal = tokens * len(asked)
     drafted = accepted = said = 0
     for number in range(rounds + 1):  # the first warms up, and teaches what steps take
-        before = guessing.num_drafted, guessing.num_accepted
-        sides: dict[str, _Side] = {}
-        for kind, engine in (("off", plain), (draft, guessing)):
-            params = [replace(each, draft=kind) for each in asked]
-            sides[kind] = _Side(
-                engine, llm.requests([prompt] * len(params), params, control=False, lora=None)
-            )
-        kinds = ["off", draft]
-        while any(side.engine.has_work for side in sides.values()):
-            for kind in kinds:
-                sides[kind].take_turn(_TURN * len(asked))
-            kinds.reverse()
-        told = {kind: side.token_ids for kind, side in sides.items()}
-        assert told["off"] == told[draft], "guesses never change an answer"
-        if number:
-            drafted += guessing.num_drafted - before[0]
-            accepted += guessing.num_accepted - before[1]
-            said += sum(map(len, told[draft]))
-            ratios.append(sides["off"].seconds / sides[draft].seconds)
+        took: dict[str, float] = dict.fromkeys(speeds, 0.0)
+        count: dict[str, int] = dict.fromkeys(speeds, 0)
+        # A drafter that reads a model's streams reads those of the engine that was built for it.
+        for guessing, plain in [engines] if drafting.streams else [engines, engines[::-1]]:
+            plain.drafting, guessing.drafting = None, drafting
+            before = guessing.num_drafted, guessing.num_accepted
+            sides: dict[str, _Side] = {}
+            for kind, engine in (("off", plain), (draft, guessing)):
+                params = [replace(each, draft=kind) for each in asked]
+                requests = llm.requests([prompt] * len(params), params, control=False, lora=None)
+                sides[kind] = _Side(engine, requests, goal)
+            kinds = ["off", draft]
+            while any(not side.is_over for side in sides.values()):
+                for kind in kinds:
+                    sides[kind].take_turn(_TURN * len(asked))
+                kinds.reverse()
+            for one, other in zip(sides["off"].token_ids, sides[draft].token_ids, strict=True):
+                known = min(len(one), len(other))
+                assert one[:known] == other[:known], "guesses never change an answer"
             for kind, side in sides.items():
-                seconds[kind].append(side.seconds)
-    count = sum(map(len, told["off"]))
+                side.end()
+                took[kind] += side.seconds
+                count[kind] += side.count
+            if number:
+                drafted += guessing.num_drafted - before[0]
+                accepted += guessing.num_accepted - before[1]
+        if number:
+            said += count[draft]
+            for kind, speed in speeds.items():
+                speed.append(count[kind] / took[kind])
+            ratios.append(speeds[draft][-1] / speeds["off"][-1])
+    llm.engine.drafting = drafting
     quartile = statistics.quantiles(ratios, n=4)[0] if len(ratios) > 1 else ratios[0]
     return SpeculateRow(
         workload=name,
@@ -196,16 +213,17 @@ def _measure(
         median=statistics.median(ratios),
         accepted=accepted / drafted if drafted else None,
         tokens_per_step=said / (said - accepted),  # each that stood saved a step
-        plain=count / statistics.median(seconds["off"]),
-        guessing=count / statistics.median(seconds[draft]),
+        plain=statistics.median(speeds["off"]),
+        guessing=statistics.median(speeds[draft]),
     )
 
 
 class _Side:
-    """Answers of one engine, and the seconds that it worked for them."""
+    """Answers of one engine until they said so many tokens, and the seconds that it worked."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        self.engine, self.seconds = engine, 0.0
+    def __init__(self, engine: Engine, requests: Sequence[Request], goal: int) -> None:
+        self._engine, self._goal = engine, goal
+        self.seconds, self.count = 0.0, 0
         self._said: dict[str, list[int]] = {each.request_id: [] for each in requests}
         for request in requests:
             engine.add(request)
@@ -215,19 +233,31 @@ class _Side:
         """What each answer said, in the order of the requests."""
         return [tuple(each) for each in self._said.values()]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all was said."""
+        return self.count >= self._goal or not self._engine.has_work
+
     def take_turn(self, tokens: int) -> None:
-        """Step until all answers together said so many tokens, or ended."""
-        left, began = tokens, time.perf_counter()
-        while left > 0 and self.engine.has_work:
-            for delta in self.engine.step():
+        """Step until all answers together said so many tokens more, or all."""
+        until, began = min(self._goal, self.count + tokens), time.perf_counter()
+        while self.count < until and self._engine.has_work:
+            for delta in self._engine.step():
                 self._said[delta.request_id] += delta.token_ids
-                left -= len(delta.token_ids)
+                self.count += len(delta.token_ids)
         self.seconds += time.perf_counter() - began
 
+    def end(self) -> None:
+        """Ask for no more."""
+        for request_id in self._said:
+            self._engine.abort(request_id)
+        while self._engine.has_work:
+            self._engine.step()
 
-def _plain_engine(engine: Engine, prompt: int, asked: Sequence[SamplingParams]) -> Engine:
-    """An engine over the same model that makes no guesses, with pages for these answers."""
+
+def _second_engine(engine: Engine, prompt: int, asked: Sequence[SamplingParams]) -> Engine:
+    """An engine over the same model, with pages for these answers."""
     size = engine.config.page_size
-    needed = sum(2 + (prompt + (each.max_tokens or 0)) // size for each in asked)
-    config = replace(engine.config, draft="off")
-    return Engine(engine.model, config, num_pages=1 + needed)
+    longest = max(prompt + (each.max_tokens or 0) for each in asked)
+    needed = (longest + len(asked) * (prompt + 2 * size)) // size
+    return Engine(engine.model, engine.config, num_pages=2 + needed)

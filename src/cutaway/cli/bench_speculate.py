@@ -28,7 +28,7 @@ def speculate(
     ] = "repeat,edit,quote,chat,structured,random",
     batch: Annotated[str, typer.Option(metavar="N,N", help="answers at once")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=1, help="paired rounds of every case")] = 5,
-    tokens: Annotated[int, typer.Option(min=1, help="of each answer")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, help="of each answer, in the mean")] = 128,
     json: AsJson = False,
 ) -> None:
     """Measure answers with guesses (draft=ngram) beside the same without, by workload and batch.
@@ -75,6 +75,6 @@ def _print(report: SpeculateReport) -> None:
     print_data(table(head, rows, right=" ".join(head[1:])))
     print_data(
         f"{report.model}, draft {report.draft}; {report.tokens} tokens an answer, "
-        f"{report.rounds} rounds; ratio: plain seconds over those with guesses, lower quartile "
+        f"{report.rounds} rounds; ratio: plain seconds a token over those with guesses, quartile "
         "(median); tokens a step: of one answer; last columns: tokens a second of all answers"
     )
