@@ -217,26 +217,28 @@ class Drafting:
         """
         if not self._asking or (was_awaited and not self._sought):
             return
-        further = Counter[str]()
+        further: dict[str, int] = {}
         for item in scheduled:
             if not item.samples or item.count != 1 + item.num_drafts:
                 return
             if item.num_drafts:
                 name = self._asking.get(item.sequence, "")
-                further[name] += item.num_drafts + item.num_other
-        if not all(source.is_steady for source in self._sources.values()):
+                further[name] = further.get(name, 0) + item.num_drafts + item.num_other
+        if len(further) > 1:
             return
-        names = set(self._asking.values()) if not further else set(further)
-        if further and len(names) > 1:
-            return
-        for name in names & set(self._sources):
-            self._sources[name].learn_time(
-                len(scheduled),
-                further[name],
-                seconds,
-                right=self._right[name],
-                was_sought=name in self._sought,
-            )
+        for source in self._sources.values():
+            if not source.is_steady:
+                return
+        for name in further or set(self._asking.values()):
+            source = self._sources.get(name)
+            if source is not None:
+                source.learn_time(
+                    len(scheduled),
+                    further.get(name, 0),
+                    seconds,
+                    right=self._right.get(name, 0),
+                    was_sought=name in self._sought,
+                )
 
 
 def refuse_states(config: EngineConfig, name: str) -> None:
