@@ -28,7 +28,7 @@ def test_each_case_tells_what_it_was(llm: LLM) -> None:
     said: list[str] = []
     names = ("chat", "random")
     report = speculate.run(
-        llm, workloads=names, batches=(1, 2), rounds=2, tokens=24, say=said.append
+        llm, workloads=names, batches=(1, 2), rounds=2, tokens=8, say=said.append
     )
     assert [(row.workload, row.batch) for row in report.rows] == [
         (name, batch) for name in names for batch in (1, 2)

@@ -18,6 +18,7 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.models import mistral, qwen2
 from cutaway.models.parts.config_fields import Fields
 from cutaway.weights.find.find import find
+from drafters import InTwoMinds
 from engines import engine, run
 
 pytest.importorskip("transformers")
@@ -45,6 +46,19 @@ def request(prompt: list[int], *, max_tokens: int, **params: Any) -> Request:
 
 def drawn(count: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 256, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.mark.parametrize("case", ["mistral", "gemma3"])
+def test_f04_guesses_far_behind_the_first_window_change_nothing(loaded: Any, case: str) -> None:
+    """Wrong ones are taken back where pages have left the window in the same step."""
+    model, _ = loaded(case)
+    asked = request(drawn(30), max_tokens=80)
+    plain = run(engine(model), [asked])["one", 0]
+    known = [*asked.prompt_token_ids, *plain.token_ids]
+    target = engine(model, drafter=InTwoMinds([known], 5))
+    answer = run(target, [asked])["one", 0]
+    assert answer.essence == plain.essence
+    assert target.num_drafted > target.num_accepted > 20 and target.cache_stats.used == 0
 
 
 @pytest.mark.parametrize("case", ["mistral", "gemma3"])

@@ -85,6 +85,17 @@ def test_what_comes_has_the_targets_distribution(params: dict[str, object], boun
     assert abs(after.total() / NUM_DRAWS - common) < 4 * (0.25 / NUM_DRAWS) ** 0.5
 
 
+def test_f01_drawn_guesses_stand_as_often_as_both_agree_and_leave_one_residual() -> None:
+    """p = (.6, .3, .1), q = (.2, .5, .3): .6 stand; in place of one that falls comes token 0."""
+    p = torch.tensor([0.6, 0.3, 0.1])
+    given = [come(p.log(), torch.tensor([0.2, 0.5, 0.3]).log(), n) for n in range(NUM_DRAWS)]
+    stood = sum(len(each) == 2 for each in given)
+    assert abs(stood / NUM_DRAWS - 0.6) < 4 * (0.24 / NUM_DRAWS) ** 0.5
+    assert {each[0].token_id for each in given if len(each) == 1} == {0}
+    first = Counter(each[0].token_id for each in given)
+    assert chi_square(first, p, NUM_DRAWS) < 13.82
+
+
 def test_verdicts_are_those_of_hand_and_accept_reads_them() -> None:
     """p = (.5, .3, .15, .05), q = (.2, .3, .1, .4): token 3 stands below u = 1/8, else 0 or 2."""
     fallen = 0
