@@ -7,6 +7,7 @@ stop strings; by modules and by native kernels, whose products hang on no compan
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,15 @@ WORDS = (
     "to be",
     "\U0001f469\u200d\U0001f52c",
 )
-STOPS = ((), ("a",), ("\u20ac", "zz"))
+# What makes a token likely, and what then ends the answer: nothing, its text, or the token itself.
+LIKELY = 6.0
+ENDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"logit_bias": {ord("a"): LIKELY}, "stop": ("a", "\u20ac")},
+    {"logit_bias": {ord("a"): LIKELY}, "stop": ("aa", "zz")},
+    {"logit_bias": {END: LIKELY}, "ignore_eos": True},
+    {"logit_bias": {END: LIKELY}, "ignore_eos": False},
+)
 
 
 def opened(engine: Engine, seed: int) -> Look:
@@ -49,8 +58,7 @@ def opened(engine: Engine, seed: int) -> Look:
         top_p=chance.choice((0.6, 1.0)),
         top_k=chance.choice((0, 20)),
         seed=seed,
-        stop=chance.choice(STOPS),
-        ignore_eos=True,
+        **{"ignore_eos": True, **chance.choice(ENDS)},
     )
 
 
@@ -75,6 +83,12 @@ def counts_agree(look: Look) -> None:
     assert sum(each.seconds for each in modes) == pytest.approx(cost.seconds, rel=1e-9), "its time"
     timeline = payload(look, "timeline")
     assert len(timeline.tokens) == said.num_tokens, "tokens of all steps"
+    phases, stages = (
+        {each.name: each.seconds for each in all_of} for all_of in (timeline.phases, cost.stages)
+    )
+    for name in ("sampling", "tokens to text"):
+        assert stages.pop(name) == pytest.approx(phases[name], rel=1e-6, abs=1e-9), name
+    assert sum(stages.values()) == pytest.approx(phases["forward"], rel=1e-6), "the forward"
 
 
 def chances_agree(look: Look, token: int) -> None:
@@ -121,18 +135,60 @@ def inside_agrees(look: Look, position: int) -> None:
     )
 
 
-def all_agree(look: Look) -> None:
+def names_agree(look: Look, position: int) -> None:
+    """What stations say of the model, of the token, and of the place that they look at."""
+    place: dict[str, Any] = {"position": position}
+    seen = {
+        name: payload(look, name, **place)
+        for name in ("embeddings", "positions", "feedforward", "drift", "residual")
+    }
+    text = payload(look, "tokens").texts[position]
+    assert {(each.position, each.text) for each in seen.values()} == {(position, text)}
+    chances, form = payload(look, "probabilities", token=0), payload(look, "grammar")
+    sizes = {each.vocab_size for each in (chances, form, seen["embeddings"])}
+    assert sizes == {len(payload(look, "logits", token=0).logits)}, "the vocabulary"
+    matrix = payload(look, "weights")
+    layers = {len(seen["residual"].mlp), len(seen["drift"].own) - 1}
+    layers |= {payload(look, "experts").num_layers, payload(look, "timeline").num_layers}
+    assert len(layers) == 1, "layers"
+    widths = {seen["embeddings"].width, seen["feedforward"].width, matrix.columns}
+    assert len(widths) == 1 and form.row is None, "width"
+    last = float(np.asarray(seen["drift"].own)[0])
+    assert last == pytest.approx(1.0), "a stream begins as its row"
+
+
+def kinds_of(look: Look) -> set[str]:
+    """What is unusual about an answer."""
+    said, tokens = payload(look, "detokenization"), payload(look, "tokens")
+    prompt, answer = (
+        (each[: tokens.num_prompt] for each in (tokens.is_control, tokens.is_part)),
+        tokens.is_control[tokens.num_prompt :],
+    )
+    control, part = prompt
+    found = {"control token in the prompt"} if any(control) else set[str]()
+    found |= {"half a character in the prompt"} if any(part) else set()
+    found |= {"control token in the answer"} if any(answer) else set()
+    found |= {"half a character in the answer"} if "\ufffd" in said.text else set()
+    found |= {"cut by length"} if said.stopped_by is None else set()
+    found |= {"ended by a string"} if isinstance(said.stopped_by, str) else set()
+    found |= {"ended by a token"} if isinstance(said.stopped_by, int) else set()
+    return found
+
+
+def all_agree(look: Look) -> set[str]:
     counts_agree(look)
     num_prompt, num_all = look.subject.answer.num_prompt_tokens, len(look.subject.answer.token_ids)
     for token in {0, num_all - num_prompt - 1}:
         chances_agree(look, token)
     inside_agrees(look, num_all - 2)
+    names_agree(look, num_all - 2)
+    return kinds_of(look)
 
 
 def test_shared_numbers_are_one_number() -> None:
     engine = engine_of()
-    for seed in range(44):
-        all_agree(opened(engine, seed))
+    counts = Counter(kind for seed in range(44) for kind in all_agree(opened(engine, seed)))
+    assert len(counts) == 7 and min(counts.values()) >= 3, counts
 
 
 @pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")

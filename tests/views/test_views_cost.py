@@ -9,8 +9,9 @@ import engines
 from cutaway.core.errors import RequestError
 from cutaway.core.work import STAGES
 from cutaway.replay.look import Look
+from cutaway.trace.cost import PLAIN, Rates
 from cutaway.views import view_of
-from cutaway.views.cost import AnswerCost
+from cutaway.views.cost import TEXT, AnswerCost
 from cutaway.views.parts.query import Query, query_of
 from subjects import answered, engine_of
 
@@ -30,7 +31,7 @@ def test_shares_add_up_and_the_hit_is_free() -> None:
     steps = [step for n in answer.steps if (step := ledger.step(n)) is not None]
     alone = sum(step.ended - step.began for step in steps)
     assert payload.seconds == pytest.approx(alone) and payload.busy == pytest.approx(alone)
-    assert [stage.name for stage in payload.stages] == [*STAGES, "sampling"]
+    assert [stage.name for stage in payload.stages] == [*STAGES, "sampling", TEXT]
     assert sum(stage.seconds for stage in payload.stages) == pytest.approx(alone)
     assert float(payload.token_seconds.sum()) == pytest.approx(alone, rel=1e-5)
     assert float(payload.token_flops.sum()) == pytest.approx(sum(s.flops for s in payload.stages))
@@ -72,17 +73,21 @@ def test_the_picture_says_what_it_is_worth() -> None:
         "a million tokens: ",
     ):
         assert words in text, text
-    assert "contexts were too much alike" in text
+    assert "do not tell what a longer context adds" in text
     assert "no price" in cost()[0].draw().text()
 
 
-def test_a_longer_context_is_told_apart() -> None:
+def test_a_longer_context_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines.engine(engines.loaded(max_position_embeddings=1024), prefill_chunk=64)
     answered(engine, [3] * 700)
     look = Look(engine, answered(engine, range(5)))
-    payload = view_of("cost").show(look.subject, Query()).payload
-    assert isinstance(payload, AnswerCost) and payload.slope is not None and payload.slope >= 0
-    assert "1,000 more tokens of context add" in payload.draw().text()
+    # Rates as steps were found to have: of all kinds of work, and of none that a context adds.
+    for rates, is_told in ((PLAIN, True), (Rates((1e-10, 0.0, 1e-11, 0.0)), False)):
+        monkeypatch.setattr("cutaway.views.cost.fit_rates", lambda *_, rates=rates, **__: rates)
+        payload = view_of("cost").show(look.subject, Query()).payload
+        assert isinstance(payload, AnswerCost)
+        assert (payload.slope is not None and payload.slope > 0) == is_told
+        assert ("1,000 more tokens of context add" in payload.draw().text()) == is_told
 
 
 def test_a_price_is_a_number() -> None:

@@ -25,9 +25,9 @@ const ONCE: Record<string, [name: string, view: string, isBefore: boolean]> = {
 
 /** What an answer passed, in order: once before, then every token's lap, and what else the time went into. */
 export function partsOf(cost: Cost, timeline: Timeline | null): Part[] {
-  const lap = cost.stages.map(({ name, seconds }): Part => {
+  const lap = cost.stages.flatMap(({ name, seconds }): Part[] => {
     const [told, view] = LAP[name] ?? [name, "cost"];
-    return { id: name, name: told, view, seconds, isLap: true };
+    return name in ONCE ? [] : [{ id: name, name: told, view, seconds, isLap: true }];
   });
   const known = lap.reduce((sum, each) => sum + each.seconds, 0);
   const once = (timeline?.phases ?? []).flatMap(({ name, before, after }) => {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cutaway.views.parts.view import View
 
 _LANE = WIDTH - 12
 _HOUR = 3600.0
+TEXT = "tokens to text"  # as the timeline calls it
 _SPREAD = 256  # tokens between the shortest and the longest context before a slope means something
 
 
@@ -54,11 +55,14 @@ class AnswerCost:
     token_seconds, token_bytes, token_flops [N]: of each token of the answer; the first one's are
               those of the prompt.
     stage_seconds, stage_bytes, stage_flops [S, N]: the same by stages, in the order of stages.
+              Of the time of turning ids into text only the whole answer's is known: it is a share
+              of what followed each forward.
     busy:     seconds of the steps that it was in; what others pay of them is not in its shares.
     price:    of this machine per hour; None where none was told, and then money is None.
     money:    for this answer.   per_million: for a million tokens: of prompts, of answers.
     slope:    seconds that a further 1,000 tokens of context add to a token, by the rates that
-              were fitted; None where the recorded contexts are too much alike to tell.
+              were fitted; None where the recorded steps do not tell: their contexts are too much
+              alike, or none took longer for its own.
     """
 
     stages: tuple[Share, ...]
@@ -128,7 +132,7 @@ class AnswerCost:
         drawing.line(Span("each token ", "dim"), "\u2502", strip(cells))
         drawing.line(
             f"{rest.mean() * 1e3:.2f} ms a token; ",
-            "contexts were too much alike to tell what a longer one adds"
+            "its steps do not tell what a longer context adds"
             if self.slope is None
             else f"1,000 more tokens of context add {self.slope * 1e3:.2f} ms to each",
         )
@@ -155,7 +159,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
     answer, is_device = subject.answer, subject.build.device != "cpu"
     model = model_work(subject.transformer, subject.facts, subject.build.cache_dtype)
     rates = fit_rates(subject.ledger.steps, model, is_device=is_device)
-    costs = charge(subject.ledger, answer, model, rates, is_device=is_device)
+    costs = _apart(subject, charge(subject.ledger, answer, model, rates, is_device=is_device))
     if not costs:
         raise ReplayError(
             f"request {quote(answer.request.request_id)} has no steps in the ledger: it waits, or "
@@ -183,6 +187,20 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> AnswerCost:
         money=money,
         per_million=None if query.price is None else _per_million(modes, query.price),
     )
+
+
+def _apart(subject: Subject, costs: list[StepCost]) -> list[StepCost]:
+    """What followed each forward as sampling and text, the two that the timeline tells apart."""
+    timings = subject.answer.timings
+    whole = sum(cost.stages[-1].seconds for cost in costs)
+    part = min(1.0, timings.detokenize / whole) if timings is not None and whole > 0 else 0.0
+    found: list[StepCost] = []
+    for cost in costs:
+        *rest, after = cost.stages
+        text = replace(after, name=TEXT, seconds=part * after.seconds)
+        after = replace(after, seconds=after.seconds - text.seconds)
+        found.append(StepCost(cost.number, (*rest, after, text)))
+    return found
 
 
 def _added(stages: tuple[StageCost, ...]) -> Share:
@@ -221,7 +239,7 @@ def _slope(subject: Subject, model: ModelWork, rates: Rates) -> float | None:
         return None
     at = subject.num_positions
     longer, here = model.alone(at + 999, at + 1000), model.alone(at - 1, at)
-    return rates.predict_seconds(longer) - rates.predict_seconds(here)
+    return rates.predict_seconds(longer) - rates.predict_seconds(here) or None
 
 
 def _per_token(subject: Subject, costs: list[StepCost]) -> tuple[Array, Array, Array]:

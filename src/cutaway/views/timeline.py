@@ -250,11 +250,12 @@ def _phases(
         found.append(Phase("forward and sampling", _sum(before, 0, 2), _sum(after, 0, 2)))
     else:
         found.append(Phase("forward", _sum(before, 0, 1), _sum(after, 0, 1)))
-        # Texts are made while tokens are taken; of that only the sum over the answer is known.
-        share = detokenize / max(1, len(answer.tokens))
-        ends = _sum(before, 1, 2) - share, _sum(after, 1, 2) - (detokenize - share)
-        found.append(Phase("sampling", *(max(0.0, each) for each in ends)))
-        found.append(Phase("tokens to text", share, detokenize - share))
+        # Texts are made while tokens are taken; of that only the sum over the answer is known. It
+        # is a share of what followed each forward, as in the view of cost.
+        ends = _sum(before, 1, 2), _sum(after, 1, 2)
+        part = min(1.0, detokenize / sum(ends)) if sum(ends) > 0 else 0.0
+        found.append(Phase("sampling", *((1 - part) * each for each in ends)))
+        found.append(Phase("tokens to text", *(part * each for each in ends)))
     if len(answer.admissions) > 1:
         found.append(_preempted(answer, {step.number: step for step in steps}, first))
     ends = before[-1].ended - zero, steps[-1].ended - before[-1].ended
