@@ -33,7 +33,6 @@ export interface Timings {
   cache_n: number;
   predicted_n: number;
   predicted_ms: number;
-  predicted_per_second: number;
 }
 
 /** A part of a call: its name comes first, then its arguments piece by piece. */

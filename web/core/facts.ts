@@ -70,7 +70,6 @@ export function endTimings({ usage, timings }: Pick<Told, "usage" | "timings">):
     cache_n: cached,
     predicted_n: tokens,
     predicted_ms: 1000 * decode,
-    predicted_per_second: decode > 0 ? tokens / decode : 0,
   };
 }
 

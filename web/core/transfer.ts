@@ -109,7 +109,6 @@ function timingsOf(value: unknown): Timings {
     cache_n: number("cache_n"),
     predicted_n: number("predicted_n"),
     predicted_ms: number("predicted_ms"),
-    predicted_per_second: number("predicted_per_second"),
   };
 }
 
