@@ -155,7 +155,7 @@ def test_play_shows_each_token_before_the_next(opened: Opened) -> None:
     assert steps[:4] == [0, 1, 2, 3], "every token's figure was there before the next was asked for"
 
 
-@pytest.mark.parametrize("width", [900, 1280, 1440])
+@pytest.mark.parametrize("width", [900, 1440, 1920])
 def test_an_open_answer_and_settings_leave_the_chat_its_room(opened: Opened, width: int) -> None:
     page = look_inside(opened)
     page.set_viewport_size({"width": width, "height": 800})
@@ -164,6 +164,21 @@ def test_an_open_answer_and_settings_leave_the_chat_its_room(opened: Opened, wid
     box = page.locator(".middle").bounding_box()
     field = page.get_by_label("Your message").bounding_box()
     assert box and box["width"] >= 320 and field and field["width"] >= 200
+
+
+def test_the_header_is_one_line_whatever_stands_beside_it(opened: Opened) -> None:
+    page = look_inside(opened)
+    header = page.locator(".middle > header")
+    settings = page.get_by_role("button", name="Settings", exact=True)
+    for is_open in (True, False):
+        if not is_open:
+            page.get_by_role("button", name="Close", exact=True).click()
+        for width in (900, 1024, 1280, 1440, 1920):
+            page.set_viewport_size({"width": width, "height": 800})
+            for _ in range(2):  # with the settings, and without
+                settings.press("Enter")
+                box = header.bounding_box()
+                assert box and box["height"] < 60, (width, is_open)
 
 
 def test_a_phones_figure_has_the_screen(opened: Opened) -> None:

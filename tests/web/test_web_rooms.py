@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 from test_web_chat import ask, changing
 
+from cutaway.trace.difference import difference
+from cutaway.trace.file import read
 from house_tree import ROOT
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from conftest import Opened
 
 pytestmark = pytest.mark.slow
+FILES = ROOT / "tests" / "trace" / "files"
 
 
 def explore(page: Page, name: str) -> None:
@@ -82,13 +86,40 @@ def test_a_vocabulary_is_learned_and_walked_by_keyboard(opened: Opened) -> None:
 
 def test_a_trace_file_opens_and_another_file_is_refused(opened: Opened) -> None:
     opening = room(opened, "open", "Open a trace")
-    field = opening.locator("input[type=file]")
-    field.set_input_files(ROOT / "tests" / "trace" / "files" / "schema_1.cutaway")
+    field = opening.locator(".drop input[type=file]")
+    field.set_input_files(FILES / "schema_1.cutaway")
     opening.get_by_role("heading", name="Into which pieces is the text cut?").wait_for()
     opening.get_by_role("button", name="Timeline").click()
     opening.locator("article[data-view=timeline]").wait_for()
     field.set_input_files(ROOT / "README.md")
     assert "no zip" in opening.get_by_role("alert").inner_text()
+
+
+def test_two_trace_files_differ_as_python_finds(opened: Opened) -> None:
+    files = [FILES / f"schema_1{minor}.cutaway" for minor in ("", "_minor_1")]
+    told = difference(*map(read, files))
+    assert told.same_prompt and told.first_token is not None and told.texts and told.settings
+    opening = room(opened, "open", "Open a trace")
+    opening.locator(".drop input[type=file]").set_input_files(files[0])
+    opening.get_by_text("Set another trace beside it").click()
+    other = opening.get_by_label("Another trace")
+    other.set_input_files(files[1])
+    said = opening.get_by_role("status").filter(has_text="The same was asked.")
+    assert f"part at token {told.first_token + 1}: " in said.inner_text()
+    assert said.locator(".mark").all_inner_texts() == list(told.texts)
+    rows = opening.locator("details tbody tr")
+    shown = [each.locator("th, td").all_inner_texts() for each in rows.all()]
+    wanted = [[n.replace(".", " "), json.dumps(a), json.dumps(b)] for n, a, b in told.settings]
+    assert sorted(shown) == sorted(wanted)
+    other.set_input_files(files[0])
+    opening.get_by_text("Their answers do not part.").wait_for()
+
+
+def test_a_room_without_an_answer_asks_for_one(opened: Opened) -> None:
+    changing(opened, max_tokens=4, ignore_eos=True)
+    lab = room(opened, "lab", "Sampling lab")
+    lab.get_by_role("button", name="Ask \u201cWhat is gravity?\u201d").click()
+    lab.get_by_text("It is the token that was served.").wait_for()
 
 
 def test_a_room_and_all_behind_it_survive_a_reload(opened: Opened) -> None:

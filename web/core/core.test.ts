@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import { bodyOf, newsOf, type Scored } from "./chat";
 import { EventReader } from "./events";
 import { Pieces, walk } from "./pieces";
-import { afterWord, cost, duration, percent, rank, sentence, shade, stages, visible } from "./words";
+import { cost, duration, percent, rank, sentence, shade, stages, tellingStep, visible } from "./words";
 
 const encoder = new TextEncoder();
 
@@ -123,19 +123,24 @@ describe("words", () => {
     expect([0.95, 0.7, 0.4, 0.2, 0.01].map((p) => shade(Math.log(p)))).toEqual([4, 3, 2, 1, 0]);
   });
 
-  it("find the token after the first word, where what is opened is about a word", () => {
-    expect(afterWord(["Gra", "vity", " is"])).toBe(1);
-    expect(afterWord(["\n", "<|", "1", " grave", " as"])).toBe(4);
-    expect(afterWord(["<|im_start|>", "assistant", "\n"])).toBe(2);
-    expect(afterWord(["\n", "\u91cd", "\u529b"])).toBe(2); // no word of three letters
-    expect(afterWord(["\n", "1", "+", "1"])).toBe(2); // no letter
-    expect(afterWord(["1", " grave"])).toBe(1); // nothing came after the word
-    expect(afterWord(["\n", "\u00b7", "\u21b5"])).toBe(0);
-    expect(afterWord([])).toBe(0);
+  it("find the token that tells most: after a whole word, where others could have come", () => {
+    const texts = ["Gra", "vity", " is", " the", " force", " that", " pulls", " things", "."];
+    expect(tellingStep(texts)).toBe(5); // force, the first whole word that is long enough
+    expect(tellingStep(texts, [0.9, 1, 0.9, 0.3, 0.4, 0.95, 0.6, 0.3, 0.3])).toBe(7);
+    expect(tellingStep(texts, [0.9, 1, 0.9, 0.3, 0.4, 0.95, 0.6, 0.9, 0.3])).toBe(6); // none was less likely
+    expect(tellingStep(["Gravity", " is"])).toBe(1);
+    expect(tellingStep(["Gra", "vity", " is"])).toBe(1); // no whole word
+    expect(tellingStep(["\n", "<|", "1", "\u00b7grave", "\u00b7as"])).toBe(4);
+    expect(tellingStep(["<|im_start|>", "assistant", "\n"])).toBe(2);
+    expect(tellingStep(["\n", "\u91cd", "\u529b"])).toBe(2); // no word of three letters
+    expect(tellingStep(["\n", "1", "+", "1"])).toBe(2); // no letter
+    expect(tellingStep(["1", " grave"])).toBe(1); // nothing came after the word
+    expect(tellingStep(["\n", "\u00b7", "\u21b5"])).toBe(0);
+    expect(tellingStep([])).toBe(0);
   });
 
   it("share the time among stages, even when there was none", () => {
-    const none = { prompt_n: 0, cache_n: 0, predicted_n: 0, predicted_per_second: 0 };
+    const none = { prompt_n: 0, cache_n: 0, predicted_n: 0 };
     const timings = { ...none, queue_ms: 1, prompt_ms: 3, predicted_ms: 6 };
     expect(stages(timings).map((stage) => stage.share)).toEqual([0.1, 0.3, 0.6]);
     expect(stages({ ...timings, tokenize_ms: 10 }).map(({ name, share }) => `${name} ${share}`)[0]).toBe("tokenize 0.5");

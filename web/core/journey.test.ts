@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 
 import { sceneAt, stillOf, totalOf } from "./film";
-import { captionOf, drawOf, lineOf, nextOf, positionOf, SCENES, startOf, tellingStep, typedOf, type Found } from "./journey";
+import { captionOf, drawOf, lineOf, nextOf, positionOf, SCENES, startOf, typedOf, type Found } from "./journey";
 import type { Probabilities, Sampling, Tokens } from "./payloads";
 
 /** Tokens of a text in which a bar divides them and a hat marks control tokens. */
@@ -53,14 +53,6 @@ describe("the film of one token", () => {
         expect(nextOf(tokens, step).map((each) => each.index)).toEqual(nextOf(tokens, step).map((_, at) => tokens.num_prompt + step + 1 + at));
       }
     }
-  });
-
-  it("is about a word after a word that others could have stood for", () => {
-    const texts = ["Gra", "vity", "\u00b7is", "\u00b7the", "\u00b7force", "\u00b7that"];
-    const drawn = [0.9, 1, 0.9, 0.3, 0.4, 0.95].map((probability) => ({ schema: 1, type: "token", probability }));
-    expect(tellingStep(texts, drawn)).toBe(4);
-    expect(tellingStep(texts, [])).toBe(1);
-    expect([tellingStep(["a"], []), tellingStep(["a", "b"], [])]).toEqual([0, 1]);
   });
 
   it("says what is not here, and of a draw what its settings made of the chance", () => {

@@ -83,18 +83,6 @@ export function typedOf(tokens: Tokens): string {
   return spoken(tokens.texts.slice(start, end).join("")).trim();
 }
 
-/** The token that the film is best about: it came after a word, and others could have come. */
-export function tellingStep(texts: readonly string[], drawn: readonly Happening[]): number {
-  const isOpen = (step: number, most: number): boolean => {
-    const chance = drawn[step]?.probability;
-    return chance !== undefined && chance > 0.1 && chance < most;
-  };
-  const after = (step: number): boolean => step > 0 && /\p{L}{3}/u.test(texts[step - 1] ?? "") && /\p{L}{3}/u.test(texts[step] ?? "");
-  const steps = texts.map((_, step) => step);
-  const found = (most: number): number | undefined => steps.slice(0, 64).find((step) => after(step) && isOpen(step, most));
-  return found(0.45) ?? found(0.85) ?? steps.find(after) ?? Math.min(1, texts.length - 1);
-}
-
 const MOST_TYPED = 12;
 const MOST_ANSWERED = 3; // more would push what was typed out of sight
 

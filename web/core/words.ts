@@ -21,15 +21,21 @@ export function visible(token: string): string {
   return token.replace(/[ \n\t\r]/g, (mark) => marks[mark] ?? mark) || "(no text)";
 }
 
-/** The first token that came after a word of an answer, so that what is opened there is about a word; 0 for none. */
-export function afterWord(tokens: readonly string[]): number {
-  const isControl = (token: string): boolean => /^<\|?[\w:-]+\|?>$/.test(token);
-  // A word; else a letter, as of a script without blanks; else a sign that one sees.
-  for (const kind of [/\p{L}{3}/u, /\p{L}/u, /[^\s\u00b7\u21b5\u21e5\u240d]/u]) {
-    const found = tokens.findIndex((token, index) => index < tokens.length - 1 && kind.test(token) && !isControl(token));
-    if (found >= 0) return found + 1;
-  }
-  return 0;
+const MOST_TOLD = 64; // tokens among which the most telling one is looked for
+
+/**
+ * The token of an answer that what is opened is best about: it came after a whole word, and others could have come.
+ * chances: how likely each was, where that is known. 0 where no sign came before another.
+ */
+export function tellingStep(tokens: readonly string[], chances: readonly (number | undefined)[] = []): number {
+  const steps = tokens.map((_, step) => step).slice(1);
+  const isRead = (step: number, kind: RegExp): boolean => kind.test(tokens[step - 1]!) && !/^<\|?[\w:-]+\|?>$/.test(tokens[step - 1]!);
+  const whole = steps.filter((step) => isRead(step, /\p{L}{4}/u) && (step === 1 || /^[\s\u00b7]/.test(tokens[step - 1]!)) && !/^\p{L}/u.test(tokens[step]!));
+  const open = (most: number): number | undefined =>
+    whole.find((step) => step < MOST_TOLD && /\p{L}{3}/u.test(tokens[step]!) && (chances[step] ?? 0) > 0.1 && chances[step]! < most);
+  // Else a part of a word, a letter, as of a script without blanks, or a sign that one sees.
+  const parts = [/\p{L}{3}/u, /\p{L}/u, /[^\s\u00b7\u21b5\u21e5\u240d]/u].map((kind) => steps.find((step) => isRead(step, kind)));
+  return open(0.45) ?? open(0.85) ?? [whole[0], ...parts].find((step) => step !== undefined) ?? 0;
 }
 
 /** Shades of tokens by how likely they were, the likeliest first. least: a probability. */
