@@ -26,7 +26,7 @@ ANSWERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("\U0001f469\u200d\U0001f52c e\u0301?", {"max_tokens": 5, "ignore_eos": True}),
     ("<|endoftext|> to be or not", {"max_tokens": 7, "ignore_eos": True, "temperature": 0}),
     ("a b a b a", {"max_tokens": 9, "logit_bias": {"256": 100}, "ignore_eos": True}),
-    ("stop me", {"max_tokens": 30, "stop": ["e", "a", "\u20ac"], "ignore_eos": True}),
+    ("stop me", {"max_tokens": 60, "stop": ["aa"], "logit_bias": {"97": 6}, "ignore_eos": True}),
 )
 # A way into a room: a file has its own lab, above the stations.
 ROOM = "Turn the knobs yourself in the lab"
@@ -100,6 +100,8 @@ def test_every_view_of_an_exported_file_is_the_live_one(
         page.get_by_label("Token of the answer").fill("1")
         live = page.evaluate(READ)
         assert set(live) == {view.name for view in VIEWS}
+        is_stopped = "\u201caa\u201d" in live["detokenization"]["text"]
+        assert is_stopped == ("stop" in settings), "the string ended it"
         place = re.sub(r"^.*?/t/", "#/t/", page.url)
         path = saved(page, tmp_path / f"{index}.html")
         stranger.goto(f"{path.as_uri()}{place}")

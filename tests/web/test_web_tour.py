@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_web_chat import ask, changing
 from test_web_checks import axe  # noqa: F401
+from test_web_cutaway import copied, look_inside
 
 import tiny
 
@@ -166,6 +167,51 @@ def test_a_pinned_view_stays_in_the_chapter_that_draws_it(opened: Opened) -> Non
     pinned.get_by_role("button", name="Unpin").click()
     pinned.wait_for(state="detached")
     chapter(opened, "g")
+
+
+def test_a_chapter_is_about_its_own_word_and_gives_back_the_token_that_one_came_from(
+    opened: Opened,
+) -> None:
+    page = look_inside(opened)
+    page.get_by_label("Token of the answer").fill("3")
+    page.get_by_text("token 4 of").wait_for()
+    page.evaluate("location.hash = `#/room/tour-k${location.hash.slice(1)}`")
+    shown = chapter(opened, "k").locator("article[data-view=probabilities]")
+    told = json.loads(copied(page, shown, "JSON"))
+    assert told["token"] == 0, "the figure shows what the chapter tells of"
+    assert f"{told['chosen']['text']}" in page.locator("dialog dd").first.inner_text()
+
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+    assert page.url.endswith("/t/1/s/3"), "as it was left"
+
+
+def test_figures_of_chapters_open_on_what_they_are_about_and_play(opened: Opened) -> None:
+    page = opened.page
+    changing(opened, max_tokens=NUM_TOKENS, ignore_eos=True)
+    ask(opened, PROMPT)
+    page.evaluate("location.hash = `#/room/tour-h${location.hash.slice(1)}`")
+    shown = chapter(opened, "h").locator("article[data-view=arithmetic]")
+    told = json.loads(copied(page, shown, "JSON"))
+    film = shown.get_by_role("region", name="Attention in five steps")
+    assert film.locator(".mixed").evaluate("each => getComputedStyle(each).opacity") == "1"
+    film.get_by_role("button", name="Play").wait_for()
+    page.keyboard.press("]")
+    shown = chapter(opened, "i").locator("article[data-view=attention]")
+    assert "keep" in shown.get_by_role("heading", level=2).inner_text()
+    assert "notes" in shown.locator("figure h3").first.inner_text()
+    telling = json.loads(copied(page, shown, "JSON"))["telling"]
+    assert (told["layer"], told["head"]) == (telling["layer"], telling["head"])
+
+    page.evaluate("location.hash = location.hash.replace('tour-i', 'tour-n')")
+    page_of = chapter(opened, "n")
+    shown = page_of.locator("article[data-view=pages]")
+    wasted = shown.get_by_role("status").filter(has_text=f"Up to token {NUM_TOKENS} of")
+    assert " 0 of them for nothing" not in wasted.inner_text()
+    page_of.get_by_role("button", name="Play", exact=True).click()
+    shown.get_by_text(f"Up to token 1 of {NUM_TOKENS}").wait_for()
+    shown.get_by_text(f"Up to token 2 of {NUM_TOKENS}").wait_for()
+    page_of.get_by_role("button", name="Pause", exact=True).click()
 
 
 def tokenized(opened: Opened, text: str) -> list[int]:

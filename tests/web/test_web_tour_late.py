@@ -96,7 +96,7 @@ class Tour:
 
 def looked_at(attention: Locator) -> int:
     """The position of the prompt that chapters look at, as the one on attention names it."""
-    found = re.search(r"token (\d+), met", attention.inner_text())
+    found = re.search(r"at (\d+) met", attention.inner_text())
     assert found is not None
     return int(found[1])
 
@@ -117,7 +117,7 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
     grows = cost["token_flops"][2] - cost["token_flops"][1]
     tokens = tour.see("tokens")
     matrices = cost["token_flops"][1] - grows * (tokens["num_prompt"] + 1)
-    assert f"level at {round(matrices / grows):,} tokens" in chapter.inner_text()
+    assert f"from {round(matrices / grows):,} tokens on comparing" in chapter.inner_text()
     parts = {each["name"]: each["flops"] for each in cost["stages"]}
     assert (
         f"{share(parts['attention'] / sum(parts.values()))} of this answer" in chapter.inner_text()
@@ -138,7 +138,7 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
         assert number in chapter.inner_text()
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     assert f"{heads} query heads read {groups} groups here" in chapter.inner_text()
-    assert "read groups 0 and 0; their keys of" in tour.pull(chapter, "1")
+    assert "Both read the notes of group 0, the same keys." in tour.pull(chapter, "1")
     kept = 2 * config["num_hidden_layers"] * groups * config["head_dim"] * 4  # float32
     assert tour.guess(chapter, 2**30 // kept * 1.1).startswith("\u2713")
     assert tour.guess(chapter, 2**30 // kept * 2).startswith("Not this time. ")
@@ -147,7 +147,7 @@ def test_attention_and_what_it_keeps(tour: Tour) -> None:
 def test_feed_forward_logits_and_sampling(tour: Tour) -> None:
     place = {"position": looked_at(tour.open("h"))}
     chapter, net = tour.open("j"), tour.see("feedforward", **place)
-    assert f"{net['inner']} of {net['width']}: 2 times" in chapter.inner_text()
+    assert f"Here {net['inner']} for a row of {net['width']}: 2 times" in chapter.inner_text()
     assert str(tour.see("feedforward", layer=1, **place)["units"][0]) in tour.pull(chapter, "1")
     num_prompt = tour.see("tokens")["num_prompt"]
     lens = tour.see("lens", position=num_prompt - 1)
@@ -181,11 +181,10 @@ def test_feed_forward_logits_and_sampling(tour: Tour) -> None:
 def test_loop_cache_text_and_the_whole(tour: Tour) -> None:
     tokens = tour.see("tokens")
     num_prompt = tokens["num_prompt"]
-    chapter = tour.open("m")
-    assert (
-        f"The {num_prompt} tokens of the prompt passed once; later passes computed 1 at most"
-        in (chapter.inner_text())
-    )
+    chapter, num_hit = tour.open("m"), tour.see("pages")["miss"]["num_hit"]
+    before = f", {num_hit} of them for an earlier answer" if num_hit else ""
+    passed = f"The {num_prompt} tokens of the prompt passed once{before}; later passes computed 1"
+    assert passed in chapter.inner_text()
     assert f"as id {tokens['token_ids'][num_prompt]}, place {num_prompt}" in chapter.inner_text()
     assert " goes on: " in tour.pull(chapter, "b")
     ended = "the number of tokens, or the reader"

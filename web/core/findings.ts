@@ -113,7 +113,7 @@ const MAKERS: { [Name in keyof Payloads]: Maker<Name> } = {
     const { least, most } = spreadOf(values.logits.data);
     return (
       `${figure(values.logits.length)} numbers, one for each entry of the vocabulary, from ${figure(least)} to ${figure(most)}; ` +
-      `the largest is that of ${quoted(values.top_texts[0] ?? "")}. One more is e times as likely.`
+      `the largest is that of ${quoted(values.top_texts[0] ?? "")}. An entry with one more is 2.72 times as likely.`
     );
   },
   probabilities: (values) =>

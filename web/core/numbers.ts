@@ -65,3 +65,13 @@ export function roundWithin(low: number, high: number): number[] {
   const [first, last] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
   return Array.from({ length: last - first + 1 }, (_, index) => (first + index) * step);
 }
+
+/** What the engine did, in words for somebody who has not met its terms. */
+const WORDS: Readonly<Record<string, string>> = {
+  queue: "waiting for a turn",
+  forward: "going through the model",
+  sampling: "choosing the next piece",
+  "tokens to text": "turning numbers back into text",
+  "between steps": "planning and sending in between",
+};
+export const named = (phase: string): string => WORDS[phase] ?? phase;

@@ -1,16 +1,6 @@
 // A: prompt and text.
-import { figure, seconds } from "../numbers";
+import { figure, named, seconds } from "../numbers";
 import { bar, many, type Chapter } from "./chapter";
-
-/** What the engine did, in words that need no chapter before this one. */
-const WORDS: Readonly<Record<string, string>> = {
-  queue: "waiting for a turn",
-  forward: "going through the model",
-  sampling: "choosing the next piece",
-  "tokens to text": "turning numbers back into text",
-  "between steps": "planning and sending in between",
-};
-const named = (phase: string): string => WORDS[phase] ?? phase;
 
 export const A: Chapter = {
   id: "a",

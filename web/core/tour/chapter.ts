@@ -84,6 +84,10 @@ export interface Chapter {
   view: keyof Payloads;
   hasRuns?: boolean; // whether recorded runs of training stand below the station
   form?: string; // of the station's figure, where another chapter draws it too
+  asks?: string; // what that figure answers, in the place of the station's question
+  plays?: "first" | "last"; // the figure moves as the answer is played: the token that it stands at
+  /** Where the figure looks; left out: where the view does by itself. */
+  at?(reach: Reach): Promise<{ layer: number; head: number } | undefined>;
   claims(reach: Reach): Promise<Claim[]>;
   lever: Lever;
   /** Words and choices may need this run: whatever they tell, the right answer is not in them. */

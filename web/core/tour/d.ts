@@ -16,6 +16,7 @@ export const D: Chapter = {
     "out.",
   view: "tokens",
   form: "ids",
+  asks: "Which number does each piece have?",
   async claims(reach) {
     const { vocab_size } = await reach.see("merges");
     const [own, recipe, zero] = [await idsOf(reach, QUESTION), await cut(reach, RECIPE), await tokenOf(reach, 0)];
@@ -25,7 +26,7 @@ export const D: Chapter = {
         told: `${quoted(QUESTION)} is ${TOLD.join(", ")}.`,
         here:
           `Here it is ${own.join(", ")}. ` +
-          (known.length ? `${known.join(", ")} would spell ${quoted(await textOf(reach, known))}.` : "None of those ids exists here."),
+          (known.length ? `${known.join(", ")} would spell ${quoted((await textOf(reach, known)).trim())}.` : "None of those ids exists here."),
       },
       { told: "An id is a positive number.", here: `Id 0 exists: it is ${quoted(zero.text)}.` },
       { told: `${quoted(RECIPE)} is 8 ids.`, here: `Here it is ${recipe.ids.length}: ${joined(recipe)}.` },

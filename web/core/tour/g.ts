@@ -30,9 +30,7 @@ export const G: Chapter = {
           }
         : {
             told: "A router sends each token to a few experts.",
-            here:
-              `None of the ${figure(times.num_layers)} layers here has experts: each token passes all parameters. ` +
-              "cutaway view PROMPT --view experts --model MODEL shows a model that has.",
+            here: `None of the ${figure(times.num_layers)} layers here has experts: each token passes all parameters.`,
           },
       {
         told: "The model thinks in words.",
@@ -71,7 +69,7 @@ export const G: Chapter = {
   async question(reach) {
     const { text } = await look(reach);
     return {
-      text: `Over all layers, which part adds more to the stream of ${quoted(text)}, by the sum of norms?`,
+      text: `Over all layers, which part adds more to the stream of ${quoted(text)}, by how large it is (the sum of norms)?`,
       choices: ["attention", "feed-forward"],
     };
   },

@@ -1,6 +1,13 @@
 // H: self-attention.
-import { figure, operations, share } from "../numbers";
-import { bar, many, quoted, type Chapter } from "./chapter";
+import { figure, share } from "../numbers";
+import { bar, many, quoted, type Chapter, type Reach } from "./chapter";
+
+/** The head that gives most to one earlier word, as the station of all heads opens on it. */
+async function telling(reach: Reach): Promise<{ layer: number; head: number } | undefined> {
+  const grid = await reach.see("attention", { position: reach.position });
+  const { layer, head } = ("telling" in grid && grid.telling) || {};
+  return layer === undefined || head === undefined ? undefined : { layer, head };
+}
 
 export const H: Chapter = {
   id: "h",
@@ -11,9 +18,10 @@ export const H: Chapter = {
     "Later tokens are hidden. Many heads do this side by side. A share shows where a head looks, not why an answer " +
     "came.",
   view: "arithmetic",
+  at: telling,
   async claims(reach) {
     const { num_prompt } = await reach.see("tokens");
-    const { position, text, scaled, weights } = await reach.see("arithmetic", { position: reach.position });
+    const { position, text, scaled, weights } = await reach.see("arithmetic", { position: reach.position, ...(await telling(reach)) });
     const later = weights.list().slice(position + 1);
     const { stages, token_flops } = await reach.see("cost");
     const [flops, all] = [stages.find((each) => each.name === "attention")?.flops ?? 0, stages.reduce((sum, each) => sum + each.flops, 0)];
@@ -23,18 +31,15 @@ export const H: Chapter = {
       {
         told: "In \u201cthe bank by the river\u201d the word bank looks at river.",
         here: later.length
-          ? `It cannot: river comes later. Here ${quoted(text)}, token ${position}, met ${many(later.length, "later key")} with scores up to ` +
+          ? `It cannot: river comes later. Here ${quoted(text)} at ${position} met ${many(later.length, "later key")} with scores up to ` +
             `${figure(Math.max(...scaled.list().slice(position + 1)))}; the mask leaves a weight of ${figure(later.reduce((sum, each) => sum + each, 0))} for all of them.`
           : "It cannot: river comes later, and the mask leaves later tokens nothing.",
       },
       {
         told: "Attention is most of the work.",
         here:
-          `${share(flops / all)} of this answer's operations, projections and all.` +
-          (grows > 0
-            ? ` Scores and sums take ${operations(grows)} a token of context, the matrices ${operations(matrices)}: level at ` +
-              `${figure(Math.round(matrices / grows))} tokens.`
-            : ""),
+          `${share(flops / all)} of this answer's operations.` +
+          (grows > 0 ? ` Its part grows with the text: from ${figure(Math.round(matrices / grows))} tokens on comparing words costs more than all matrices.` : ""),
         from: "arithmetic",
       },
     ];
@@ -54,7 +59,7 @@ export const H: Chapter = {
       return {
         said:
           `${quoted(row.text)} takes ${share(most[0]!.weight)} from ${quoted(most[0]!.name)}. Its shares are as spread as over ` +
-          `${figure(2 ** row.entropy)} equal tokens; without the division by the root of the head's size over ${figure(2 ** row.entropy_unscaled)}.`,
+          `${figure(2 ** row.entropy)} equal tokens.`,
         bars: most.map(({ weight, name }) => bar(name, weight, share(weight))),
         view: { view: "attention", ...places },
       };

@@ -22,6 +22,8 @@ export const I: Chapter = {
     "In groups, several heads share one notebook (GQA). Latent attention keeps one short note and unfolds it when " +
     "needed (MLA). A window keeps the last tokens alone; older ones are still heard through the layers between.",
   view: "attention",
+  form: "kept",
+  asks: "How much does attention keep of each token?",
   async claims(reach) {
     const { grid, pages, heads, groups, full, isLatent } = await kept(reach);
     const windows = grid.windows.filter((each) => each !== null);
@@ -39,9 +41,8 @@ export const I: Chapter = {
       {
         told: "Latent attention saves 93 %.",
         here:
-          `Of what? ${latent} numbers a layer are ${less(latent, own)} less than 128 heads keep and ${less(latent, eight)} less than 8 groups. ` +
-          `${less(60 * latent * 6, 95 * eight * 16)} is DeepSeek-V2's 60 layers in 6 bits against 95 layers of 8 groups in 16.` +
-          (isLatent ? "" : ` This model keeps ${pages.groups[0]?.fields.join(" and ") ?? "nothing"}.`),
+          `It depends on what it is held against: ${less(latent, own)} less than 128 heads with notes of their own, ${less(latent, eight)} less than 8 groups. ` +
+          `The told ${less(60 * latent * 6, 95 * eight * 16)} count fewer layers and fewer bits too (DeepSeek-V2).`,
         from: "published",
       },
       {
@@ -69,7 +70,9 @@ export const I: Chapter = {
       };
       return {
         said:
-          `They read groups ${one.group} and ${other.group}; their keys of ${quoted(one.text)} differ by ${figure(gap)} at most. ` +
+          (one.group === other.group
+            ? `Both read the notes of group ${one.group}, the same keys. `
+            : `They read groups ${one.group} and ${other.group}; their keys of ${quoted(one.text)} differ by up to ${figure(gap)}. `) +
           `They agree on ${share(agreed)} of their weight: head 0 looks most at ${quoted(most(one))}, head 1 at ${quoted(most(other))}.`,
       };
     },

@@ -17,8 +17,8 @@ export const J: Chapter = {
       {
         told: "The inner layer is four times as wide.",
         here:
-          `${figure(net.inner)} of ${figure(net.width)}: ${figure(net.inner / net.width)} times, ${net.kind}, ${net.activation}. ` +
-          (net.kind === "plain" ? "" : "Three matrices of 8/3 are as large as two of 4."),
+          `Here ${figure(net.inner)} for a row of ${figure(net.width)}: ${figure(net.inner / net.width)} times.` +
+          (net.kind === "plain" ? "" : " With a gate there are three matrices, not two, so each is narrower."),
       },
       {
         told: "A fact sits in a neuron.",

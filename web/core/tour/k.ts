@@ -63,7 +63,7 @@ export const K: Chapter = {
     return {
       right,
       said: `${right} of ${rows.length}. Each with its share and its place:`,
-      bars: rows.map((each) => ({ ...bar(each.text, each.probability, `${share(each.probability)}, ${figure(each.rank)}`), isOwn: each.rank > 1 })),
+      bars: rows.map((each) => ({ ...bar(each.text, each.probability, `${share(each.probability)}, number ${figure(each.rank)}`), isOwn: each.rank > 1 })),
     };
   },
 };

@@ -68,15 +68,20 @@ async function judged(chapter: Chapter, guesses: readonly string[], at = reach()
 describe("attention", () => {
   it("tells masked scores, and where they would be level with the matrices", async () => {
     const [masked, work] = await heres(H);
-    expect(masked).toBe("It cannot: river comes later. Here \u201cit\u201d, token 2, met 2 later keys with scores up to 5.5; the mask leaves a weight of 0 for all of them.");
-    expect(work).toBe("20.0 % of this answer's operations, projections and all. Scores and sums take 1 kFLOP a token of context, the matrices 100 MFLOP: level at 100,000 tokens.");
+    expect(masked).toBe("It cannot: river comes later. Here \u201cit\u201d at 2 met 2 later keys with scores up to 5.5; the mask leaves a weight of 0 for all of them.");
+    expect(work).toBe("20.0 % of this answer's operations. Its part grows with the text: from 100,000 tokens on comparing words costs more than all matrices.");
     const token_flops = (await reach().see("cost")).token_flops.row(0); // too short an answer to tell
-    expect((await heres(H, reach({ cost: { token_flops } })))[1]).not.toContain("level");
+    expect((await heres(H, reach({ cost: { token_flops } })))[1]).not.toContain("grows");
+  });
+
+  it("opens on the head that tells most, where there is one", async () => {
+    expect(await H.at!(reach({ attention: { telling: { layer: 1, head: 0 } } }))).toEqual({ layer: 1, head: 0 });
+    expect(await H.at!(reach({ attention: { telling: null } }))).toBeUndefined();
   });
 
   it("looks at another head, refuses what is none, and counts those at the first token", async () => {
     const other = await pull(H, " 1.1 ");
-    expect(other.said).toBe("\u201cit\u201d takes 62.5 % from \u201c\u00b7is\u201d. Its shares are as spread as over 2.83 equal tokens; without the division by the root of the head's size over 1.19.");
+    expect(other.said).toBe("\u201cit\u201d takes 62.5 % from \u201c\u00b7is\u201d. Its shares are as spread as over 2.83 equal tokens.");
     expect(other.view).toEqual({ view: "attention", layer: 1, head: 1, position: 2 });
     expect(other.bars!.map((each) => each.value)).toEqual([0.625, 0.25, 0.125, 0, 0]);
     await expect(pull(H, "1")).rejects.toThrow("1 is no head; write a layer and a head, as 0.0.");
@@ -86,7 +91,7 @@ describe("attention", () => {
   it("tells what a group saves, and what a window or a latent row does in a model that has one", async () => {
     const [kept, latent, window] = await heres(I);
     expect(kept).toBe("2 query heads read 1 groups here: a token keeps 1 KiB in all layers, not 2 KiB.");
-    expect(latent).toContain("576 numbers a layer are 98.2 % less than 128 heads keep and 71.9 % less than 8 groups. 93.3 % is");
+    expect(latent).toContain("98.2 % less than 128 heads with notes of their own, 71.9 % less than 8 groups. The told 93.3 % count");
     expect(window).toContain("none of its 2 layers has a window");
     const pages = await reach().see("pages");
     const groups = [{ ...pages.groups[0]!, fields: ["latent", "rotary"] }];
@@ -99,7 +104,7 @@ describe("attention", () => {
 
   it("sets two heads of a group side by side", async () => {
     expect((await pull(I, "1")).said).toBe(
-      "They read groups 0 and 0; their keys of \u201cit\u201d differ by 0 at most. They agree on 62.5 % of their weight: head 0 looks most at \u201cWhat\u201d, head 1 at \u201c\u00b7is\u201d.",
+      "Both read the notes of group 0, the same keys. They agree on 62.5 % of their weight: head 0 looks most at \u201cWhat\u201d, head 1 at \u201c\u00b7is\u201d.",
     );
     expect(await judged(I, ["1048576", "900000", "500000"])).toEqual([
       [true, true, false],
@@ -111,7 +116,7 @@ describe("attention", () => {
 describe("feed-forward and logits", () => {
   it("tell sizes, units and shares", async () => {
     const told = await heres(J);
-    expect(told[0]).toContain("1,536 of 576: 2.67 times, gated, silu.");
+    expect(told[0]).toContain("Here 1,536 for a row of 576: 2.67 times. With a gate");
     expect(told[1]).toContain("37 of 1,536 units make half of the effect on \u201cit\u201d; 25.0 % are next to silent");
     expect(told[2]).toContain("75.0 % of the layers' operations");
     const pushed = await pull(J, "1");
@@ -153,7 +158,7 @@ describe("sampling and the loop", () => {
 
   it("tell what passes again, and put another word in the answer", async () => {
     expect(await heres(M)).toEqual([
-      "The 3 tokens of the prompt passed once; later passes computed 1 at most. With nothing kept they would be: 5 GFLOP instead of 1 GFLOP.",
+      "The 3 tokens of the prompt passed once, 2 of them for an earlier answer; later passes computed 1 at most. With nothing kept all of it would be 5 times the work.",
       "It goes on from the table: \u201cA\u201d came back in as id 65, place 3, and began at its row.",
       "Drafts in this answer: 0. Reasoning is tokens like these; a speculative draft is checked before you see it.",
     ]);
@@ -227,8 +232,8 @@ describe("cache, text and the whole", () => {
     const told = await heres(N);
     expect(told[0]).toBe("It holds 1 KiB a token, and finds nothing but equal beginnings: 2 of 3 tokens of your prompt.");
     expect(told[1]).toBe("For each byte moved prefill did 75 operations, decode 2.5: decode waits for memory.");
-    expect(told[2]).toBe("141.1 GB are 16 bits; 32 take 282.2 GB, and 4 with their scales 39.7 GB.");
-    expect(told[3]).toContain("4.5 bits, 3.56 times less. This model's first matrix takes 16 bits a number, as bfloat16.");
+    expect(told[2]).toBe("That is half precision: 141.1 GB in 16 bits a number. Full precision, 32 bits, takes 282.2 GB; 4 bits with their scales 39.7 GB.");
+    expect(told[3]).toContain("4.5 bits each, 3.56 times less. This model's first matrix takes 16 bits a number.");
   });
 
   it("find a prompt again, and compare a token that went in with one that came out", async () => {

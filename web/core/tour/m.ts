@@ -1,5 +1,5 @@
 // M: the loop.
-import { figure, operations } from "../numbers";
+import { figure } from "../numbers";
 import { quoted, type Chapter } from "./chapter";
 import { idsOf, textOf } from "./cut";
 import { goOn, saidIn } from "./goon";
@@ -23,8 +23,8 @@ export const M: Chapter = {
       {
         told: "For the second token, the prompt and the first token are run again.",
         here:
-          `The ${figure(prompt.length)} tokens of the prompt passed once; later passes computed ${figure(Math.max(...later, 0))} at most. ` +
-          `With nothing kept they would be: ${operations(pages.without_flops)} instead of ${operations(pages.flops)}.`,
+          `The ${figure(prompt.length)} tokens of the prompt passed once${pages.miss.num_hit ? `, ${figure(pages.miss.num_hit)} of them for an earlier answer` : ""}; later passes computed ${figure(Math.max(...later, 0))} at most. ` +
+          `With nothing kept all of it would be ${figure(pages.without_flops / Math.max(1, pages.flops))} times the work.`,
       },
       {
         told: "The loop goes on from attention.",

@@ -17,6 +17,7 @@ export const N: Chapter = {
     "token in pages, so only the new token is computed. Reading a prompt (prefill) is bound by arithmetic; writing an " +
     "answer (decode) by memory. So words that come out cost more, and long chats grow slow.",
   view: "pages",
+  plays: "last",
   async claims(reach) {
     const [pages, { modes }, matrix] = [await reach.see("pages"), await reach.see("cost"), await reach.see("weights")];
     const [prefill, decode] = ["prefill", "decode"].map((name) => modes.find((each) => each.name === name));
@@ -39,12 +40,12 @@ export const N: Chapter = {
         : []),
       {
         told: "A 70B model takes 140 GB in full precision.",
-        here: `${giga(16)} are 16 bits; 32 take ${giga(32)}, and 4 with their scales ${giga(blocked)}.`,
+        here: `That is half precision: ${giga(16)} in 16 bits a number. Full precision, 32 bits, takes ${giga(32)}; 4 bits with their scales ${giga(blocked)}.`,
         from: "published",
       },
       {
         told: "4 bits are 4 times less.",
-        here: `A block of 32 has a scale: ${blocked} bits, ${figure(16 / blocked)} times less. This model's first matrix takes ${figure(matrix.bits_per_number)} bits a number, as ${matrix.stored}.`,
+        here: `Each 32 numbers share a scale that is kept too: ${blocked} bits each, ${figure(16 / blocked)} times less. This model's first matrix takes ${figure(matrix.bits_per_number)} bits a number.`,
       },
     ];
   },

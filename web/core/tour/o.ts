@@ -55,10 +55,9 @@ export const O: Chapter = {
   id: "o",
   name: "Speculation",
   does:
-    "A pass through all layers takes about as long for five tokens as for one: weights are read once. So something " +
-    "quick guesses the next tokens, and one pass gives the model's own row at each. A guess stands while it is what the " +
-    "model draws itself; the first that is not is replaced, and those behind it are thrown away. The answer stays the " +
-    "same; where most guesses are wrong, the engine stops guessing.",
+    "A quick friend ends your sentence, and you nod or correct. Something quick guesses the next tokens, and the model " +
+    "checks all of them in one pass, which takes about as long as for one. A guess stands while it is what the model " +
+    "draws itself; the first wrong one is replaced, and those behind it are thrown away. So the answer stays the same.",
   view: "speculation",
   async claims(reach) {
     const { checked, told } = await check(reach, FIRST);

@@ -12,6 +12,7 @@ export const P: Chapter = {
     "a character; then it waits, so that nobody sees half a sign. Each piece is sent as soon as it is made: the " +
     "typing that you see is the computing itself.",
   view: "detokenization",
+  plays: "first",
   async claims(reach) {
     const [shown, times, { answer }] = [await reach.see("detokenization"), await reach.see("timeline"), await saidIn(reach)];
     const once = await textOf(reach, answer);

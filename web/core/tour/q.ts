@@ -35,6 +35,7 @@ export const Q: Chapter = {
     "right token gets a larger share. How wrong it is, is the loss. Then it learns answers, and which of them people " +
     "prefer. After that the numbers stay as they are.",
   view: "probabilities",
+  asks: "What training made of it: how sure it was of its first piece",
   hasRuns: true,
   link: { words: "Train a model yourself and watch it: the room Training", room: "training" },
   async claims(reach) {
@@ -65,7 +66,7 @@ export const Q: Chapter = {
       if (ids.length < 2) throw new Error("Write two tokens or more: the first one is given.");
       const values = await surprises(reach, [], ids);
       const bars = tokens.slice(1).map((token, at) => bar(token.text, values[at] ?? 0));
-      return { said: `A loss of ${figure(mean(values))} a token: ${unsure(mean(values))}. How little each was expected, in nats; ${quoted(tokens[0]!.text)} is given:`, bars };
+      return { said: `A loss of ${figure(mean(values))} a token: ${unsure(mean(values))}. How little each was expected; ${quoted(tokens[0]!.text)} is given:`, bars };
     },
   },
   question: () => Promise.resolve({ text: "Which has the higher loss, a token: the prompt that was sent, or the answer that the model wrote?", choices: ["the prompt", "the answer"] }),

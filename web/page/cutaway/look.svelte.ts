@@ -26,6 +26,7 @@ export class Look {
   #agreed = 0; // seconds
   isWide = $state(false); // the lens over the last positions instead of the chosen one
   form = $state(""); // of a view's figure, where a chapter wants another one first
+  asks = $state(""); // what it answers then
   words = $state(""); // that a view works on, where one takes any
   latest: Record<string, unknown> = $state.raw({}); // values of each view as it was seen last
   drawn: Happening[] = $state.raw([]); // each token of the answer, as it was recorded

@@ -7,6 +7,7 @@ const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 export class Film {
   seconds = $state(0);
   isPlaying = $state(false);
+  isNew = $state(true); // nobody has begun it
   readonly total: number;
   readonly player: Player;
   readonly scene = $derived.by(() => sceneAt(this.scenes, this.seconds));
@@ -27,14 +28,21 @@ export class Film {
     return this.seconds >= this.total - 0.1;
   }
 
+  /** To its end, as a picture of the whole: played from there it begins anew. */
+  show(): void {
+    this.player.seek(this.total);
+  }
+
   /** From its beginning; where nothing shall move it stands at its first still. */
   begin(plays: boolean): void {
+    this.isNew = false;
     this.player.pause();
     this.player.seek(quiet.matches ? stillOf(this.scenes, 0) : 0);
     if (plays && !quiet.matches) this.player.play();
   }
 
   toggle(): void {
+    this.isNew = false;
     if (this.isPlaying) this.player.pause();
     else this.player.play();
   }
