@@ -21,6 +21,10 @@ def test_an_answer_is_branched_at_a_token_and_both_are_kept(opened: Opened) -> N
     bodies = changing(opened, max_tokens=12, ignore_eos=True)
     page.get_by_role("button", name="Tokens").click()
     answer = ask(opened, "branch here")
+    for piece in answer.locator("[data-token]").all():
+        width = piece.bounding_box()
+        digits = len(piece.get_attribute("data-id") or "")
+        assert width and width["width"] >= 5 * digits, "its id has room below it"
     mark = answer.locator("[data-token]").nth(1)
     at = int(mark.get_attribute("data-token") or "")
     mark.dispatch_event("click")  # a token of an untrained model may take no room

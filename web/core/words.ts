@@ -35,7 +35,7 @@ export function tellingStep(tokens: readonly string[], chances: readonly (number
     whole.find((step) => step < MOST_TOLD && /\p{L}{3}/u.test(tokens[step]!) && (chances[step] ?? 0) > 0.1 && chances[step]! < most);
   // Else a part of a word, a letter, as of a script without blanks, or a sign that one sees.
   const parts = [/\p{L}{3}/u, /\p{L}/u, /[^\s\u00b7\u21b5\u21e5\u240d]/u].map((kind) => steps.find((step) => isRead(step, kind)));
-  return open(0.45) ?? open(0.85) ?? [whole[0], ...parts].find((step) => step !== undefined) ?? 0;
+  return open(0.7) ?? open(0.85) ?? [whole[0], ...parts].find((step) => step !== undefined) ?? 0;
 }
 
 /** Shades of tokens by how likely they were, the likeliest first. least: a probability. */
