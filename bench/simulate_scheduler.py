@@ -577,7 +577,9 @@ class Simulation:
     def _light(self, before: Before, newcomers: list[Sequence]) -> set[Sequence]:
         """Sequences of owners with less than another, those admitted in the step included.
 
-        Of these only those for whom there were pages before others took theirs.
+        Of these only those for whom there were pages before others took theirs. Pages that come
+        up amid the step start others as it ends, beside whatever it holds by then: who was next
+        and lacked pages, and whoever stood behind it, be it that there were pages for that one.
         """
         loads = Counter(before.loads)
         most = max(loads.values(), default=0)
@@ -588,8 +590,9 @@ class Simulation:
                 break  # it and who came after it were admitted in their turn
             needed = self.cache.most_pages(sequence.num_tokens)
             rooms = zip(before.rooms[sequence.owner], taken, needed, strict=True)
-            if all(r - t >= n for r, t, n in rooms):
-                light.add(sequence)
+            if any(r - t < n for r, t, n in rooms):
+                break
+            light.add(sequence)
             loads[sequence.owner] += self.shares.weight(sequence)
             grown = self.cache.most_pages(sequence.num_tokens + self.cache.page_size)
             taken = [a + b for a, b in zip(taken, grown, strict=True)]

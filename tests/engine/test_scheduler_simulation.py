@@ -46,13 +46,13 @@ def test_120_seeds_keep_every_promise() -> None:
 # that nobody asked again when an owner had gone, or when pages were owed to whoever has its own;
 # one that was preempted and back within a step, in which it then was twice; one whose tokens in a
 # step went to who has most when it was preempted. Steps of who has most that were as long as if a
-# prompt that gave way still stood beside them; a turn that was lost with the pages; and a check
-# that took pages which came up amid a step for pages that somebody waited beside.
+# prompt that gave way still stood beside them; a turn that was lost with the pages; and two checks
+# that took who starts beside pages which came up amid a step for one who had waited beside them.
 @pytest.mark.parametrize(
     ("seed", "num_steps"),
     [
         *((seed, 1000) for seed in (20049, 30147, 30251, 30382, 40798, 10785, 70038)),
-        *((10100240, 240), (10130170, 400), (10250118, 920)),
+        *((10100240, 240), (10130170, 400), (10250118, 920), (33380080, 920)),
     ],
 )
 def test_seeds_that_broke_a_promise_once_keep_it(seed: int, num_steps: int) -> None:
