@@ -418,6 +418,15 @@ def test_where_a_prompt_of_who_has_less_gives_way_the_others_keep_to_the_rest_of
     assert shape(step(scheduler))[-1][:2] == ("a2", 19)  # nothing of a2 was lost
 
 
+def test_beside_a_short_prompt_that_is_left_only_the_oldest_of_the_others_keeps_a_token() -> None:
+    scheduler = begin_two_of_one_owner((8, 40), pages=4, max_sequences=4, max_tokens=40, chunk=16)
+    scheduler.add(make_sequence(7, name="b1", owner="b"))
+    scheduler.add(make_sequence(16, name="c1", owner="c"))
+    # Beside 23 tokens there were 5; those of c1 went, and beside 7 a step of 8 has one left.
+    assert shape(step(scheduler)) == [("a1", 8, 1), ("b1", 0, 7)]
+    assert shape(step(scheduler)) == [("b1", 7, 1), ("a1", 9, 1), ("a2", 16, 3)]
+
+
 def test_who_gives_way_in_the_step_of_its_admission_has_its_turn_back() -> None:
     scheduler = begin_two_of_one_owner((8, 24), pages=3, max_sequences=5, max_tokens=32, chunk=24)
     b, c = make_sequence(32, name="b1", owner="b"), make_sequence(40, name="c1", owner="c")
