@@ -392,6 +392,12 @@ def test_an_array_of_empty_strings_fits_where_it_just_fits(tmp_path: Path) -> No
     assert read(tmp_path, b.gguf([b.key("k", b.ARRAY, many)])).strings("k") == ("",) * 400
 
 
+def test_strings_of_an_array_are_read_however_far_in_the_file_they_lie(tmp_path: Path) -> None:
+    long = "x" * 2**23  # what lies behind it ends past the most bytes of a string
+    two = b.array(b.STRING, 2, b.string(long) + b.string("äé"))
+    assert read(tmp_path, b.gguf([b.key("k", b.ARRAY, two)])).strings("k") == (long, "äé")
+
+
 def test_data_begin_at_a_multiple_of_32_where_nothing_else_is_said(tmp_path: Path) -> None:
     file = read(tmp_path, b.gguf([], [ONE], bytes(range(16))))
     assert file.tensors["t"].offset % 32 == 0 and bytes(file.data("t")) == bytes(range(16))

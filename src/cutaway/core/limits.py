@@ -154,7 +154,7 @@ def quote(value: object) -> str:
     does not have stands as Python writes it.
     """
     if isinstance(value, str | bytes):
-        value = value[: _MOST_SHOWN + 1]  # a long one is not written out to be cut
+        value = value[:_MOST_SHOWN]  # with its marks too long already: it is not written out whole
     try:
         text = (
             json.dumps(value, ensure_ascii=False, default=repr) if _is_json(value) else repr(value)
