@@ -5,6 +5,7 @@
     python bench/reliability.py all --minutes 60
     python bench/reliability.py 8 --what "end by themselves"     one part of a row
     python bench/reliability.py 14 --mended 207c336     what failed was mended there: it is run anew
+    python bench/reliability.py 34 --mended 207c336 --what validators    of that part of the row
 
 On another machine, from a copy of the tree, and back:
 
@@ -111,7 +112,8 @@ def main() -> int:
             records.forget(number)
     if args.mended:
         for number in wanted:
-            print(f"row {number}: {records.mend(number, args.mended)} slices count no more")
+            num_mended = records.mend(number, args.mended, args.what)
+            print(f"row {number}: {num_mended} slices count no more")
         table.write()
         return 0
     chosen = [numbers[each] for each in wanted]

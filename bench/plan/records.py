@@ -103,15 +103,16 @@ def append(record: Record, lines: Path | None = None) -> None:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
-def mend(row: int, commit: str) -> int:
+def mend(row: int, commit: str, what: str = "") -> int:
     """Let slices of a row's parts that failed, and what ran before them, count no more; how many.
 
     commit: of the repair, which the table names beside what was found.
+    what: only the parts that are called so.
     """
     records, num_mended = read(), 0
     last: dict[str, int] = {}
     for place, each in enumerate(records):
-        if each.row == row and each.failures and not each.mended:
+        if each.row == row and what in each.what and each.failures and not each.mended:
             last[each.what] = place
     for place, each in enumerate(records):
         if each.row == row and place <= last.get(each.what, -1) and not each.mended:

@@ -48,6 +48,7 @@ what, other = (run.what for run in row.runs)
 for name, seed, failures in ((what, 1, 0), (other, 1, 1), (what, 2, 1), (what, 3, 0)):
     said = "it broke" * failures
     records.append(Record(26, name, seed, 10, failures, 1.0, {{}}, said, "2026", "abc", "this"))
+assert records.mend(26, "other", "no part is called so") == 0
 assert records.mend(26, "def0123") == 3, "a slice, and those of its own part before it"
 kept = [table.records_of(records.read(), row, run) for run in row.runs]
 assert [[each.seed for each in own] for own in kept] == [[3], []]
