@@ -112,7 +112,12 @@ def asked(page: Page, tokens: int) -> None:
     page.route("**/v1/chat/completions", lengthen)
     page.get_by_role("button", name="What is gravity?").and_(page.locator(":enabled")).click()
     page.get_by_role("button", name="Look inside").click()
-    page.locator("article[data-view=probabilities][aria-busy=false]").wait_for()
+    shown = page.locator("article[data-view=probabilities][aria-busy=false]")
+    price = page.get_by_role("group", name="What this view would take").get_by_role("button")
+    shown.or_(price).first.wait_for()
+    if price.is_visible():  # beside others it may be dear
+        price.click()
+        shown.wait_for()
     page.wait_for_timeout(1000)
 
 
@@ -168,10 +173,12 @@ def judge(visits: list[Visit]) -> None:
     priced = [each for each in visits if each.ratio is not None]
     instant = [each for each in priced if max(each.foretold or 0, each.took or 0) <= INSTANT]
     others = [each for each in priced if each not in instant]
-    near = sum((each.ratio or 0) <= NEAR for each in others)
+    far = [each for each in others if (each.ratio or 0) > NEAR]
     print(f"later than {BOUND} s: {', '.join(late) or 'none'} (of {len(visits)} choices)")
     print(f"foretold and taken within {INSTANT} s: {len(instant)} of {len(priced)} questions")
-    print(f"of the others foretold within {NEAR} times: {near} of {len(others)}")
+    print(f"of the others foretold within {NEAR} times: {len(others) - len(far)} of {len(others)}")
+    for each in far:
+        print(f"  not {each.view}: foretold {each.foretold:.3f} s, took {each.took:.3f} s")
 
 
 if __name__ == "__main__":
