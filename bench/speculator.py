@@ -6,7 +6,8 @@ Requests of held-out chats are answered greedily, one at a time, plainly and wit
 guesses a step. Told are tokens a step behind the first, which training calls accepted length; the
 share of guesses that stood by their place; what a guess takes; and how many times as fast as plain
 decoding that is, by the time of one thread, so that other work on the machine counts little. Both
-sides must give the same tokens.
+sides must give the same tokens. With --passes it is told instead what training's passes say of the
+answers in the file: tokens a step, walked as the loop would.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from cutaway import LLM, SamplingParams
 from cutaway.engine.drafters import Draft, GuessSource, Wish
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
+from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator
+from cutaway.engine.loading.template_of import compiled_template
 from cutaway.kernels import capture
+from cutaway.train.data.packing import MicroBatch
+from cutaway.train.model.model_folder import open_model, text_side
+from cutaway.train.model.speculator_model import with_speculator
+from cutaway.train.sft import CHAT_TEMPLATE, read_talks
+from cutaway.train.speculator import ACCEPTED, from_third, loss_of
 
 
 class FixedLength:
@@ -45,6 +53,33 @@ class FixedLength:
         return made
 
 
+def foretell(name: str, folder: Path, held_out: Path, passes: int) -> None:
+    """Print tokens a step by the passes, in float32, on the answers as the file has them."""
+    model = open_model(name, is_base=True)
+    tokenizer, source = text_side(name)
+    template = compiled_template(source or CHAT_TEMPLATE, name=name, tokenizer=tokenizer)
+    talks = read_talks([held_out], template, tokenizer, context=model.architecture.facts.max_length)
+    transformer = model.transformer
+    target = TargetShape(
+        name,
+        transformer.embedding.width,
+        model.architecture.facts.num_layers,
+        model.architecture.facts.vocab_size,
+    )
+    loaded = load_speculator(folder, target, transformer.embedding, transformer.unembedding.table)
+    made = with_speculator(model, loaded.drafted, name=name, inner=1, seed=0)
+    made = replace(made, speculator=loaded.module)
+    assert made.shape.layers == loaded.layers, "training reads these streams"
+    tokens = steps = 0.0
+    with torch.no_grad():
+        for sequence in talks.sequences:
+            batch = MicroBatch((from_third(sequence),))
+            loss = loss_of(made, batch, num_passes=passes, walks=True)
+            walked = loss.figures[ACCEPTED]
+            tokens, steps = tokens + float(walked.total), steps + walked.count
+    print(f"{passes} passes on {len(talks.sequences)} chats: {tokens / steps:.3f} tokens a step")
+
+
 def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -55,7 +90,11 @@ def main() -> None:
     options.add_argument("--guesses", type=int, nargs="+", default=[5, 2, 3])
     options.add_argument("--requests", type=int, default=0, help="the first so many; 0 is all")
     options.add_argument("--max-tokens", type=int, default=224)
+    options.add_argument("--passes", type=int, default=0, help="what so many passes foretell")
     args = options.parse_args()
+    if args.passes:
+        foretell(args.model, args.speculator, args.held_out, args.passes)
+        return
     lines = args.held_out.read_text(encoding="utf-8").splitlines()
     asked = [json.loads(line)["messages"][:1] for line in lines][: args.requests or None]
     llm = LLM(

@@ -73,7 +73,7 @@ def prepare(
     for reason, count in talks.dropped.items():
         say(f"{count} conversations were left out: {reason}")
     check_context(settings.context, settings.tokens, model)
-    sequences = [_from_third(each) for each in talks.sequences]
+    sequences = [from_third(each) for each in talks.sequences]
     sequences = [each for each in sequences if each.count]
     if not sequences:
         raise ConfigError("data has no conversation with a scored token behind its second.")
@@ -99,7 +99,7 @@ def prepare(
             *(made, batch), num_passes=settings.passes, falling=settings.falling, walks=walks
         )
 
-    kept = [each for each in map(_from_third, held_out.sequences) if each.count]
+    kept = [each for each in map(from_third, held_out.sequences) if each.count]
 
     @torch.no_grad()
     def measure() -> Mapping[str, float]:
@@ -231,7 +231,7 @@ def streams_of(model: SpeculatorModel, batch: MicroBatch) -> tuple[Tensor, Tenso
     return streams, rows
 
 
-def _from_third(sequence: ScoredSequence) -> ScoredSequence:
+def from_third(sequence: ScoredSequence) -> ScoredSequence:
     """The same with nothing scored before the third token: two are known before a guess."""
     marks = tuple(mark and place > 1 for place, mark in enumerate(sequence.is_scored))
     return ScoredSequence(sequence.token_ids, marks)
