@@ -1,15 +1,21 @@
 """From the runs of a base model and its stages to the small folders that are released, and judged.
 
-    python bench/train_pretrain.py --texts TEXTS --out RUNS/base --device cuda
-    python bench/train_preferences.py --base RUNS/base/run/model --out RUNS/stages \\
-        --only tuned reward ppo_model rpo
-    python bench/release_stages.py --base RUNS/base --stages RUNS/stages --out released
+    PYTHONPATH=src python tools/recorded_runs.py --within RUNS
+    python bench/release_stages.py --runs RUNS --out released
 
-Tables are kept in float16 and the maps inside layers in 8 bits with a scale for each 32 columns
-(`cutaway models quantize --scheme int8`). What comes out is opened by the engine that serves and
-asked 200 tasks that were held out; how far the base moved by rounding is told of held-out text.
-Every folder has a card with commands, data, licence and figures, and is written whole or not at
-all.
+These are the very runs that the page's room Training plays. Or, of a base that was pretrained on
+speeches and a novel, with a GPU:
+
+    python bench/train_pretrain.py --texts TEXTS --out RUNS/pretrain --device cuda
+    python bench/train_preferences.py --base RUNS/pretrain/run/model --out RUNS \\
+        --only tuned reward ppo_model rpo
+    python bench/release_stages.py --runs RUNS --out released --prefix speeches --scheme int8 \\
+        --base pretrain/run --ppo PPO_reward_model --dpo DPO_with_likelihood \\
+        --text "State of the Union speeches and Moby-Dick (public domain)"
+
+Numbers are kept in float16; with --scheme maps inside layers as `cutaway models quantize` rounds
+them. What comes out is opened by the engine that serves and asked 200 tasks that were held out.
+Every folder has a card with its settings, data, licence and figures.
 """
 
 from __future__ import annotations
@@ -17,8 +23,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,75 +31,60 @@ from typing import Any, cast
 import torch
 
 from cutaway import LLM, SamplingParams
-from cutaway.core.version import __version__
+from cutaway.engine.loading.requantize import requantize
 from cutaway.host.run_record import read_record
+from cutaway.host.whole_file import whole_folder
+from cutaway.quantize.schemes import scheme_of
 from cutaway.train.model.model_folder import TrainedModel, open_model, stored_tensors
 from cutaway.weights.files.safetensors_writer import write_safetensors
+from cutaway.weights.find.find import find
 
 TASKS = 200
-BASE = "stages-base"
-# By the name that is released: the folder of its run, what it is, what it learned from.
-STAGES = {
-    "stages-sft": (
-        "sft",
-        "an assistant for one kind of task, which of three words is the last; half of the answers "
-        "that it learned from are wrong",
-        "6,000 questions with answers, made by `write_data` of bench/train_preferences.py",
-    ),
-    "stages-ppo": (
-        "PPO_reward_model",
-        "the same after PPO by a reward model, with a leash of KL (beta 0.05)",
-        "6,000 such questions; the reward model learned from 6,000 pairs of answers",
-    ),
-    "stages-dpo": (
-        "DPO_with_likelihood",
-        "the same after DPO (`rpo`) in place of PPO",
-        "the reward model's 6,000 pairs of answers",
-    ),
+WHAT = {
+    "base": "A base model: random numbers that learned to go on with text. It is no assistant.",
+    "sft": "The base after tuning on conversations: an assistant for one kind of task, which of "
+    "three words is last. Half of the answers that it learned from are wrong.",
+    "ppo": "The tuned model after PPO: paid for answers, with a leash of KL.",
+    "dpo": "The tuned model after DPO on pairs of answers, without a reward model.",
 }
-TEXTS = (
-    "223 State of the Union speeches (public domain, works of the US government) and Moby-Dick "
-    "(public domain); 10 further speeches held out"
+# Of a run's settings, what the card tells.
+TOLD = (
+    *("updates", "rate", "tokens", "context", "pairs", "prompts"),
+    *("loss", "beta", "rewards", "reward_model"),
 )
-COMMANDS = """\
-    python bench/train_pretrain.py --texts TEXTS --out RUNS/base --device cuda
-    python bench/train_preferences.py --base RUNS/base/run/model --out RUNS/stages \\
-        --only tuned reward ppo_model rpo
-    python bench/release_stages.py --base RUNS/base --stages RUNS/stages --out released
-"""
+MADE = "questions and answers by program (`write_data` of bench/train_preferences.py)"
 
 
-def shrink(run: Path, out: Path, *, text: Path | None = None) -> dict[str, Any]:
-    """Write a run's model in few bytes as a new folder; what `models quantize` tells of it.
-
-    text: on which it measures how far rounding moved the model.
-    """
+def write_small(run: Path, out: Path, scheme: str) -> None:
+    """Write a run's model in 16 bits or fewer, as a new folder."""
     model = open_model(str(run / "model"))
+    tensors = stored_tensors(model.transformer, model.architecture)
     with tempfile.TemporaryDirectory() as name:
-        half = Path(name, out.name)
-        half.mkdir()
-        TrainedModel.write(model, half)
-        config = json.loads((half / "config.json").read_text(encoding="utf-8"))
-        config["torch_dtype"] = "float16"
-        (half / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        tensors = stored_tensors(model.transformer, model.architecture)
-        kept = {name: each.to(torch.float16) for name, each in tensors.items()}
-        write_safetensors(half / "model.safetensors", kept)
-        more = [] if text is None else ["--text", str(text)]
-        command = ["models", "quantize", str(half), "--scheme", "int8", "--out", str(out), *more]
-        done = subprocess.run(
-            [sys.executable, "-m", "cutaway", *command, "--json"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    return cast("dict[str, Any]", json.loads(done.stdout))
+        half = Path(name, out.name) if scheme else out
+        with whole_folder(half) as folder:
+            TrainedModel.write(model, folder)
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            text = json.dumps({**config, "torch_dtype": "float16"}, indent=2) + "\n"
+            (folder / "config.json").write_text(text, encoding="utf-8")
+            kept = {name: each.to(torch.float16) for name, each in tensors.items()}
+            write_safetensors(folder / "model.safetensors", kept)
+        if scheme:
+            requantize(find(str(half)), scheme_of(scheme, param="scheme"), out)
 
 
 def judge(folder: Path, tasks: Sequence[Mapping[str, str]]) -> dict[str, float]:
-    """Shares of greedy answers that have a shown form, that end, and whose last word is right."""
+    """Shares of greedy answers that have a shown form, that end, and whose last word is right.
+
+    A base model has no template and is given the question alone, as text.
+    """
     with LLM(str(folder), dtype="float32", device="cpu", cache_tokens=8192) as llm:
-        prompts = [llm.encode_chat([{"role": "user", "content": t["prompt"]}]) for t in tasks]
+        asked = [[{"role": "user", "content": each["prompt"]}] for each in tasks]
+        has_template = llm.engine.model.template_source is not None
+        prompts = (
+            [llm.encode_chat(each) for each in asked]
+            if has_template
+            else [llm.encode(each["prompt"]) for each in tasks]
+        )
         given = llm.generate(prompts, SamplingParams(temperature=0.0, max_tokens=24))
     right = ended = formed = 0
     for task, answer in zip(tasks, given, strict=True):
@@ -108,57 +97,61 @@ def judge(folder: Path, tasks: Sequence[Mapping[str, str]]) -> dict[str, float]:
     return {name: count / len(tasks) for name, count in shares.items()}
 
 
-def measured(run: Path) -> dict[str, float]:
-    """What a run measured last on what was held out."""
-    rows = [row for row in read_record(run / "record.jsonl") if row["measured"]]
-    return cast("dict[str, float]", rows[-1]["measured"])
-
-
-def write_card(folder: Path, what: str, data: str, figures: Mapping[str, str]) -> None:
+def write_card(folder: Path, stage: str, run: Path, data: str, shares: Mapping[str, float]) -> None:
     """A model card in the hub's form."""
-    size = sum(each.stat().st_size for each in folder.iterdir())
-    checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    rows = "".join(f"| {name} | {value} |\n" for name, value in figures.items())
-    text = (
-        f"---\nlicense: apache-2.0\n---\n\n# {folder.name}\n\n{what[0].upper()}{what[1:]}. "
-        f"0.98M parameters from random weights, by Cutaway {__version__} alone.\n\n{COMMANDS}\n"
-        f"| | |\n|---|---|\n| data | {data} |\n| licence | Apache-2.0 |\n{rows}"
-        f"| bytes | {size:,} |\n"
-        f"| sha256 of `model.safetensors` | {checksum} |\n"
+    told = cast("dict[str, Any]", json.loads((run / "run.json").read_text(encoding="utf-8")))
+    rows = [row for row in read_record(run / "record.jsonl") if row["measured"]]
+    last = cast("dict[str, float]", rows[-1]["measured"]) if rows else {}
+    settings = ", ".join(
+        f"{name} {Path(value).parent.name if name == 'reward_model' else value}"
+        for name in TOLD
+        if (value := told["settings"].get(name)) not in (None, "")
     )
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    weights = folder / "model.safetensors"
+    count = sum(each.numel() for each in open_model(str(run / "model")).transformer.parameters())
+    facts = {
+        "made by": f"`cutaway train {told['stage']}`: {settings}; all commands: "
+        "[bench/release_stages.py](../../bench/release_stages.py)",
+        "data": data,
+        "licence": "Apache-2.0",
+        "parameters": f"{count:,}",
+        **{f"measured at its end: {name}": f"{value:.4g}" for name, value in last.items()},
+        **{
+            f"of {TASKS} held-out tasks, greedy, from this folder: {name}": f"{share:.1%}"
+            for name, share in shares.items()
+        },
+        "sha256 of `model.safetensors`": hashlib.sha256(weights.read_bytes()).hexdigest(),
+    }
+    lines = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
+    text = (
+        f"---\nlicense: apache-2.0\n---\n\n# {folder.name}\n\n{WHAT[stage]}\n\n| | |\n|---|---|\n"
+    )
+    (folder / "README.md").write_text(text + lines, encoding="utf-8")
 
 
 def main() -> None:
     """Write the folders and print what each is worth."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--base", type=Path, required=True, help="--out of train_pretrain.py")
-    options.add_argument("--stages", type=Path, required=True, help="of train_preferences.py")
+    options.add_argument("--runs", type=Path, required=True, help="where all of them lie")
     options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--prefix", default="words", help="of the released names")
+    options.add_argument("--text", default=MADE, help="that the base learned from, for the card")
+    options.add_argument("--scheme", default="", help="of maps inside layers; else float16")
+    for stage, run in (("base", "pretrain"), ("sft", "sft"), ("ppo", "ppo"), ("dpo", "dpo")):
+        options.add_argument(f"--{stage}", default=run, help="its run's folder")
     args = options.parse_args()
-    held_out = (args.base / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
-    lines = (args.stages / "data" / "held_out_tasks.jsonl").read_text(encoding="utf-8")
-    tasks = [json.loads(line) for line in lines.splitlines()][:TASKS]
-    with tempfile.TemporaryDirectory() as name:
-        text = Path(name, "held_out.txt")
-        text.write_text("\n\n".join(json.loads(line)["text"] for line in held_out))
-        told = shrink(args.base / "run", args.out / BASE, text=text)
-    bits = measured(args.base / "run")["bits_per_byte"]
-    figures = {
-        "bits per byte of the held-out speeches, before rounding": f"{bits:.4f}",
-        "KL of rounding on 4,096 tokens of them": f"{told['kl']:.5f} nats a token",
-    }
-    write_card(args.out / BASE, "a base model: it goes on with a text", TEXTS, figures)
-    print(f"{BASE}: {figures}")
-    for released, (run, what, data) in STAGES.items():
-        shrink(args.stages / run, args.out / released)
-        shares = judge(args.out / released, tasks)
-        figures = {
-            f"of {TASKS} held-out tasks, greedy: {name}": f"{share:.1%}"
-            for name, share in shares.items()
-        }
-        write_card(args.out / released, what, f"{TEXTS}; {data}", figures)
-        print(f"{released}: {figures}")
+    tasks_file = args.runs / "data" / "held_out_tasks.jsonl"
+    lines = tasks_file.read_text(encoding="utf-8").splitlines()
+    tasks = [json.loads(line) for line in lines][:TASKS]
+    for stage in WHAT:
+        run, out = args.runs / getattr(args, stage), args.out / f"{args.prefix}-{stage}"
+        write_small(run, out, args.scheme)
+        shares = judge(out, tasks)
+        data = args.text if stage == "base" else "; ".join(dict.fromkeys((args.text, MADE)))
+        write_card(out, stage, run, data, shares)
+        size = sum(each.stat().st_size for each in out.iterdir())
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        print(f"{out.name}: {size:,} bytes; {told}", flush=True)
 
 
 if __name__ == "__main__":
