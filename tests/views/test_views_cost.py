@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -83,7 +85,7 @@ def test_a_longer_context_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     look = Look(engine, answered(engine, range(5)))
     # Rates as steps were found to have: of all kinds of work, and of none that a context adds.
     for rates, is_told in ((PLAIN, True), (Rates((1e-10, 0.0, 1e-11, 0.0)), False)):
-        monkeypatch.setattr("cutaway.views.cost.fit_rates", lambda *_, rates=rates, **__: rates)
+        monkeypatch.setattr("cutaway.views.cost.fit_rates", Mock(return_value=rates))
         payload = view_of("cost").show(look.subject, Query()).payload
         assert isinstance(payload, AnswerCost)
         assert (payload.slope is not None and payload.slope > 0) == is_told
