@@ -35,7 +35,10 @@ struct Destination {
   int64_t stride;
 };
 
-// ---- Few rows: weights go from memory to registers once, for all rows.
+// ---- Few rows: weights go from memory to registers, for all rows at once or in a few passes: the
+// second finds a panel in the first cache.
+
+static_assert(kDirectPasses == 1 || kDirectRows == kTileRows, "each pass begins a tile");
 
 // What the integers of one part of a group start from: minus what is stored too high.
 template <int kKind>
@@ -254,7 +257,8 @@ struct MultiplyDirect {
 
   template <int kRows>
   void run(int64_t row) const {
-    multiply_direct<kKind, kRows>(panel, num_groups, x.from(row), result + row * kResultStride);
+    multiply_direct<kKind, kRows>(panel, num_groups, x.from(row * num_groups),
+                                  result + row * kResultStride);
   }
 };
 
@@ -282,7 +286,7 @@ void multiply_integers(const uint8_t* panel, const Activations& x, int64_t row, 
                        float* result, char* memory, const Destination& destination) {
   int64_t num_groups = x.width / kGroupColumns;
   Inputs rows = Inputs{x.groups, x.splits}.from(tiled(row, 0, num_groups));
-  if (num_rows <= kDirectRows)
+  if (num_rows <= kDirectPasses * kDirectRows)
     tile_rows<kDirectRows>(num_rows, 0, MultiplyDirect<kKind>{panel, num_groups, rows, result});
   else
     multiply_unpacked<kKind>(panel, num_groups, rows, num_rows, result,

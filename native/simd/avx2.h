@@ -16,6 +16,7 @@ using Bytes = I32;
 
 constexpr int kLanes = 16;
 constexpr int kDirectRows = 3;
+constexpr int kDirectPasses = 2;  // four rows unpacked first took half as long again
 constexpr int kTileRows = 3;
 constexpr int kFloatTileRows = 6;  // sums, one panel and a broadcast fill 15 of 16 registers
 constexpr int kFloatTilePanels = 1;

@@ -15,6 +15,7 @@ using Bytes = __m512i;  // 16 rows x 4 bytes, a quarter or an eighth of a panel'
 
 constexpr int kLanes = 16;
 constexpr int kDirectRows = 8;  // rows up to which weights are unpacked in registers
+constexpr int kDirectPasses = 1;
 constexpr int kTileRows = 12;   // rows of a tile of integers: sums and dots fill the registers
 constexpr int kFloatTileRows = 6;
 constexpr int kFloatTilePanels = 4;

@@ -20,6 +20,7 @@ struct Bytes {
 
 constexpr int kLanes = 16;
 constexpr int kDirectRows = 3;
+constexpr int kDirectPasses = 2;
 constexpr int kTileRows = 3;  // sums and dots of three rows fill 24 of 32 registers
 constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;

@@ -17,6 +17,7 @@ typedef uint8_t Bytes __attribute__((vector_size(64)));
 
 constexpr int kLanes = 16;
 constexpr int kDirectRows = 4;
+constexpr int kDirectPasses = 1;
 constexpr int kTileRows = 4;
 constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;
