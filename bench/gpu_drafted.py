@@ -44,6 +44,7 @@ class AnyGuess:
     """So many guesses at once, whatever was said."""
 
     only_kind = None
+    heeds_bounds = False
     is_behind = False
 
     def __init__(self, length: int, size: int) -> None:

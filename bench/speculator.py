@@ -2,28 +2,34 @@
 
     python bench/speculator.py --speculator FOLDER --held-out DIR/held_out.jsonl
 
-Requests of held-out chats are answered greedily, one at a time, plainly and with a fixed number of
-guesses a step. Told are tokens a step behind the first, which training calls accepted length; the
-share of guesses that stood by their place; what a guess takes; and how many times as fast as plain
-decoding that is, by the time of one thread, so that other work on the machine counts little. Both
-sides must give the same tokens. With --passes it is told instead what training's passes say of the
-answers in the file: tokens a step, walked as the loop would.
+Requests of held-out chats are answered greedily, one at a time and in turn: plainly, by an engine
+that knows no speculator, and with so many guesses a step at most, by one that has it. 3/0.2/0.5 is
+three, kept while the product of their chances is at least 0.2 and followed while it is at least
+0.5; 0 is that engine with none asked; "auto" leaves them to the controller.
+
+Told are tokens a step behind the first, which training calls accepted length; the share of guesses
+that stood by their place; where a step's time goes; and how many times as fast as plain decoding
+that is. Time is that of one thread, so that other work on the machine counts little; with
+--threads 2 it is the clock's, for a quiet machine. Both sides must give the same tokens. With
+--passes it is told instead what training's passes say of the answers in the file: tokens a step,
+walked as the loop would.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
-from time import thread_time
+from statistics import median, quantiles
+from time import perf_counter, thread_time
+from typing import Any
 
 import torch
 
 from cutaway import LLM, SamplingParams
-from cutaway.engine.drafters import Draft, GuessSource, Wish
+from cutaway.engine.drafters import Controller, Draft, GuessSource, Wish
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
 from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator
@@ -36,19 +42,43 @@ from cutaway.train.sft import CHAT_TEMPLATE, read_talks
 from cutaway.train.speculator import ACCEPTED, from_third, loss_of
 
 
-class FixedLength:
-    """A drafter's proposals, so many guesses each, and the time that they take."""
+class Watched:
+    """A function, and the time that it takes."""
 
-    def __init__(self, drafter: TrainedDrafter, most: int) -> None:
-        self._propose, self.most = drafter.propose, most
-        self.seconds, self.steps, self.guesses = 0.0, 0, 0
+    def __init__(self, function: Callable[..., Any], clock: Callable[[], float]) -> None:
+        self._function, self._clock = function, clock
+        self.seconds, self.calls = 0.0, 0
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Call it."""
+        began = self._clock()
+        try:
+            return self._function(*args, **named)
+        finally:
+            self.seconds += self._clock() - began
+            self.calls += 1
+
+
+class Limited:
+    """A drafter's proposals, so many guesses each at most, of such chances at least."""
+
+    def __init__(self, propose: Callable[[Sequence[Wish]], list[Draft]]) -> None:
+        self._propose, self.most, self.guesses = propose, 1, 0
+        self.bounds: dict[str, float] = {}
+
+    def limit(self, word: str) -> None:
+        """What a word of --guesses says."""
+        self.guesses = 0
+        most, *bounds = word.split("/")
+        self.most = 99 if word == "auto" else int(most)
+        names = ("least_kept", "least_followed")
+        self.bounds = dict(zip(names, map(float, bounds), strict=False))
 
     def __call__(self, wishes: Sequence[Wish]) -> list[Draft]:
         """Propose as the drafter does, and count."""
-        began = thread_time()
-        made = self._propose([replace(each, most=min(each.most, self.most)) for each in wishes])
-        self.seconds += thread_time() - began
-        self.steps += len(wishes)
+        most = self.most
+        limited = [replace(w, most=min(w.most, most), **self.bounds) for w in wishes]
+        made = self._propose(limited)
         self.guesses += sum(len(each.token_ids) for each in made)
         return made
 
@@ -87,63 +117,86 @@ def main() -> None:
     options.add_argument("--speculator", type=Path, required=True)
     options.add_argument("--held-out", type=Path, required=True)
     options.add_argument("--dtype", default="auto")
-    options.add_argument("--guesses", type=int, nargs="+", default=[5, 2, 3])
+    options.add_argument("--guesses", nargs="+", default=["3", "0", "2", "5", "auto"])
     options.add_argument("--requests", type=int, default=0, help="the first so many; 0 is all")
+    options.add_argument("--every", type=int, default=1, help="of those, each so-manieth")
     options.add_argument("--max-tokens", type=int, default=224)
     options.add_argument("--passes", type=int, default=0, help="what so many passes foretell")
+    options.add_argument("--threads", type=int, default=1)
     args = options.parse_args()
     if args.passes:
         foretell(args.model, args.speculator, args.held_out, args.passes)
         return
     lines = args.held_out.read_text(encoding="utf-8").splitlines()
     asked = [json.loads(line)["messages"][:1] for line in lines][: args.requests or None]
-    llm = LLM(
-        args.model,
-        dtype=args.dtype,
-        draft_speculator=str(args.speculator),
-        cache_tokens=8192,
-        prefix_cache=False,  # of tokens in found pages a speculator has no streams
-        device="cpu",
-    )
-    capture.set_num_threads(1)
-    torch.set_num_threads(1)
+    given: dict[str, Any] = {"dtype": args.dtype, "device": "cpu", "cache_tokens": 8192}
+    given["prefix_cache"] = False  # of tokens in found pages a speculator has no streams
+    plain = LLM(args.model, **given)
+    llm = LLM(args.model, **given, draft_speculator=str(args.speculator))
+    capture.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)
+    clock = thread_time if args.threads == 1 else perf_counter
     drafting = llm.engine.drafting
     assert drafting is not None, "a speculator was named"
     drafter = drafting.drafter("trained")
     assert isinstance(drafter, TrainedDrafter), "it is the one"
-    sources = {"trained": GuessSource(drafter, None)}
-    llm.engine.drafting = drafting = Drafting(sources, default="trained", streams=drafting.streams)
-    prompts = [llm.encode_chat(each) for each in asked]
-    print("| guesses | tokens a step | ms a guess | times plain, median | same tokens |")
-    print("|---|---|---|---|---|")
-    proposes = FixedLength(drafter, 1)
-    drafter.propose = proposes  # pyright: ignore[reportAttributeAccessIssue]
+    limited = Limited(drafter.propose)
+    forward = Watched(llm.engine.runner.forward, clock)
+    propose, observe = Watched(limited, clock), Watched(drafter.observe, clock)
+    llm.engine.runner.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
+    drafter.propose, drafter.observe = propose, observe  # pyright: ignore
+    prompts = [plain.encode_chat(each) for each in asked][:: args.every]
+
+    def answer(side: LLM, prompt: Sequence[int], draft: str) -> tuple[float, Sequence[int]]:
+        params = SamplingParams(temperature=0.0, max_tokens=args.max_tokens, draft=draft)
+        began = clock()
+        (made,) = side.generate([prompt], params)
+        return clock() - began, made.choices[0].token_ids
+
+    print("| guesses | tokens a step | times plain, median | quartiles | of all | same tokens |")
+    print("|---|---|---|---|---|---|")
     for most in args.guesses:
-        proposes.most, proposes.seconds, proposes.steps, proposes.guesses = most, 0.0, 0, 0
-        drafting.tried.clear(), drafting.right.clear()
-        ratios: list[float] = []
+        is_auto = most == "auto"
+        limited.limit(most)
+        sources = {"trained": GuessSource(drafter, Controller() if is_auto else None)}
+        llm.engine.drafting = told = Drafting(sources, default="trained", streams=drafting.streams)
+        for each in (forward, propose, observe):
+            each.seconds, each.calls = 0.0, 0
+        sides: list[tuple[float, float]] = []
         same = tokens = 0
-        for prompt in prompts:
-            sides: list[tuple[float, Sequence[int]]] = []
-            for draft in ("off", "trained"):
-                params = SamplingParams(temperature=0.0, max_tokens=args.max_tokens, draft=draft)
-                began = thread_time()
-                (answer,) = llm.generate([prompt], params)
-                sides.append((thread_time() - began, answer.choices[0].token_ids))
-            ratios.append(sides[0][0] / sides[1][0])
-            same += sides[0][1] == sides[1][1]
-            tokens += len(sides[1][1]) - 1
-        stood = {
-            place + 1: f"{drafting.right[key, place] / tried:.3f}"
-            for (key, place), tried in sorted(drafting.tried.items())
-        }
+        first = llm.engine.num_steps
+        for number, prompt in enumerate(prompts):
+            draft = "off" if most == "0" else "trained"
+            both = [(plain, "off"), (llm, draft)]
+            made = {
+                side: answer(side, prompt, word) for side, word in both[:: 1 - 2 * (number % 2)]
+            }
+            sides.append((made[plain][0], made[llm][0]))
+            same += made[plain][1] == made[llm][1]
+            tokens += len(made[llm][1]) - 1
+        steps = llm.engine.num_steps - first - len(prompts)  # prompts are short: a step each
+        ratios = [a / b for a, b in sides]
+        low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+        whole = sum(a for a, _ in sides), sum(b for _, b in sides)
         print(
-            f"| {most} | {tokens / proposes.steps:.3f} | "
-            f"{1e3 * proposes.seconds / max(1, proposes.guesses):.3f} | {median(ratios):.3f} | "
-            f"{same} of {len(prompts)} |",
+            f"| {most} | {tokens / steps:.3f} | {median(ratios):.3f} | {low:.3f} to {high:.3f} | "
+            f"{whole[0] / whole[1]:.3f} | {same} of {len(prompts)} |",
             flush=True,
         )
+        stood = {
+            place + 1: f"{told.right[key, place] / tried:.3f}"
+            for (key, place), tried in sorted(told.tried.items())
+        }
         print(f"stood of those that were looked at, by place: {stood}", flush=True)
+        parts = {"forward": forward.seconds, "propose": propose.seconds, "observe": observe.seconds}
+        parts["rest"] = whole[1] - sum(parts.values())
+        each = ", ".join(f"{name} {1e6 * s / steps:.0f}" for name, s in parts.items())
+        print(
+            f"us a step: {each}; plain {1e6 * whole[0] / (tokens + len(prompts)):.0f} a token; "
+            f"{limited.guesses / steps:.2f} guesses a step, "
+            f"{1e6 * propose.seconds / max(1, limited.guesses):.0f} us a guess",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -583,6 +583,29 @@ CW_API int64_t cw_program_run(cw_program* program, const cw_step* step);
 // Some operations of a step, count from first on: between such parts the caller may give up.
 CW_API int64_t cw_program_run_part(cw_program* program, const cw_step* step, int64_t first,
                                    int64_t count);
+
+// Guesses of a step's sequences, one after the other: each run of a program draws what comes next,
+// and the next run reads that and the state that was made. All tokens lie in one cache group.
+typedef struct {
+  const cw_drawn* drawn;     // [R], what the program's cw_sample leaves: the likeliest of each row
+  const int64_t* token_ids;  // [num_entries], what each entry that is drawn stands for
+  const uint8_t* is_last;    // [num_entries], whether nothing is guessed behind it
+  int64_t num_entries;
+  const float* made;         // [T, D], the state that the program makes of each token
+  float* given;              // [T, D], the states that it reads
+  int64_t width;             // D
+  int64_t page_size;         // P
+  const int64_t* most;       // [B], guesses of each sequence, from 1 to room
+  double least_kept;         // a guess is kept while the product of chances is no less
+  double least_followed;     // and another one made behind it
+  int64_t room;
+  int64_t* guesses;  // [B, room]
+  double* chances;   // [B, room], of each guess among the entries
+  int64_t* counts;   // [B]
+} cw_chain;
+
+// Runs a step, one logit row for each sequence, and then goes on by itself.
+CW_API int64_t cw_program_chain(cw_program* program, const cw_step* step, const cw_chain* chain);
 // Nanoseconds of each operation of one run, taken on the calling thread.
 CW_API int64_t cw_program_time(cw_program* program, const cw_step* step, int64_t* nanoseconds);
 // Operations that programs have run so far; any thread may ask, in the middle of a run too.

@@ -12,6 +12,7 @@ class EachAlone:
     """A drafter that guesses for one answer at a time, from its tokens alone."""
 
     only_kind = None
+    heeds_bounds = False
     is_behind = False
 
     def guess(self, token_ids: Sequence[int]) -> list[int]:

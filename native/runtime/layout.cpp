@@ -182,6 +182,12 @@ std::string layout() {
        FIELD(cw_convolve, weights), FIELD(cw_convolve, bias), FIELD(cw_convolve, channels),
        FIELD(cw_convolve, width), FIELD(cw_convolve, inputs), FIELD(cw_convolve, group),
        FIELD(cw_convolve, num_pages), FIELD(cw_convolve, page_size), FIELD(cw_convolve, out)});
+  add(text, "cw_chain", sizeof(cw_chain),
+      {FIELD(cw_chain, drawn), FIELD(cw_chain, token_ids), FIELD(cw_chain, is_last),
+       FIELD(cw_chain, num_entries), FIELD(cw_chain, made), FIELD(cw_chain, given),
+       FIELD(cw_chain, width), FIELD(cw_chain, page_size), FIELD(cw_chain, most),
+       FIELD(cw_chain, least_kept), FIELD(cw_chain, least_followed), FIELD(cw_chain, room),
+       FIELD(cw_chain, guesses), FIELD(cw_chain, chances), FIELD(cw_chain, counts)});
   return text;
 }
 

@@ -6,6 +6,8 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,8 @@ from cutaway.core.grammar import Grammar
 from cutaway.core.request import Request, SamplingParams
 from cutaway.core.step import Step
 from cutaway.engine.config import EngineConfig
-from cutaway.engine.drafters import GuessSource, Wish
+from cutaway.engine.drafters import Draft, GuessSource, Wish
 from cutaway.engine.drafters.draft_models import trained_drafter
-from cutaway.engine.drafters.recorded_layer import RecordedLayer
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.drafting import Drafting
@@ -29,7 +30,8 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator, read_shape
 from cutaway.kernels import capture
-from cutaway.quantize.packed import Packed
+from cutaway.kernels.native import Chain
+from cutaway.quantize.packed import ServingPacked
 from cutaway.train.losses.speculator_passes import passes_over
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from engines import engine, loaded, run, workload
@@ -37,6 +39,10 @@ from engines import engine, loaded, run, workload
 DRAFTED = torch.tensor([each for each in range(320) if each % 3])
 TARGET = TargetShape("tiny", 48, 2, 320)
 GRAMMAR = Grammar.regex("(ab|cd){3,9}")
+needs_chains = pytest.mark.skipif(
+    not (capture.is_available() and Chain.is_available()),
+    reason="the native kernels are not built, or were before they made chains of guesses",
+)
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -181,37 +187,73 @@ def test_what_was_found_in_the_cache_is_guessed_behind(model: LoadedModel, folde
     assert target.cache_stats.hit_tokens >= 32
 
 
-@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
-def test_a_packed_layer_is_replayed_as_its_modules_compute(
-    model: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guess by guess, prompt and all, for several answers at once."""
-    table = Packed.of(torch.randn(320, 48), row_order=None, widens=False)
+def both_forms(model: LoadedModel, folder: Path) -> tuple[TrainedDrafter, TrainedDrafter]:
+    """A packed speculator's drafter by native kernels, and by its modules."""
+    made: list[TrainedDrafter] = []
+    table = ServingPacked.of(torch.randn(320, 48), row_order=None, widens=False)
     embedding = copy.copy(model.transformer.embedding)
     embedding.table = table
-    found = load_speculator(folder, TARGET, embedding, table)
-    drafter = TrainedDrafter(
-        found, EngineConfig(page_size=8), num_pages=40, vocab_size=320, max_length=128
-    )
-    replay, seen = RecordedLayer.run, list[int]()
+    for _ in range(2):
+        found = load_speculator(folder, TARGET, embedding, table)
+        config = EngineConfig(page_size=8)
+        given: dict[str, Any] = {"num_pages": 40, "vocab_size": 320, "max_length": 128}
+        ends = frozenset({int(DRAFTED[7])})
+        made.append(TrainedDrafter(found, config, **given, end_token_ids=ends))
+    assert made[0]._recorded is not None and made[0]._recorded.is_whole
+    made[1]._recorded = None
+    return made[0], made[1]
 
-    def both(self: RecordedLayer, states: torch.Tensor, step: Step) -> Any:
-        made, logits = replay(self, states, step)
-        tokens = table.rows(step.token_ids)
-        wanted = found.module(states, tokens, step)
-        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
-        rows = found.module.read(wanted[step.logit_rows])
-        torch.testing.assert_close(logits, rows, rtol=1e-4, atol=1e-4)
-        seen.append(len(states))
-        return made, logits
 
-    monkeypatch.setattr(RecordedLayer, "run", both)
-    texts = {"one": list(range(5, 25)), "two": list(range(40, 47))}
-    for key, text in texts.items():
-        drafter.observe(key, 0, torch.randn(len(text) - 1, 3 * 48))
-    drafts = drafter.propose([Wish(key, text, 3) for key, text in texts.items()])
-    assert [len(each.token_ids) for each in drafts] == [3, 3]
-    assert seen == [19 + 6, 2, 2]
+@needs_chains
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_packed_layer_is_replayed_as_its_modules_compute(
+    model: LoadedModel, folder: Path, temperature: float
+) -> None:
+    """Guess by guess, over borders of pages, for several answers at once, as these grow."""
+    forms = both_forms(model, folder)
+    params = SamplingParams(temperature=temperature, seed=3)
+    texts = {"one": list(range(5, 25)), "two": list(range(40, 47)), "six": list(range(60, 69))}
+    streams = {key: torch.randn(60, 3 * 48) for key in texts}
+    told = dict.fromkeys(texts, 0)
+    for turn in range(4):
+        drafts: list[list[Draft]] = []
+        wishes = [
+            Wish(key, text, 1 + place + turn, params=params)
+            for place, (key, text) in enumerate(texts.items())
+        ]
+        for drafter in forms:
+            for key, text in texts.items():
+                drafter.observe(key, told[key], streams[key][told[key] : len(text) - 1])
+            drafts.append(drafter.propose(wishes))
+        for ours, theirs in zip(*drafts, strict=True):
+            assert ours.token_ids == theirs.token_ids and ours.token_ids
+            assert ours.chances == pytest.approx(theirs.chances, rel=1e-3)
+        for place, (key, text) in enumerate(texts.items()):
+            told[key] = len(text) - 1
+            text += [*drafts[0][place].token_ids[: turn % 3], 9]
+    for drafter in forms:
+        for key in texts:
+            drafter.finish(key)
+        assert drafter.cache_stats.used == 0
+
+
+@needs_chains
+def test_a_draft_ends_where_its_chances_fall(model: LoadedModel, folder: Path) -> None:
+    """Alike in native calls and module by module."""
+    text = list(range(5, 25))
+    streams = torch.randn(len(text) - 1, 3 * 48)
+    for drafter in both_forms(model, folder):
+        drafter.observe(0, 0, streams)
+        (whole,) = drafter.propose([Wish(0, text, 6)])
+        assert len(whole.token_ids) == 6
+        odds = list(accumulate(whole.chances, mul))
+        between = (odds[2] * odds[3]) ** 0.5
+        (kept,) = drafter.propose([Wish(0, text, 6, least_kept=between)])
+        assert kept.token_ids == whole.token_ids[:3]
+        (followed,) = drafter.propose([Wish(0, text, 6, least_followed=between)])
+        assert followed.token_ids == whole.token_ids[:4]
+        (none,) = drafter.propose([Wish(0, text, 6, least_kept=1.01)])
+        assert none.token_ids == none.chances == []
 
 
 @pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
@@ -237,6 +279,11 @@ def test_native_steps_leave_their_streams(tmp_path: Path) -> None:
     plain = LLM(f"random:{tmp_path}/config.json", **given).engine
     read = LLM(f"random:{tmp_path}/config.json", **given, draft_speculator=str(out)).engine
     assert read.runner.is_invariant, "readers of streams are no torch"
+    assert read.runner.torch_calls == () and read.drafting is not None
+    drafter = read.drafting.drafter("trained")
+    assert drafter is not None
+    source = GuessSource(drafter)  # without a controller: guesses at random are taken too
+    read.drafting = Drafting({"trained": source}, default="trained", streams=read.drafting.streams)
     requests = workload(3, count=4)
     said = [{k: v.essence for k, v in run(e, requests).items()} for e in (plain, read)]
     assert said[0] == said[1] and read.num_drafted > 0

@@ -153,6 +153,56 @@ def test_nothing_is_taken_before_a_plain_step_was_measured_and_one_is_measured_a
     assert 2 <= taken.count(0) <= 6, "a plain step now and then, to know what one takes"
 
 
+def test_bounds_rise_with_what_a_guess_costs_and_with_answers() -> None:
+    dear, cheap = (taught(slope=slope, share=0.8) for slope in (0.3, 0.03))
+    assert 0 < cheap.bounds(1)[0] < cheap.bounds(1)[1] < dear.bounds(1)[0] < dear.bounds(1)[1] <= 1
+    assert cheap.most(1, 1) == 12 and taught(slope=1.0, share=0.95).most(1, 1) == 0
+    assert taught(slope=0.03, share=0.8, num_answers=2).bounds(2)[0] > cheap.bounds(1)[0]
+
+
+@pytest.mark.parametrize(("making", "verifying"), [(0.1, 0.25), (0.2, 0.02), (0.05, 0.5)])
+def test_drafts_that_end_by_their_chances_win_more(making: float, verifying: float) -> None:
+    """Of a drafter that knows which of its guesses are sure, and tells their chances rightly."""
+
+    def speed(*, heeds: bool) -> float:
+        controller, chance = Controller(), random.Random(1)
+        tokens = spent = 0.0
+        for _ in range(3000):
+            kept = followed = 0.0
+            if heeds:
+                most, (kept, followed) = controller.most(1, 1), controller.bounds(1)
+            else:
+                most = lengths(controller, GUESSES)[0] if controller.may_pay(1, 1) else 0
+            chances, odds, made = list[float](), 1.0, 0
+            while made < most and odds >= followed:
+                made += 1
+                odds *= (one := chance.choice((0.95, 0.3)))
+                if odds < kept:
+                    break
+                chances.append(one)
+            right = next(
+                (i for i, one in enumerate(chances) if chance.random() > one), len(chances)
+            )
+            took = 1 + verifying * len(chances) + making * made
+            tokens, spent = tokens + 1 + right, spent + took
+            if chances:
+                controller.learn(0, "k", tried=len(chances), right=right)
+            controller.learn_time(1, len(chances), 0.005 * took, right=right, was_sought=made > 0)
+        return tokens / spent
+
+    assert speed(heeds=True) > max(1.1, 1.08 * speed(heeds=False))
+
+
+def test_bounded_drafts_that_never_stand_cost_little() -> None:
+    controller, spent = Controller(), 0.0
+    for _ in range(2000):
+        kept = int(controller.most(1, 1) > 0)
+        took = 1 + 0.3 * kept
+        controller.learn_time(1, kept, 0.005 * took, was_sought=kept > 0)
+        spent += took
+    assert spent < 2000 / 0.99
+
+
 def test_guesses_that_were_wrong_are_tried_again_seldom() -> None:
     controller = taught(slope=0.1, share=0.02)
     tried = 0

@@ -19,7 +19,7 @@ from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.positions import angles
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
-from cutaway.kernels.given_rows import GivenRows, given_rows
+from cutaway.kernels.given_rows import given_rows
 from cutaway.kernels.linear import project, take_rows
 from cutaway.kernels.rotary import rotate
 from cutaway.quantize.dense import DenseWeight
@@ -124,25 +124,33 @@ class Speculator(nn.Module):
         return project(self.last_norm(states), (self.head,), None)
 
 
+class StatesOfStreams:
+    """A speculator's states of streams that are given with each step: what can be recorded."""
+
+    def __init__(self, module: Speculator) -> None:
+        self._module = module
+
+    def __call__(self, step: Step) -> Tensor:
+        """Shapes: of streams [T, 3 D, the target's] -> [T, D]."""
+        module = self._module
+        return module.states_of(given_rows(step.token_ids, module.fuse.in_features))
+
+
 class FromGivenStates:
-    """A speculator's forward over states that are put beside each step: what can be recorded.
+    """A speculator's forward over states that are given with each step: what can be recorded.
 
     embedding: of the target, whose vectors of tokens it reads.
     """
 
     def __init__(self, module: Speculator, embedding: Embedding) -> None:
         self._module, self._embedding = module, embedding
-        self._given = GivenRows(embedding.width, torch.empty(0, embedding.width))
-
-    def put(self, states: Tensor) -> None:
-        """The states of the next step's tokens. Shapes: [T, D]."""
-        self._given.rows = states
 
     def __call__(self, step: Step) -> Tensor:
         """What the wanted rows say; step.streams is told the new states. Shapes: [R, drafted]."""
         module = self._module
         tokens = take_rows(self._embedding.table, step.token_ids)
-        both, residual = module.inputs(given_rows(self._given, step.token_ids), tokens)
+        states = given_rows(step.token_ids, self._embedding.width)
+        both, residual = module.inputs(states, tokens)
         frequencies = module.attention.frequencies
         assert frequencies is not None and step.streams is not None, "it is recorded so"
         rotation = angles(frequencies, step.positions, step.declared_lengths, torch.float32)

@@ -308,7 +308,8 @@ def _end(
     Shapes: hidden, normed [T, D], rows [R] -> [R, D].
     """
     has_replaced = False
-    if step.sink is not None or step.streams is not None:
+    reads = step.streams is not None and layer in step.streams.layers
+    if step.sink is not None or reads:
         sink = step.sink
 
         def watch(name: str, value: Tensor, layer: int | None) -> Tensor | None:
@@ -319,7 +320,7 @@ def _end(
 
         watched = step if sink is None else replace(step, sink=watch)
         whole, _ = block(hidden, normed, rotation, watched, layer)
-        if step.streams is not None:
+        if step.streams is not None and reads:
             step.streams(whole, layer)
         if has_replaced:
             return whole[rows]

@@ -10,9 +10,10 @@ Letters: T tokens in the step, B sequences, R rows that need logits, N pages, P 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,8 +26,22 @@ _ALIGNED = 16
 _MANY = 64  # numbers, from which on NumPy makes them sooner than Python
 # (name, value, layer) -> None to read, or a tensor of the same shape to put in its place.
 Sink = Callable[[str, Tensor, int | None], Tensor | None]
-# (stream behind a layer [T, D], layer): to read at once, since its memory is used again.
-StreamReader = Callable[[Tensor, int], None]
+
+
+class StreamReader(Protocol):
+    """Reads the streams behind some layers while a step runs, or when it is done.
+
+    layers: behind which it reads any.
+    """
+
+    @property
+    def layers(self) -> Collection[int]:
+        """Of the model."""
+        ...
+
+    def __call__(self, stream: Tensor, layer: int) -> None:
+        """To read at once, since its memory is used again. Shapes: stream [T, D]."""
+        ...
 
 
 def put_range(numbers: array[int], start: int, stop: int) -> None:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Items
 
-from torch import Tensor
-
 from cutaway.core.errors import ConfigError, GrammarError, RequestError
 from cutaway.core.limits import quote
 from cutaway.engine.config import NEEDED_BY_DRAFT, EngineConfig
@@ -177,17 +175,21 @@ class Drafting:
             self._num_resting = len(running)
             self._steps_left = asked[0].skip(len(decoding))
 
-    def observe(self, scheduled: Items[Scheduled], streams: Tensor | None) -> None:
+    def observe(self, scheduled: Items[Scheduled], left: Streams) -> None:
         """Hand what a step left to the drafter that reads it, for the answers that ask it.
 
-        Shapes: streams [T, ...] of the step's tokens, in the order of a batch; None: it left none.
+        left: of the step's tokens, in the order of a batch.
         """
-        drafter = self.drafter("trained")
+        drafter, asking = self.drafter("trained"), self._asking
+        if not any(asking.get(item.sequence) == "trained" for item in scheduled):
+            left.drop()
+            return
+        streams = left.take()
         if streams is None or not isinstance(drafter, TrainedDrafter):
             return
         first = 0
         for item in scheduled:
-            if self._asking.get(item.sequence) == "trained":
+            if asking.get(item.sequence) == "trained":
                 drafter.observe(item.sequence, item.start, streams[first : first + item.count])
             first += item.count + item.num_other
 

@@ -504,7 +504,7 @@ class Engine:
             return Computed(batch, *self._ahead.compute(batch, self._answers), began)
         logits = self.runner.run(batch, is_over)
         if self._streams is not None and self.drafting is not None:
-            self.drafting.observe(scheduled, self._streams.take())
+            self.drafting.observe(scheduled, self._streams)
         computed = perf_counter()
         score_prompts(batch, logits, self._answers)
         return Computed(batch, draw(self.sampler, batch, logits, self._answers), computed, began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -57,6 +57,11 @@ class NativeSteps:
         self.takes_numbers = self._tape.takes_numbers
         # What torch sums may hang on the step's shape.
         self.kernel = "native" if self._tape.is_native else "native and torch"
+
+    @property
+    def streams(self) -> Mapping[int, Tensor]:
+        """What the latest run of numbers left behind the layers. Shapes: [room, D] each."""
+        return self._tape.streams
 
     @property
     def num_bytes(self) -> int:

@@ -15,7 +15,7 @@ from cutaway.blocks.transformer import Transformer
 from cutaway.cache.pool import Pool, copy_pages, move_pages
 from cutaway.cache.stores import PageMoves
 from cutaway.core.errors import ConfigError
-from cutaway.core.step import Numbers, Sink, Step, StreamReader
+from cutaway.core.step import Numbers, Sink, Step
 from cutaway.engine.adapters import Adapters
 from cutaway.engine.batch import Batch
 from cutaway.engine.breaks import EngineLostError
@@ -43,7 +43,7 @@ class Runner:
         record: Callable[[], NativeSteps] | None = None,
         adapters: Adapters | None = None,
         lead: Lead | None = None,
-        streams: StreamReader | None = None,
+        streams: Streams | None = None,
         is_invariant: bool = False,
     ) -> None:
         """record: makes the native steps, once more whenever adapters have come or gone.
@@ -173,7 +173,10 @@ class Runner:
         if self._native is not None and sink is None:
             self.kernel = self._native.kernel  # most are one call: entering a mode would cost more
             if self._native.takes_numbers:
-                return self._native.run_numbers(numbers, is_over)
+                logits = self._native.run_numbers(numbers, is_over)
+                if self._streams is not None:
+                    self._streams.leave(self._native.streams, len(numbers.token_ids))
+                return logits
             return self._native.run(self._step(numbers), is_over)
         return self._forward_with_torch(numbers, sink)
 

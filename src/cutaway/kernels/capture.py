@@ -18,8 +18,9 @@ from torch import Tensor
 from cutaway.core.step import LayerCache, Numbers, Step
 from cutaway.host.turns import breathe
 from cutaway.kernels.gather import gather_columns, gather_rows, receive_rows, send_rows
+from cutaway.kernels.given_rows import given_rows
 from cutaway.kernels.lowering import Lowered, NativeCall, lower
-from cutaway.kernels.native import NativeStep, Operation, Program, is_available, room
+from cutaway.kernels.native import Chain, NativeStep, Operation, Program, is_available, room
 from cutaway.kernels.native.library import (
     num_operations,
     num_threads,
@@ -83,7 +84,7 @@ class Tape:
     max_length: positions are below it.
     keeps:      whether taps are there for a sink. Every value that one reads is made then, and has
                 a buffer of its own; otherwise layers share them, which keeps them in a CPU's cache.
-    streams:    layers behind which a step's reader of streams is told.
+    streams:    layers behind which a step's reader of streams is told: when the step is done.
     """
 
     def __init__(
@@ -105,7 +106,14 @@ class Tape:
         assert isinstance(result, Recorded), "a forward's result hangs on its step"
         self._step = recording.step
         calls = lower(recording, result, max_length=max_length)
-        self._buffers = _buffers(calls, result, self._sizes, shares=not keeps)
+        told = {  # behind the step: what was lowered is no call of torch
+            each.args[1]: each.args[0]
+            for each in recording.calls
+            if each.function is tell_stream and each not in calls
+        }
+        given = [each.results for each in recording.calls if each.function is given_rows]
+        held = frozenset(value.root for value in (*told.values(), *given))
+        self._buffers = _buffers(calls, result, self._sizes, shares=not keeps, held=held)
         self._places: dict[Recorded, int] = {}
         self._parts: list[Program | _TorchCall] = []
         last = _last_readers(calls)
@@ -121,6 +129,9 @@ class Tape:
                 ]
                 self._parts.append(self._torch_call(call, freed))
         self.result = self._room(result)
+        # By layer, of the latest step; and what each step's given rows are to be put in.
+        self.streams = {layer: self._room(value) for layer, value in told.items()}
+        self.given = self._room(given[0]) if given else None
         only = self._parts[0] if len(self._parts) == 1 else None
         self._program = only if isinstance(only, Program) else None
 
@@ -153,21 +164,49 @@ class Tape:
         """
         native = NativeStep.of(step)
         if self._program is not None:
-            return _replay(self._program, native, is_over)
-        assert step.sink is None or self._keeps, "what a sink reads is kept"
-        run = self._begin(step, native)
-        with torch.inference_mode():
-            for part in self._parts:
-                if isinstance(part, _TorchCall):
-                    part.run(run)
-                elif not _replay(part, native, is_over):
-                    return False
+            if not _replay(self._program, native, is_over):
+                return False
+        else:
+            assert step.sink is None or self._keeps, "what a sink reads is kept"
+            run = self._begin(step, native)
+            with torch.inference_mode():
+                for part in self._parts:
+                    if isinstance(part, _TorchCall):
+                        part.run(run)
+                    elif not _replay(part, native, is_over):
+                        return False
+        for layer, stream in self.streams.items():
+            tell_stream(stream[: step.token_ids.shape[0]], layer, step)
         return True
 
     def run_numbers(self, numbers: Numbers, is_over: Callable[[], bool] | None = None) -> bool:
         """Replay for one step that nobody watches; is_over and what it returns as for run."""
         assert self._program is not None, "what runs in torch reads a step's tensors"
         return _replay(self._program, NativeStep.of_numbers(numbers), is_over)
+
+    def run_rows(self, count: int) -> Tensor:
+        """Replay what reads nothing of a step but rows that are given. Shapes: -> [count, ...]."""
+        assert self._program is not None, "what runs in torch reads a step's tensors"
+        self._program.run(NativeStep.of_rows(count))
+        return self.result[:count]
+
+    def chain(self, token_ids: Tensor, is_last: Tensor, *, page_size: int, most: int) -> Chain:
+        """What runs it again on what it said: see Chain. It reads given rows, and tells a stream.
+
+        Shapes: token_ids, is_last [N], for rows [R, N] of results.
+        """
+        assert self._program is not None and self.given is not None, "all of it is native"
+        (made,) = self.streams.values()
+        return Chain(
+            self._program,
+            self.result,
+            made=made,
+            given=self.given,
+            token_ids=token_ids,
+            is_last=is_last,
+            page_size=page_size,
+            most=most,
+        )
 
     def time(self, step: Step) -> dict[str, float]:
         """Replay and give the seconds of each kind of operation."""
@@ -344,13 +383,19 @@ def _start(value: Recorded) -> int:
 
 
 def _buffers(
-    calls: Sequence[Lowered], result: Recorded, sizes: Mapping[int, int], *, shares: bool
+    calls: Sequence[Lowered],
+    result: Recorded,
+    sizes: Mapping[int, int],
+    *,
+    shares: bool,
+    held: frozenset[Recorded],
 ) -> dict[Recorded, Tensor]:
     """Buffers of the values that native operations read and write, by their roots.
 
     shares: one that nothing reads any more takes the next value of its size.
+    held:   those that no other value takes, before or behind.
     """
-    native: set[Recorded] = {result.root}
+    native: set[Recorded] = {result.root, *held}
     last: dict[Recorded, int] = {}
     for index, call in enumerate(calls):
         if isinstance(call, NativeCall):
@@ -358,7 +403,7 @@ def _buffers(
         for each in _touched(call):
             last[each.root] = index
     last[result.root] = len(calls)
-    buffers: dict[Recorded, Tensor] = {}
+    buffers = {root: _new_room(root, sizes) for root in held}
     free: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
     for index, call in enumerate(calls):
         roots = dict.fromkeys(each.root for each in _touched(call) if each.root in native)
@@ -367,7 +412,7 @@ def _buffers(
                 rooms = free.get(_kind(root))
                 buffers[root] = rooms.pop() if rooms else _new_room(root, sizes)
         for root in roots:
-            if shares and last[root] == index:
+            if shares and last[root] == index and root not in held:
                 free.setdefault(_kind(root), []).append(buffers[root])
     return buffers
 

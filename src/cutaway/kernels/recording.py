@@ -144,12 +144,6 @@ class Recording:
         """
         made = Recording()
 
-        def note_stream(value: Tensor, layer: int) -> None:
-            if layer in streams:
-                assert isinstance(value, Recorded), "a stream is a value of the step"
-                call = Call(tell_stream, (value, layer), made._NONE, has_effect=True)
-                made.calls.append(call)
-
         groups = 1 + max((cache.group for cache in caches), default=-1)
 
         def tables(group: int) -> GroupTables:
@@ -170,7 +164,7 @@ class Recording:
             groups=tuple(map(tables, range(groups))),
             caches=caches,
             sink=made._note_tap if is_tapped else None,
-            streams=note_stream if streams else None,
+            streams=_StreamNotes(streams, made.calls) if streams else None,
         )
         return made
 
@@ -223,6 +217,20 @@ class Recording:
     def _note_tap(self, name: str, value: Tensor, layer: int | None) -> None:
         assert isinstance(value, Recorded), f"{name} is not a value of the step"
         self.calls.append(Call(tap, (name, value, layer), self._NONE, has_effect=True))
+
+
+@dataclass(frozen=True)
+class _StreamNotes:
+    """Notes who is told which stream. layers: behind which any is read."""
+
+    layers: frozenset[int]
+    calls: list[Call]
+
+    def __call__(self, stream: Tensor, layer: int) -> None:
+        if layer in self.layers:
+            assert isinstance(stream, Recorded), "a stream is a value of the step"
+            call = Call(tell_stream, (stream, layer), {}, has_effect=True)
+            self.calls.append(call)
 
 
 def tap(name: str, value: Tensor, layer: int | None, step: Step) -> None:

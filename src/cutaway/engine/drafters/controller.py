@@ -22,8 +22,10 @@ _PRIOR_WEIGHT = 2.0  # guesses that what other answers brought counts as
 _FIRST_SHARE = 0.6  # of guesses that are right, before any was tried
 _FIRST_OTHER = 0.3  # of those in place of one that fell
 _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, before it is measured
-# Plain steps won by one that looked for guesses: before it is known, and the least that goes on.
-_HOPED, _LEAST_WON = 0.15, -0.02
+_HOPED = 0.15  # plain steps won by one that looked for guesses, before it is known
+# Plain steps: what may be lost until no guesses are looked for, and what was won before and is kept
+# to be lost too. A step that guesses wins or loses half of one by luck, and 0.1 of one by right.
+_RISKED, _SAVED = 2.0, 6.0
 _SPENT = 0.004  # of all time, on trying again what did not pay
 _LONGEST = 1024  # steps without a trial: guesses may have become better
 _PROBE = 64  # steps without guesses after which some are tried anew
@@ -56,7 +58,8 @@ class _Times:
     since_plain: int = 0
     since_drafts: int = 0
     won: float = _HOPED  # plain steps, by one that looked for guesses, lately
-    lost: float = 0.0  # plain steps, by all that did since they last paid or rested
+    lost: float = 0.0  # plain steps, by all that did since they rested; below 0: won
+    least_lost: float = 0.0  # since they rested
     rest: int = 0  # steps without guesses, after they did not pay
     wait: int = _PROBE  # steps without guesses until some are tried anew
     assured: int = 0  # steps for which right guesses were found to pay
@@ -99,6 +102,31 @@ class Controller:
         for _, place in gains[:taken]:
             lengths[place] += 1
         return lengths
+
+    def most(self, num_answers: int, num_asking: int) -> int:
+        """How long a draft may be that ends by its bounds: as pays if all of it is right."""
+        times = self._times.setdefault(num_answers, _Times())
+        if times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE or times.rest:
+            return 0
+        best, taken = _LEAST_GAIN, 0
+        for length in range(1, MOST_DRAFTS + 1):
+            won = 1 + num_asking * length / num_answers
+            gained = won / self.ratio(num_answers, num_asking * length)
+            if gained > best:
+                best, taken = gained, length
+        return taken
+
+    def bounds(self, num_answers: int) -> tuple[float, float]:
+        """Products of chances down to which a guess is worth verifying, and worth one behind it.
+
+        A guess is worth its product in tokens, and costs what a step of two takes longer for one.
+        Half of that is the making, which is over when its chance is known; and the one behind a
+        guess is right two times in three, or no good.
+        """
+        times = self._times.setdefault(num_answers, _Times())
+        more = (self.ratio(num_answers, 2 * num_answers) - 1) / 2
+        cost = more * max(1.0, 1.0 + times.won)
+        return min(1.0, cost / 2), min(1.0, 1.5 * cost)
 
     def may_pay(self, num_answers: int, num_asking: int) -> bool:
         """Whether guesses are worth making at all, before any was made: they take time too.
@@ -223,11 +251,12 @@ class Controller:
 
         The more was lost, the longer, so that trials together cost no more than a small share.
         """
-        times.won += 0.05 * (won - times.won)
-        times.lost = max(0.0, times.lost - won)
-        if times.won < _LEAST_WON:
-            times.rest, times.assured = _pause(times.lost), 0
-            times.won, times.lost = _HOPED, 0.0
+        times.won += 0.02 * (won - times.won)
+        times.lost = max(-_SAVED, times.lost - won)
+        times.least_lost = min(times.least_lost, times.lost)
+        if times.lost > _RISKED:
+            times.rest, times.assured = _pause(times.lost - times.least_lost), 0
+            times.won, times.lost, times.least_lost = _HOPED, 0.0, 0.0
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer; what all of its kind taught stays."""

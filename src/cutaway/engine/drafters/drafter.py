@@ -26,6 +26,9 @@ class Wish:
     root:       answers of another root share nothing.
     allowed:    what a grammar lets come behind some guesses, one bit per token id; None where
                 there is no grammar, or nothing that may come.
+    least_kept: a guess is worth verifying while the product of chances is no less, and
+    least_followed: another one worth making behind it; of drafters that heed bounds. What is drawn
+                by numbers of its own is kept whatever it is: else answers would be others.
     """
 
     key: Hashable
@@ -38,6 +41,8 @@ class Wish:
     max_length: int = 2**31
     root: bytes = b""
     allowed: Callable[[Sequence[int]], bytes | None] | None = None
+    least_kept: float = 0.0
+    least_followed: float = 0.0
 
     @property
     def draws_alone(self) -> bool:
@@ -91,6 +96,11 @@ class Drafter(Protocol):
 
         None where guesses cost next to nothing, and are best chosen when they are known.
         """
+        ...
+
+    @property
+    def heeds_bounds(self) -> bool:
+        """Whether it ends a draft by the bounds of its wish."""
         ...
 
     @property

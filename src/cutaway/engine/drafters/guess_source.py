@@ -30,7 +30,15 @@ class GuessSource:
 
         num_answers: that the step brings a token.   num_asking: of these, those that want guesses.
         """
-        return self._controller is None or self._controller.may_pay(num_answers, num_asking)
+        if self._controller is None:
+            return True
+        if self._heeds_bounds:
+            return self._controller.most(num_answers, num_asking) > 0
+        return self._controller.may_pay(num_answers, num_asking)
+
+    @property
+    def _heeds_bounds(self) -> bool:
+        return self.drafter.only_kind is not None and self.drafter.heeds_bounds
 
     def skip(self, num_answers: int) -> int:
         """Steps behind one that may not have guesses for which that need not be asked again."""
@@ -62,8 +70,22 @@ class GuessSource:
         # Each guess costs a step of the drafter: no more are made than will be taken.
         drafts = [_chosen(wish, Draft([0] * wish.most, kind), forced) for wish in wishes]
         lengths = self._lengths(wishes, drafts, num_answers)
+        kept = followed = 0.0
+        if self._controller is not None and self._heeds_bounds:
+            # What it gives up is known by the chances of its guesses: no length is chosen before.
+            most = self._controller.most(num_answers, len(wishes))
+            kept, followed = self._controller.bounds(num_answers)
+            lengths = [
+                length if wish.key in forced else min(wish.most, most)
+                for wish, length in zip(wishes, lengths, strict=True)
+            ]
         asked = [
-            replace(wish, most=0 if wish.key in forced else length)
+            replace(
+                wish,
+                most=0 if wish.key in forced else length,
+                least_kept=kept,
+                least_followed=followed,
+            )
             for wish, length in zip(wishes, lengths, strict=True)
         ]
         if not any(lengths):

@@ -84,7 +84,7 @@ class ModelDrafter:
             )
         self.model = model
         self.only_kind = kind
-        self.is_behind = False
+        self.heeds_bounds = self.is_behind = False
         paged = page_model(model, config, num_pages=num_pages)
         self.cache, self._runner, self._max_length = paged.cache, paged.runner, paged.max_length
         self._max_tokens = config.max_tokens_per_step

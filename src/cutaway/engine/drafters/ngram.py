@@ -37,6 +37,7 @@ class NGramDrafter:
     """
 
     only_kind = None
+    heeds_bounds = False
     is_behind = False
 
     def __init__(self, *, shortest: int = 2, longest: int = 16, reach: int = 16_384) -> None:

@@ -1,28 +1,33 @@
 """A packed speculator by native kernels: its layer recorded once, replayed for every guess.
 
-Module by module a guess takes some hundred small calls of torch, longer than it reads weights.
+Module by module a guess takes some hundred small calls of torch, longer than it reads weights. Of
+likeliest tokens all guesses of a draft are one native call.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence, Set
 
+import torch
 from torch import Tensor
 
-from cutaway.blocks.guessing_layer import FromGivenStates
-from cutaway.core.step import LayerCache, Step
+from cutaway.blocks.guessing_layer import FromGivenStates, StatesOfStreams
+from cutaway.core.step import LayerCache, Numbers
+from cutaway.engine.drafters.controller import MOST_DRAFTS
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator
 from cutaway.kernels import capture
 from cutaway.kernels.capture import Tape
+from cutaway.kernels.native import Chain, NativeStep
 from cutaway.quantize.packed import Packed
 
-MOST_TOKENS = 128  # of a step; what catches up with a longer text goes module by module
+_MOST_TOKENS = 128  # of a step
 
 
 class RecordedLayer:
     """One recording of a speculator over its pages.
 
     num_rows: the most answers of a step.   max_length: positions are below it.
+    end_token_ids: behind which nothing is guessed.
     """
 
     def __init__(
@@ -32,36 +37,81 @@ class RecordedLayer:
         *,
         num_rows: int,
         max_length: int,
+        end_token_ids: Set[int] = frozenset(),
     ) -> None:
-        self._forward = FromGivenStates(speculator.module, speculator.embedding)
-        self.most_tokens, self.most_rows = max(MOST_TOKENS, num_rows), num_rows
+        self.most_tokens = max(_MOST_TOKENS, num_rows)
         self._tape = Tape(
-            self._forward,
+            FromGivenStates(speculator.module, speculator.embedding),
             caches,
             num_tokens=self.most_tokens,
             num_rows=num_rows,
             max_length=max_length,
             streams=frozenset({0}),
         )
+        self._states = Tape(
+            StatesOfStreams(speculator.module),
+            (),
+            num_tokens=self.most_tokens,
+            num_rows=num_rows,
+            max_length=max_length,
+        )
+        self.is_whole = self._tape.takes_numbers and Chain.is_available()
+        if not self.is_whole:
+            return
+        ends = torch.tensor(sorted(end_token_ids), dtype=torch.int64)
+        self._chain = self._tape.chain(
+            speculator.drafted,
+            torch.isin(speculator.drafted, ends),
+            page_size=caches[0].page_size,
+            most=MOST_DRAFTS,
+        )
 
     @property
     def torch_calls(self) -> tuple[str, ...]:
-        """What runs in torch, in order."""
+        """What would run in torch, in order; is_whole says that nothing does."""
         return self._tape.torch_calls
 
-    def run(self, states: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+    def states_of(self, streams: Sequence[Tensor]) -> Tensor:
+        """States by the target's streams, valid until the next. Shapes: [n, 3 D] each -> [T, D]."""
+        count = sum(map(len, streams))
+        assert self._states.given is not None, "it reads the streams that are given"
+        torch.cat([*streams], out=self._states.given[:count])
+        return self._states.run_rows(count)
+
+    def run(self, states: Sequence[Tensor], numbers: Numbers) -> tuple[Tensor, Tensor]:
         """What follows each token, as a state, and what those say whose rows the step wants.
 
-        Shapes: states [T, D] -> [T, D] and [R, drafted]; the latter is valid until the next run.
+        Shapes: states [n, D], together [T, D] -> [T, D] and [R, drafted], valid until the next run.
         """
-        made: list[Tensor] = []
+        self._put(states, numbers)
+        self._tape.run_numbers(numbers)
+        made = self._tape.streams[0][: len(numbers.token_ids)]
+        return made, self._tape.result[: len(numbers.logit_rows)]
 
-        def take(value: Tensor, layer: int) -> None:
-            made.append(value.clone())
+    def follow(
+        self,
+        states: Sequence[Tensor],
+        numbers: Numbers,
+        most: Sequence[int],
+        *,
+        least_kept: float,
+        least_followed: float,
+    ) -> list[tuple[list[int], list[float]]]:
+        """The likeliest tokens behind each answer, and their chances: see Chain.run.
 
-        self._forward.put(states)
-        self._tape.run(replace(step, streams=take))
-        return made[0], self._tape.result[: len(step.logit_rows)]
+        Shapes: states [n, D], together those of the step's tokens.
+        """
+        self._put(states, numbers)
+        return self._chain.run(
+            NativeStep.of_numbers(numbers),
+            most,
+            least_kept=least_kept,
+            least_followed=least_followed,
+        )
+
+    def _put(self, states: Sequence[Tensor], numbers: Numbers) -> None:
+        assert self._tape.given is not None, "it reads the states that are given"
+        torch.cat([*states], out=self._tape.given[: len(numbers.token_ids)])
 
 
 def can_be_recorded(speculator: LoadedSpeculator) -> bool:

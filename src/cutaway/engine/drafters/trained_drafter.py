@@ -21,6 +21,7 @@ from cutaway.cache.pool import Pool
 from cutaway.core.layout import group_layers
 from cutaway.core.step import Numbers, ShapePlan, Step
 from cutaway.engine.config import EngineConfig
+from cutaway.engine.drafters.controller import MOST_DRAFTS
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.drafters.drawn_guesses import guess_from
 from cutaway.engine.drafters.recorded_layer import RecordedLayer, can_be_recorded
@@ -35,22 +36,33 @@ class _Seen:
     """What the target's steps left of an answer, and what was computed of it here.
 
     start:     the first token of which there are streams.
-    streams:   of the tokens from there on, in pieces [n, 3 D], not yet states.
-    states:    of the first of them [n, D].
+    states:    of the tokens from there on [room, D], as far as num_states says.
+    streams:   of those behind them, in pieces [n, 3 D].
     tables:    pages of keys and values; their first token is that at start.
     num_pairs: states, each with the token behind it, whose keys and values are there and final.
     """
 
     start: int
+    states: Tensor
+    num_states: int = 0
     streams: list[Tensor] = field(default_factory=list[Tensor])
-    states: list[Tensor] = field(default_factory=list[Tensor])
     tables: PageTables | None = None
     num_pairs: int = 0
 
     @property
     def end(self) -> int:
         """The token behind those of which there are streams."""
-        return self.start + sum(map(len, self.states)) + sum(map(len, self.streams))
+        return self.start + self.num_states + sum([each.shape[0] for each in self.streams])
+
+    def add(self, states: Tensor) -> None:
+        """Take in states of what follows. Shapes: [n, D]."""
+        first, last = self.num_states, self.num_states + states.shape[0]
+        if last > self.states.shape[0]:
+            room = self.states.new_empty(2 * last, self.states.shape[1])
+            room[:first] = self.states[:first]
+            self.states = room
+        self.states[first:last] = states
+        self.num_states = last
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,7 @@ class TrainedDrafter:
     """
 
     only_kind = "trained"
+    heeds_bounds = True
 
     def __init__(
         self,
@@ -105,12 +118,16 @@ class TrainedDrafter:
         )
         self._recorded: RecordedLayer | None = None
         if can_be_recorded(speculator):
-            self._recorded = RecordedLayer(
+            recorded = RecordedLayer(
                 speculator,
                 self._pool.layers,
                 num_rows=config.on(self._device.type).max_sequences,
                 max_length=max_length,
+                end_token_ids=end_token_ids,
             )
+            self._recorded = recorded if recorded.is_whole else None
+        width = speculator.embedding.width
+        self._no_states = torch.empty(0, width, dtype=self._dtype, device=self._device)
         self._vocab_size, self._max_length = vocab_size, max_length
         self._sampler, self._end_token_ids = Sampler(vocab_size), end_token_ids
         self._seen: dict[Hashable, _Seen] = {}  # the one told of last at the end
@@ -130,16 +147,16 @@ class TrainedDrafter:
         """Take in what a step left of an answer's tokens from start on.
 
         Streams of guesses that fell are told again by the tokens that came in their place.
-        Shapes: streams [n, 3 D], the layers' side by side; they may change afterwards.
+        Shapes: streams [n, 3 D], the layers' side by side; they stay as they are.
         """
         seen = self._seen.pop(key, None)
         if seen is not None and not seen.start <= start <= seen.end:
             self._release(seen)  # some were not told
             seen = None
         if seen is None:
-            seen = _Seen(start)
+            seen = _Seen(start, self._no_states)
         self._cut(seen, start)
-        seen.streams.append(streams.to(self._dtype, copy=True))
+        seen.streams.append(streams)
         self._seen[key] = seen
 
     @torch.inference_mode()
@@ -154,7 +171,7 @@ class TrainedDrafter:
             if (made := self._new_pairs(wish, draft)) is not None
         ]
         while pairs:
-            pairs = self._guess(pairs, *self._compute(pairs))
+            pairs = self._step(pairs)
         for wish in wishes:
             seen = self._seen.get(wish.key)
             if seen is not None and seen.tables is not None:
@@ -179,13 +196,13 @@ class TrainedDrafter:
     def _cut(self, seen: _Seen, end: int) -> None:
         """Forget what was told of the tokens from end on."""
         spare = seen.end - end
-        for pieces in (seen.streams, seen.states):
-            while spare > 0 and pieces:
-                last = pieces.pop()
-                if len(last) > spare:
-                    pieces.append(last[: len(last) - spare])
-                spare -= len(last)
+        while spare > 0 and seen.streams:
+            last = seen.streams.pop()
+            if last.shape[0] > spare:
+                seen.streams.append(last[: last.shape[0] - spare])
+            spare -= last.shape[0]
         known = max(0, end - seen.start)
+        seen.num_states = min(seen.num_states, known)
         if seen.num_pairs > known:
             seen.num_pairs = known
             if seen.tables is not None:
@@ -200,26 +217,28 @@ class TrainedDrafter:
         if known + wish.most > self._max_length:
             return None
         self._cut(seen, known - 1)
-        states = self._states(seen)
+        self._fuse(seen)
         if seen.tables is None:
             seen.tables = self._admit(known - 1 - seen.start)
-        seen.num_pairs = min(seen.num_pairs, len(states) - 1)  # its result is what is drawn from
-        new = states[seen.num_pairs :]
-        self.is_behind |= len(new) > _NEAR
+        seen.num_pairs = min(seen.num_pairs, seen.num_states - 1)  # its result is drawn from
+        new = seen.states[seen.num_pairs : seen.num_states]
+        self.is_behind |= new.shape[0] > _NEAR
         if seen.tables is None or not self._reserve(seen, known - 1 - seen.start):
             return None
         first = seen.num_pairs
         token_ids = wish.token_ids[seen.start + first + 1 : known]
         return _Pairs(wish, draft, seen, first, new, token_ids)
 
-    def _states(self, seen: _Seen) -> Tensor:
-        if seen.streams:
-            fused = self._module.states_of(torch.cat(seen.streams))
-            seen.states = [torch.cat([*seen.states, fused])]
-            seen.streams = []
-        elif len(seen.states) > 1:
-            seen.states = [torch.cat(seen.states)]
-        return seen.states[0]
+    def _fuse(self, seen: _Seen) -> None:
+        """Make states of the streams that wait."""
+        recorded = self._recorded
+        if recorded is not None and seen.end - seen.start - seen.num_states <= recorded.most_tokens:
+            if seen.streams:
+                seen.add(recorded.states_of(seen.streams))
+        else:
+            for each in seen.streams:
+                seen.add(self._module.states_of(each.to(self._dtype)))
+        seen.streams = []
 
     def _admit(self, count: int) -> PageTables | None:
         keys = self.cache.keys(b"")
@@ -245,54 +264,80 @@ class TrainedDrafter:
                 return True
         return False
 
-    def _compute(self, pairs: Sequence[_Pairs]) -> tuple[Tensor, Tensor]:
-        """The layer's results at each answer's last pair, and what they say.
+    def _step(self, pairs: Sequence[_Pairs]) -> list[_Pairs]:
+        """Add guesses to each draft: one, or all; the pairs of those that go on."""
+        recorded = self._recorded
+        if (
+            recorded is not None
+            and sum(len(each.token_ids) for each in pairs) > recorded.most_tokens
+        ):
+            recorded = None
+        follows = recorded is not None and all(map(_takes_likeliest, pairs))
+        most = [self._reserve_all(each) if follows else 1 for each in pairs]
+        numbers = self._numbers(pairs)
+        for each in pairs:
+            if not each.draft.token_ids:  # made of the target's streams alone
+                each.seen.num_pairs = each.first + len(each.token_ids)
+        states = [each.states for each in pairs]
+        if recorded is None:
+            step = Step.of(numbers, self._pool.layers, device=self._device)
+            tokens = self._speculator.embedding.table.rows(step.token_ids).to(self._dtype)
+            last = self._module(torch.cat(states), tokens, step)[step.logit_rows]
+            return self._guess(pairs, last, self._module.read(last))
+        if not follows:
+            result, logits = recorded.run(states, numbers)
+            return self._guess(pairs, result[numbers.logit_rows], logits)
+        made = recorded.follow(
+            states,
+            numbers,
+            most,
+            least_kept=min(each.wish.least_kept for each in pairs),
+            least_followed=min(each.wish.least_followed for each in pairs),
+        )
+        for each, (token_ids, chances) in zip(pairs, made, strict=True):
+            each.draft.token_ids.extend(token_ids)
+            each.draft.chances.extend(chances)
+        return []
 
-        Shapes: [R, D] and [R, drafted].
-        """
+    def _reserve_all(self, pairs: _Pairs) -> int:
+        """Guesses for which an answer's pages have room, one at least."""
+        most = min(pairs.wish.most, MOST_DRAFTS)
+        behind = pairs.first + len(pairs.token_ids)
+        return most if most == 1 or self._reserve(pairs.seen, behind + most - 1) else 1
+
+    def _numbers(self, pairs: Sequence[_Pairs]) -> Numbers:
+        """The step that computes them, of which the last rows are wanted."""
         counts = [len(each.token_ids) for each in pairs]
         tables = [each.seen.tables.groups[0] for each in pairs if each.seen.tables is not None]
-        spans = [(each.first, count) for each, count in zip(pairs, counts, strict=True)]
-        step = Step.of(
-            Numbers(
-                token_ids=[token for each in pairs for token in each.token_ids],
-                positions=[
-                    each.seen.start + place
-                    for each, (first, count) in zip(pairs, spans, strict=True)
-                    for place in range(first, first + count)
-                ],
-                declared_lengths=[
-                    min(each.wish.max_length, self._max_length)
-                    for each in pairs
-                    for _ in each.token_ids
-                ],
-                logit_rows=[end - 1 for end in accumulate(counts)],
-                plan=ShapePlan(tuple(counts), tuple(first + count for first, count in spans)),
-                pages=[[table.pages for table in tables]],
-                slots=[
-                    [
-                        slot
-                        for table, span in zip(tables, spans, strict=True)
-                        for slot in table.slots(*span)
-                    ]
-                ],
+        firsts = [each.first for each in pairs]
+        return Numbers(
+            token_ids=[token for each in pairs for token in each.token_ids],
+            positions=[
+                place
+                for each, count in zip(pairs, counts, strict=True)
+                for place in range(
+                    each.seen.start + each.first, each.seen.start + each.first + count
+                )
+            ],
+            declared_lengths=[
+                min(each.wish.max_length, self._max_length)
+                for each in pairs
+                for _ in each.token_ids
+            ],
+            logit_rows=[end - 1 for end in accumulate(counts)],
+            plan=ShapePlan(
+                tuple(counts),
+                tuple([first + count for first, count in zip(firsts, counts, strict=True)]),
             ),
-            self._pool.layers,
-            device=self._device,
+            pages=[[table.pages for table in tables]],
+            slots=[
+                [
+                    slot
+                    for table, first, count in zip(tables, firsts, counts, strict=True)
+                    for slot in table.slots(first, count)
+                ]
+            ],
         )
-        states = torch.cat([each.states for each in pairs])
-        recorded = self._recorded
-        if recorded is not None and len(states) <= recorded.most_tokens:
-            result, logits = recorded.run(states, step)
-            last = result[step.logit_rows]
-        else:
-            tokens = self._speculator.embedding.table.rows(step.token_ids).to(self._dtype)
-            last = self._module(states, tokens, step)[step.logit_rows]
-            logits = self._module.read(last)
-        for each, (first, count) in zip(pairs, spans, strict=True):
-            if not each.draft.token_ids:  # made of the target's streams alone
-                each.seen.num_pairs = first + count
-        return last, logits
 
     def _guess(self, pairs: Sequence[_Pairs], last: Tensor, logits: Tensor) -> list[_Pairs]:
         """Add a guess to each draft, and the pairs of those that go on."""
@@ -305,14 +350,18 @@ class TrainedDrafter:
         for place, each in enumerate(pairs):
             if not gave[place]:
                 continue
-            first = each.first + len(each.token_ids)
-            is_end = each.draft.token_ids[-1] in self._end_token_ids and not each.draft.proposals
-            if is_end or len(each.draft.token_ids) >= each.wish.most:
+            draft, first = each.draft, each.first + len(each.token_ids)
+            odds = math.prod(draft.chances)
+            if not draft.proposals and odds < each.wish.least_kept:
+                del draft.token_ids[-1:], draft.chances[-1:]
+                continue
+            is_end = draft.token_ids[-1] in self._end_token_ids and not draft.proposals
+            if is_end or len(draft.token_ids) >= each.wish.most or odds < each.wish.least_followed:
                 continue
             if self._reserve(each.seen, first + 1):
-                guess = each.draft.token_ids[-1:]
+                guess = draft.token_ids[-1:]
                 state = last[place : place + 1]
-                following.append(_Pairs(each.wish, each.draft, each.seen, first, state, guess))
+                following.append(_Pairs(each.wish, draft, each.seen, first, state, guess))
         return following
 
     def _likeliest(self, pairs: Sequence[_Pairs], logits: Tensor) -> list[bool]:

@@ -27,10 +27,11 @@ from cutaway.kernels.experts import (
     multiply_units,
     score_experts,
 )
+from cutaway.kernels.given_rows import given_rows
 from cutaway.kernels.linear import project, project_heads, take_rows
 from cutaway.kernels.lowering import convolution, delta, experts, heads, latent, products
 from cutaway.kernels.lowering.forms import NORMS, Forms, NativeCall
-from cutaway.kernels.recording import Call, Recorded, Recording
+from cutaway.kernels.recording import Call, Recorded, Recording, tell_stream
 from cutaway.kernels.rotary import rotate, rotate_neighbours
 
 __all__ = ["Lowered", "NativeCall", "lower"]
@@ -60,6 +61,8 @@ _FORMS: Final[Mapping[Any, _Form]] = {
     paged_latent_attention: latent.attend,
     run_sequences: delta.run_sequences,
     convolve_sequences: convolution.convolve,
+    given_rows: products.bring,
+    tell_stream: products.leave,
 }
 
 

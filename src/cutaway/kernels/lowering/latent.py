@@ -13,8 +13,9 @@ from cutaway.kernels.linear import project_heads
 from cutaway.kernels.lowering.forms import Forms, NativeCall, Place, is_head_rows
 from cutaway.kernels.lowering.heads import stores_of, turn_into
 from cutaway.kernels.lowering.packed_floats import packed_stack
-from cutaway.kernels.lowering.rows import is_spaced
+from cutaway.kernels.lowering.rows import is_matrix, is_spaced, rows_of
 from cutaway.kernels.native.pages import PAGE_DTYPES
+from cutaway.kernels.native.structs import Rows
 from cutaway.kernels.recording import TOKENS, Call, Recorded
 from cutaway.kernels.rotary import rotate, rotate_neighbours
 
@@ -25,10 +26,12 @@ def project(forms: Forms, call: Call, *_: Any) -> NativeCall | None:
 
 
 def join(forms: Forms, call: Call, parts: Any, dim: int = 0) -> NativeCall | None:
-    """Parts of heads side by side, each made where it has to lie."""
+    """Parts of heads side by side, each made where it has to lie; parts of rows are copied."""
     out: Recorded = call.results
-    if dim not in (-1, out.dim() - 1) or out.dim() != 3:
+    if dim not in (-1, out.dim() - 1):
         return None
+    if out.dim() != 3:
+        return _join_rows(out, parts)
     made: list[NativeCall] = []
     calls: list[Call] = []
     start = 0
@@ -50,6 +53,35 @@ def join(forms: Forms, call: Call, parts: Any, dim: int = 0) -> NativeCall | Non
     return NativeCall(
         reads, (out,), lambda place: [each for part in made for each in part.make(place)]
     )
+
+
+def _join_rows(out: Recorded, parts: Any) -> NativeCall | None:
+    """Rows side by side, copied as heads are that do not turn. Shapes: [T, D] each."""
+    if not all(is_matrix(each) and rows_of(each) is Rows.TOKENS for each in parts):
+        return None
+
+    def make(place: Place) -> list[native.Operation]:
+        made: list[native.Operation] = []
+        start, joined = 0, place(out)
+        for part in parts:
+            width = part.shape[1]
+            pieces = next(n for n in range(1, width + 1) if _fits_head(width, n))
+            there = _as_heads(joined[:, start : start + width], pieces)
+            made.append(native.rotate(_as_heads(place(part), pieces), None, out=there))
+            start += width
+        return made
+
+    return NativeCall(tuple(parts), (out,), make)
+
+
+def _as_heads(rows: Tensor, count: int) -> Tensor:
+    """Shapes: [T, D], which may lie apart -> [T, count, D / count]."""
+    size = rows.shape[1] // count
+    return rows.as_strided((len(rows), count, size), (rows.stride(0), size, 1))
+
+
+def _fits_head(width: int, pieces: int) -> bool:
+    return width % pieces == 0 and width // pieces <= native.MOST_HEAD_SIZE
 
 
 def attend(

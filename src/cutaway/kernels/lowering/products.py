@@ -47,6 +47,18 @@ def gather(forms: Forms, call: Call, table: Any, ids: Any) -> NativeCall | None:
     return _gather(forms, table, ids, out=call.results)
 
 
+def bring(forms: Forms, call: Call, *_: Any) -> NativeCall:
+    """Rows that lie in their buffer before the step."""
+    del forms
+    return NativeCall((), (call.results,), lambda place: [])
+
+
+def leave(forms: Forms, call: Call, stream: Any, layer: int) -> NativeCall | None:
+    """A stream that stays in its buffer until the step is done."""
+    del forms, call, layer
+    return NativeCall((stream,), (), lambda place: []) if is_matrix(stream) else None
+
+
 def take(forms: Forms, call: Call, x: Any, index: Any) -> NativeCall | None:
     """The rows of which logits are wanted."""
     if index is not forms.step.logit_rows or not is_matrix(x) or rows_of(x) is Rows.LOGITS:

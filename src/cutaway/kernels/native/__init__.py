@@ -11,6 +11,7 @@ from cutaway.kernels.native.attention import (
     rotate,
     store,
 )
+from cutaway.kernels.native.chain import Chain
 from cutaway.kernels.native.convolution import InputPages, convolve
 from cutaway.kernels.native.delta import DeltaInputs, NativeDeltaWeights, StatePages, delta
 from cutaway.kernels.native.experts import (
@@ -45,6 +46,7 @@ __all__ = [
     "MAX_GROUPS",
     "MOST_HEAD_SIZE",
     "Activation",
+    "Chain",
     "Clamp",
     "DeltaInputs",
     "Drawn",

@@ -13,7 +13,14 @@ from typing import Final
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
-from cutaway.kernels.native.structs import VERSION, Status, StepStruct, WeightStruct, layout
+from cutaway.kernels.native.structs import (
+    VERSION,
+    ChainStruct,
+    Status,
+    StepStruct,
+    WeightStruct,
+    layout,
+)
 
 _PATH: Final = Path(__file__).resolve().parent.parent / "_native.so"
 
@@ -69,6 +76,8 @@ def _other_structs(loaded: ctypes.CDLL) -> str:
     lines = loaded.cw_layout().decode().splitlines()
     theirs = dict(line.split(" ", 1) for line in lines)
     ours = layout()
+    if not runs_chains(loaded):
+        del ours["cw_chain"]
     return ", ".join(
         name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)
     )
@@ -142,6 +151,11 @@ def runs_parts(opened: ctypes.CDLL) -> bool:
     return hasattr(opened, "cw_program_run_part")
 
 
+def runs_chains(opened: ctypes.CDLL) -> bool:
+    """Whether a library goes on from what a program drew; one that was built before cannot."""
+    return hasattr(opened, "cw_program_chain")
+
+
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
@@ -172,3 +186,6 @@ def _declare(loaded: ctypes.CDLL) -> None:
     if runs_parts(loaded):
         loaded.cw_program_run_part.restype = integer
         loaded.cw_program_run_part.argtypes = (pointer, step, integer, integer)
+    if runs_chains(loaded):
+        loaded.cw_program_chain.restype = integer
+        loaded.cw_program_chain.argtypes = (pointer, step, ctypes.POINTER(ChainStruct))

@@ -142,15 +142,15 @@ class Program:
     """Operations in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._handle = library().cw_program_new()
+        self.handle = library().cw_program_new()
         self._kept: list[Operation] = []
-        weakref.finalize(self, library().cw_program_free, self._handle)
+        weakref.finalize(self, library().cw_program_free, self.handle)
 
     def add(self, operation: Operation) -> None:
         """Record an operation; its tensors stay in memory as long as the program."""
         size = ctypes.sizeof(operation.arguments)
         address = ctypes.addressof(operation.arguments)
-        check(library().cw_program_add(self._handle, operation.code, address, size))
+        check(library().cw_program_add(self.handle, operation.code, address, size))
         self._kept.append(operation)
 
     @property
@@ -165,7 +165,7 @@ class Program:
 
     def run(self, step: NativeStep) -> None:
         """Run all operations for this step; returns when all threads are done."""
-        check(library().cw_program_run(self._handle, ctypes.byref(step.struct)))
+        check(library().cw_program_run(self.handle, ctypes.byref(step.struct)))
 
     def run_until(self, step: NativeStep, is_over: Callable[[], bool]) -> bool:
         """Run in parts, to the same bits, until all is done or is_over says so; whether all is."""
@@ -178,14 +178,14 @@ class Program:
             if is_over():
                 return False
             count = min(part, len(self._kept) - first)
-            check(library().cw_program_run_part(self._handle, struct, first, count))
+            check(library().cw_program_run_part(self.handle, struct, first, count))
         return True
 
     def time(self, step: NativeStep) -> list[int]:
         """Run, and tell the nanoseconds of each operation."""
         nanoseconds = numpy.zeros(len(self._kept), numpy.int64)
         address = nanoseconds.ctypes.data
-        check(library().cw_program_time(self._handle, ctypes.byref(step.struct), address))
+        check(library().cw_program_time(self.handle, ctypes.byref(step.struct), address))
         return nanoseconds.tolist()
 
 

@@ -516,6 +516,26 @@ class ConvolveStruct(ctypes.Structure):
     ]
 
 
+class ChainStruct(ctypes.Structure):
+    _fields_ = [
+        ("drawn", _Pointer),
+        ("token_ids", _Pointer),
+        ("is_last", _Pointer),
+        ("num_entries", _Int),
+        ("made", _Pointer),
+        ("given", _Pointer),
+        ("width", _Int),
+        ("page_size", _Int),
+        ("most", _Pointer),
+        ("least_kept", _Float),
+        ("least_followed", _Float),
+        ("room", _Int),
+        ("guesses", _Pointer),
+        ("chances", _Pointer),
+        ("counts", _Pointer),
+    ]
+
+
 STRUCTS: dict[Code, type[ctypes.Structure]] = {
     Code.GATHER: GatherStruct,
     Code.TAKE: TakeStruct,
@@ -543,7 +563,7 @@ STRUCTS: dict[Code, type[ctypes.Structure]] = {
 _PARTS: tuple[type[ctypes.Structure], ...] = (
     *(WeightStruct, StackStruct, GroupStruct, StepStruct, NormingStruct, RotationStruct),
     *(PagesStruct, ScoringStruct, ChoiceStruct, DrawnStruct, LatentPagesStruct, ByHeadStruct),
-    *(PairStruct, PairsStruct),
+    *(PairStruct, PairsStruct, ChainStruct),
 )
 
 
