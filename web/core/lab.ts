@@ -87,12 +87,12 @@ export interface Knob {
 }
 
 export const KNOBS: readonly Knob[] = [
-  { name: "repetition_penalty", label: "Repetition penalty", from: 0.5, to: 2, step: 0.05, does: "above 1 what was said comes less: divides its logits" },
-  { name: "presence_penalty", label: "Presence penalty", from: -2, to: 2, step: 0.1, does: "takes this from what the answer has, once" },
-  { name: "frequency_penalty", label: "Frequency penalty", from: -2, to: 2, step: 0.1, does: "takes this for each time that it came" },
+  { name: "repetition_penalty", label: "Repetition penalty", from: 0.5, to: 2, step: 0.05, does: "divides logits of what was said" },
+  { name: "presence_penalty", label: "Presence penalty", from: -2, to: 2, step: 0.1, does: "subtracts once from what the answer has" },
+  { name: "frequency_penalty", label: "Frequency penalty", from: -2, to: 2, step: 0.1, does: "subtracts for each time it came" },
   { name: "temperature", label: "Temperature", from: 0, to: 2, step: 0.05, does: "tamer below 1, wilder above: divides the logits; 0 takes the largest" },
-  { name: "min_p", label: "Min p", from: 0, to: 1, step: 0.01, does: "cuts what has less than this part of the likeliest one's share" },
-  { name: "top_k", label: "Top k", from: 0, to: 200, step: 1, does: "keeps the likeliest so many; 0 keeps all" },
+  { name: "min_p", label: "Min p", from: 0, to: 1, step: 0.01, does: "cuts what has less than this part of the likeliest" },
+  { name: "top_k", label: "Top k", from: 0, to: 200, step: 1, does: "keeps so many; 0 keeps all" },
   { name: "top_p", label: "Top p", from: 0, to: 1, step: 0.01, does: "keeps the likeliest until they have this share together" },
 ];
 
