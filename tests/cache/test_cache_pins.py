@@ -50,3 +50,16 @@ def test_evicted_pages_come_back_from_a_store_and_lost_ones_are_computed() -> No
         restored = [move for move in cache.moves.take() if isinstance(move, RestorePage)]
         pages = tables.groups[0].pages[: len(restored)]
         assert [move.page for move in restored] == pages and len(pages) == num_hit // 8
+
+
+def test_what_a_store_has_of_content_that_was_not_finite_does_not_come_back() -> None:
+    cache, store = make_cache(num_pages=9), HostPages([8], most_bytes=64)
+    cache.attach([store])
+    tables, _ = run(cache, IDS)
+    keys = cache.keys(ROOT).between(0, 3, IDS)
+    for key in keys:
+        store.put(0, key, np.zeros(8, np.uint8))
+    cache.invalidate(tables, IDS)
+    assert not any(store.has(0, key) for key in keys)
+    cache.release(tables)
+    assert warm(cache, IDS) == 0
