@@ -174,7 +174,7 @@ async def _run(
         # No two prompts share a beginning, so that no prefix is found in the cache.
         prompt = [draw.randrange(vocab_size) for _ in range(load.prompt_tokens)]
         fields = {"max_tokens": load.answer_tokens, "ignore_eos": True, "stream": True}
-        body = {"model": model, "prompt": prompt, "temperature": 0, **fields}
+        body: dict[str, Any] = {"model": model, "prompt": prompt, "temperature": 0, **fields}
         if named is not None:  # no timings come from others
             body["stream_options"] = {"include_usage": True}
         await asyncio.sleep(max(0.0, due - perf_counter()))
