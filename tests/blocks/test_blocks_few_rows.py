@@ -81,10 +81,13 @@ def test_who_watches_sees_all_rows_and_changes_no_bit(spares: None) -> None:
 
     streams: dict[int, int] = {}
 
-    def read(stream: Tensor, layer: int) -> None:
-        streams[layer] = len(stream)
+    class Read:
+        layers = tuple(range(len(model.blocks)))
 
-    watched, _ = widths(model, replace(step, sink=sink, streams=read))
+        def __call__(self, stream: Tensor, layer: int) -> None:
+            streams[layer] = len(stream)
+
+    watched, _ = widths(model, replace(step, sink=sink, streams=Read()))
     last = len(model.blocks) - 1
     assert torch.equal(watched, plain)
     assert seen["blocks.hidden", last] == seen["blocks.mlp.update", last] == 19

@@ -206,7 +206,7 @@ def test_what_a_view_would_take_is_told_and_nothing_is_computed(folder: Path) ->
             after = (await http.post(path, json=sent)).json()
             assert after["num_tokens"] == 0 and after["flops"] < told["flops"]
             free = (await viewed(http, trace, view="tokens", only_cost=True)).json()
-            assert free["flops"] == free["seconds"] == 0
+            assert free["flops"] == 0 and free["seconds"] <= after["seconds"]
             refused = await viewed(http, trace, view="lens", layer=99, only_cost=True)
             assert refused.status_code == 400 and "layer is 99" in refused.text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cutaway.core.errors import DeadlineError
 from cutaway.core.output import Delta, DrawProof, TokenLogprob, Usage
-from cutaway.service.inbox import Inbox
+from cutaway.service.inbox import MANY, Inbox
 
 
 def news(choice: int, token_id: int, **others: Any) -> Delta:
@@ -22,14 +22,16 @@ def news(choice: int, token_id: int, **others: Any) -> Delta:
     )
 
 
-def taken(said: list[Delta | BaseException]) -> list[Delta | BaseException]:
+def taken(
+    said: list[Delta | BaseException], *, num_readers: int = MANY
+) -> list[Delta | BaseException]:
     async def read() -> list[Delta | BaseException]:
         inbox = Inbox()
         for each in said:
             inbox.put_nowait(each)
         found: list[Delta | BaseException] = []
         while inbox.qsize():
-            found.append(await inbox.get())
+            found.append(await inbox.get(num_readers))
         return found
 
     return asyncio.run(read())
@@ -55,6 +57,7 @@ def test_news_that_waits_is_told_together_choice_by_choice() -> None:
     (whole,) = taken([first, news(0, 98), ends])
     assert (whole.text, whole.finish_reason, whole.usage) == ("abc", "stop", usage)
     assert whole.stopped_by == 99 and whole.seam is True
+    assert len(taken([first, news(0, 98), ends], num_readers=MANY - 1)) == 3
 
 
 def test_faults_are_told_alone_behind_what_was_said() -> None:
@@ -69,7 +72,7 @@ def test_a_reader_in_time_gets_each_token_when_it_comes() -> None:
     async def read() -> list[str]:
         inbox, found = Inbox(), []
         for token_id in (97, 98, 99):
-            reader = asyncio.create_task(inbox.get())
+            reader = asyncio.create_task(inbox.get(MANY))
             await asyncio.sleep(0)
             inbox.put_nowait(news(0, token_id))
             found.append((await reader).text)

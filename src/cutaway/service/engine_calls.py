@@ -88,7 +88,7 @@ class EngineCalls:
             try:
                 life.say(Continue(request, told) if told else Add(request))
                 while num_open:
-                    news = await inbox.get()
+                    news = await inbox.get(len(self.open))
                     if inbox.is_drained():
                         life.say(Hold(request.request_id, is_held=False))
                     if isinstance(news, BaseException):

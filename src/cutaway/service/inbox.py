@@ -1,8 +1,8 @@
 """What was said of a request and not taken yet, and when the engine should make no more of it.
 
 Whoever puts something in asks is_full, whoever takes something out is_drained; each is told once.
-A reader who is late gets several steps' tokens as one piece of news, and so catches up: most of
-what a token costs a server, an event, a write and a wake-up, is paid for once.
+Where many read, one who is late gets several steps' tokens as one piece of news, and so catches up:
+most of what a token costs a server, an event, a write and a wake-up, is paid for once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from cutaway.core.output import Delta
 
+MANY = 32  # readers, whose news then costs a server more than it does their engine
 MOST_UNREAD = 64  # news of a request, over which it is held: seconds of reading
 
 
@@ -36,8 +37,8 @@ class Inbox:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def get(self) -> Delta | BaseException:
-        """What was said next, with what follows of the same choice; waits for it."""
+    async def get(self, num_readers: int = 1) -> Delta | BaseException:
+        """What was said next, beside many with what follows of the same choice; waits for it."""
         if not self._news:
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -45,7 +46,7 @@ class Inbox:
             finally:
                 self._reader = None
         news = self._news.popleft()
-        if not self._news or not isinstance(news, Delta):
+        if num_readers < MANY or not self._news or not isinstance(news, Delta):
             return news
         parts = [news]
         while self._news and (following := _following(parts[-1], self._news[0])):
