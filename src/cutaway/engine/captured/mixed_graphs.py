@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.blocks.transformer import Transformer
-from cutaway.core.layout import SCRATCH_PAGE
 from cutaway.core.step import GroupTables, LayerCache, Numbers, ShapePlan, Sink, Step
+from cutaway.engine.captured.static_step import change_tables
 from cutaway.host.garbage import stop_collecting
 
 # Tokens of prompts in a captured step at most: with more the GPU takes longer than the launches.
 CAPTURED_CHUNK_TOKENS = 1024
-# With more tokens the GPU takes longer than the host's launches.
 _ALONE, _CHUNK_TOKENS = (16, 64, 128, 256), (64, 256, 512, 1024)
 _CHUNKS = 9  # of a step, the padding among them
 # Keys of all chunks, up to which attention is short beside the rest in any form.
@@ -230,7 +229,7 @@ class _Room:
         self._device, self._pinned = torch.zeros_like(pinned, device=device), pinned
         self.numbers: NDArray[np.int64] = pinned[: self._first_table].view(parts, room).numpy()
         self._tables = pinned[self._first_table :].view(width, groups, table_room).numpy()
-        self._written: list[list[Sequence[int]]] = [[_NONE] * rows for _ in range(groups)]
+        self._written: list[list[list[int]]] = [[_NONE] * rows for _ in range(groups)]
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self.sent = self._device[: self._first_table].view(parts, room)
         self._sent_tables = self._device[self._first_table :].view(width, groups, table_room)
@@ -246,14 +245,7 @@ class _Room:
 
     def change(self, group: int, pages: Sequence[Sequence[int]]) -> None:
         """Write the tables of a group whose pages are others; those behind the last have none."""
-        table, written = self._tables[:, group], self._written[group]
-        for row, before in enumerate(written):
-            now: Sequence[int] = pages[row] if row < len(pages) else _NONE
-            if now == before:
-                continue
-            table[: len(now), row] = now
-            table[len(now) : len(before), row] = SCRATCH_PAGE
-            written[row] = list(now)
+        change_tables(self._tables[:, group], self._written[group], pages)
 
     def send(self, width: int) -> None:
         """Copy the numbers and so many pages of every table."""

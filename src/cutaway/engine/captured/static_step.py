@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cutaway.core.layout import SCRATCH_PAGE
@@ -113,7 +114,7 @@ class StaticStep:
             self._counts[1, : count + 1] = numbers.query_starts
         self._pad(tokens, count)
         for group, pages in enumerate(numbers.pages):
-            self._change(group, pages)
+            change_tables(self._tables[:, group], self._written[group], pages)
         self._send(max(len(row) for pages in numbers.pages for row in pages))
         if token_ids is not None:
             self.step.token_ids[:tokens].copy_(token_ids)
@@ -131,16 +132,6 @@ class StaticStep:
         # Those that bring none have a key all the same, which nobody reads.
         self._counts[0, count:-1] = np.maximum(1, np.diff(self._counts[1, count:]))
 
-    def _change(self, group: int, pages: Sequence[Sequence[int]]) -> None:
-        table, written = self._tables[:, group], self._written[group]
-        for row, before in enumerate(written):
-            now: Sequence[int] = pages[row] if row < len(pages) else _NONE
-            if now == before:
-                continue
-            table[: len(now), row] = now
-            table[len(now) : len(before), row] = SCRATCH_PAGE
-            written[row] = list(now)
-
     def _send(self, width: int) -> None:
         """Copy the numbers and so many pages of every table."""
         if width not in self._parts:
@@ -149,6 +140,22 @@ class StaticStep:
         device, pinned = self._parts[width]
         device.copy_(pinned, non_blocking=True)
         self._copied.record()
+
+
+def change_tables(
+    table: NDArray[np.int64], written: list[list[int]], pages: Sequence[Sequence[int]]
+) -> None:
+    """Write the page tables that are others than before; sequences behind the last have no page.
+
+    written: what stands there, by sequence.   Shapes: table [pages of one, sequences].
+    """
+    for row, before in enumerate(written):
+        now: Sequence[int] = pages[row] if row < len(pages) else _NONE
+        if now == before:
+            continue
+        table[: len(now), row] = now
+        table[len(now) : len(before), row] = SCRATCH_PAGE
+        written[row] = list(now)
 
 
 def _aligned(size: int) -> int:

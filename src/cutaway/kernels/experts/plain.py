@@ -107,13 +107,8 @@ class DenseMatrices(Protocol):
         ...
 
 
-class DenseLayers(Protocol):
-    """E gated layers whose matrices are plain numbers, as they are learned."""
-
-    @property
-    def num_experts(self) -> int:
-        """E."""
-        ...
+class DenseLayers(GroupedLayers, Protocol):
+    """Those whose matrices are plain numbers, as they are learned."""
 
     @property
     def gate_up(self) -> DenseMatrices:
@@ -123,16 +118,6 @@ class DenseLayers(Protocol):
     @property
     def down(self) -> DenseMatrices:
         """After it."""
-        ...
-
-    @property
-    def biases(self) -> Iterable[Tensor] | None:
-        """Of both stacks, where they have some. Shapes: [E, 2 F], [E, D]."""
-        ...
-
-    @property
-    def gate(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Of gate and value, the activation included."""
         ...
 
     @property
