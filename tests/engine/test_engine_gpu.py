@@ -13,7 +13,6 @@ from torch import nn
 from cutaway import LLM, SamplingParams
 from cutaway.blocks.linear import Linear
 from cutaway.core.step import Step
-from cutaway.engine.captured import mixed_graphs
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.loading.loaded_model import LoadedModel
@@ -101,12 +100,11 @@ def assert_near(captured: torch.Tensor, own: torch.Tensor, kind: str) -> None:
     "kind",
     ["float32", "bfloat16", "int4", "int8", "fp8", "kv int8", "kv float8_e4m3fn", "experts"],
 )
-def test_a_captured_step_equals_the_eager_one(kind: str, monkeypatch) -> None:
+def test_a_captured_step_equals_the_eager_one(kind: str) -> None:
     """Bit for bit at the bucket's shape, padding rows included; nearly so at the step's own.
 
     Of decode steps, and of prompts beside them.
     """
-    monkeypatch.setattr(mixed_graphs, "CAPTURED_CHUNK_TOKENS", 1024)
     model = model_of(kind)
     target = engine(model)
     target._ahead = None  # so that each step is computed in its own call

@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from cutaway.core.step import GroupTables, Numbers, ShapePlan, Step
-from cutaway.engine.captured import mixed_graphs
 from cutaway.engine.captured.mixed_graphs import MixedShape, MixedSteps, mixed_shapes, shape_of
 from engines import engine, loaded
-
-
-@pytest.fixture(autouse=True)
-def captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed_graphs, "CAPTURED_CHUNK_TOKENS", 1024)
-
 
 SHAPES = (MixedShape(4, 16), MixedShape(4, 32), MixedShape(8, 32))
 
