@@ -8,7 +8,9 @@ be hacked, with a leash and without.
     python bench/train_preferences.py --out runs/preferences >> bench/results/train_preferences.md
 
 With --base all stages begin from a model that was pretrained on something else, whose vocabulary
-they keep: bench/train_pretrain.py makes one, and bench/release_stages.py what is released.
+they keep: bench/train_pretrain.py makes one, and bench/release_stages.py what is released. Words
+after `--` are settings of every stage, as in `-- device=cuda precision=float32`; with --seed the
+stages after tuning have folders of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -100,39 +102,46 @@ def pair(words: Sequence[str], question: str, chance: Random) -> dict[str, str]:
     }
 
 
-def make_base(out: Path, data: Path) -> Path:
+def make_base(out: Path, data: Path, common: Mapping[str, Any]) -> Path:
     """Vocabulary and pretraining on the task's own text: the folder of the base model."""
     learn(VocabularySettings(out=out / "bpe", data=(data / "text.jsonl",), size=330))
-    return pretrain.prepare(
-        pretrain.PretrainSettings(
-            out=out / "pretrain",
-            data=(data / "text.jsonl",),
-            vocabulary=out / "bpe",
-            model=SHAPE,
-            context=64,
-            tokens=4096,
-            updates=400,
-            rate=3e-3,
-            save_every=400,
-        )
-    ).run(say=note)
+    told: dict[str, Any] = {
+        "out": out / "pretrain",
+        "data": (data / "text.jsonl",),
+        "vocabulary": out / "bpe",
+        "model": SHAPE,
+        "context": 64,
+        "tokens": 4096,
+        "updates": 400,
+        "rate": 3e-3,
+        "save_every": 400,
+        **common,
+    }
+    return pretrain.prepare(pretrain.PretrainSettings(**told)).run(say=note)
 
 
-def tune(out: Path, data: Path, base: Path, *, context: int) -> Path:
-    """Conversations: the folder of the tuned model. context: no conversation has more tokens."""
-    return sft.prepare(
-        sft.SftSettings(
-            out=out / "sft",
-            model=str(base),
-            data=(data / "sft.jsonl",),
-            context=context,
-            tokens=4096,
-            updates=200,
-            rate=1e-3,
-            save_every=200,
-        ),
-        note,
-    ).run(say=note)
+def tune(out: Path, data: Path, base: Path, *, common: Mapping[str, Any], **sizes: int) -> Path:
+    """Conversations: the folder of the tuned model. sizes: context, in tokens, and updates."""
+    told: dict[str, Any] = {
+        "out": out / "sft",
+        "model": str(base),
+        "data": (data / "sft.jsonl",),
+        "tokens": 4096,
+        "rate": 1e-3,
+        "save_every": 200,
+        **sizes,
+        **common,
+    }
+    return sft.prepare(sft.SftSettings(**told), note).run(say=note)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """A setting's name and value from name=value; what is no JSON is a string."""
+    name, _, value = text.partition("=")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def note(sentence: str) -> None:
@@ -141,29 +150,42 @@ def note(sentence: str) -> None:
 
 
 class Bench:
-    """The stages after tuning, each with a row of the table."""
+    """The stages after tuning, each with a row of the table.
 
-    def __init__(self, out: Path, data: Path, tuned: Path) -> None:
+    common: settings of all of them.   max_tokens: of an answer.
+    """
+
+    def __init__(
+        self, out: Path, data: Path, tuned: Path, common: Mapping[str, Any], max_tokens: int
+    ) -> None:
         self.out, self.data, self.tuned = out, data, str(tuned)
+        self.common, self.max_tokens = common, max_tokens
         self.rows: list[str] = []
+
+    def folder(self, name: str) -> Path:
+        """Where a stage's run lies."""
+        seed = self.common.get("seed", 0)
+        return self.out / (name.replace(" ", "_").replace(",", "") + (f"_{seed}" if seed else ""))
 
     def reward(self) -> Path:
         """A reward model, judged on pairs that it has not seen."""
-        settings = reward.RewardSettings(
-            out=self.out / "reward",
-            model=self.tuned,
-            data=(self.data / "pairs.jsonl",),
-            held_out=(self.data / "held_out_pairs.jsonl",),
-            updates=500,
-            rate=1e-3,
-            save_every=500,
-            measure_every=500,
-        )
+        told: dict[str, Any] = {
+            "out": self.folder("reward"),
+            "model": self.tuned,
+            "data": (self.data / "pairs.jsonl",),
+            "held_out": (self.data / "held_out_pairs.jsonl",),
+            "updates": 500,
+            "rate": 1e-3,
+            "save_every": 500,
+            "measure_every": 500,
+            **self.common,
+        }
+        settings = reward.RewardSettings(**told)
         return self.run("reward model", reward.prepare(settings), settings.out)
 
     def policy(self, name: str, kind: str, **changes: Any) -> Path:
         """PPO or GRPO on the tasks."""
-        out = self.out / name.replace(" ", "_").replace(",", "")
+        out = self.folder(name)
         told: dict[str, Any] = {
             "out": out,
             "model": self.tuned,
@@ -172,10 +194,11 @@ class Bench:
             "rewards": "final",
             "verifier": "final",
             "prompts": 64,
-            "max_tokens": 16,
+            "max_tokens": self.max_tokens,
             "save_every": 40,
             "measure_every": 40,
             **changes,
+            **self.common,
         }
         if kind == "ppo":
             stage = ppo.prepare(ppo.PpoSettings(**told))
@@ -185,34 +208,36 @@ class Bench:
 
     def dpo(self, name: str, **changes: Any) -> Path:
         """DPO on the pairs that the reward model learned from."""
-        out = self.out / name.replace(" ", "_")
-        settings = dpo.DpoSettings(
-            out=out,
-            model=self.tuned,
-            data=(self.data / "pairs.jsonl",),
-            held_out=(self.data / "held_out_pairs.jsonl",),
-            save_every=40,
-            measure_every=40,
+        out = self.folder(name)
+        told: dict[str, Any] = {
+            "out": out,
+            "model": self.tuned,
+            "data": (self.data / "pairs.jsonl",),
+            "held_out": (self.data / "held_out_pairs.jsonl",),
+            "save_every": 40,
+            "measure_every": 40,
             **changes,
-        )
-        return self.run(name, dpo.prepare(settings, note), out)
+            **self.common,
+        }
+        return self.run(name, dpo.prepare(dpo.DpoSettings(**told), note), out)
 
     def verify(self, name: str, model: Path | str) -> None:
         """A model on held-out tasks beside the tuned one: a round of no updates."""
-        settings = ppo.PpoSettings(
-            out=self.out / "unused",
-            model=self.tuned,
-            data=(self.data / "tasks.jsonl",),
-            held_out=(self.data / "held_out_tasks.jsonl",),
-            rewards="final",
-            verifier="final",
-            max_tokens=16,
-            updates=4,
-            save_every=4,
-            measure_every=4,
-            rate=0.0,
-        )
-        stage = ppo.prepare(settings)
+        told: dict[str, Any] = {
+            "out": self.out / "unused",
+            "model": self.tuned,
+            "data": (self.data / "tasks.jsonl",),
+            "held_out": (self.data / "held_out_tasks.jsonl",),
+            "rewards": "final",
+            "verifier": "final",
+            "max_tokens": self.max_tokens,
+            "updates": 4,
+            "save_every": 4,
+            "measure_every": 4,
+            "rate": 0.0,
+            **self.common,
+        }
+        stage = ppo.prepare(ppo.PpoSettings(**told))
         TrainedModel.load(stage.model, Path(model))
         assert stage.measure is not None
         self.rows.append(f"| {name}, verified | {figures(stage.measure())} | |")
@@ -247,17 +272,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--base", type=Path, help="the folder of another base model")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--seed", type=int, default=0, help="of the stages after tuning")
+    parser.add_argument("common", nargs="*", help="settings of every stage")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     data = arguments.out / "data"
     if not data.is_dir():
         write_data(data)
+    common = dict(map(setting, arguments.common))
     tuned = arguments.out / "sft" / "model"
+    # A vocabulary that was learned from other text takes more tokens for these words.
+    is_other = arguments.base is not None
     if not tuned.is_dir():
-        base = arguments.base or make_base(arguments.out, data)
-        # A vocabulary that was learned from other text takes more tokens for these words.
-        tuned = tune(arguments.out, data, base, context=128 if arguments.base else 64)
-    bench = Bench(arguments.out, data, tuned)
+        base = arguments.base or make_base(arguments.out, data, common)
+        sizes = {"context": 128, "updates": 600} if is_other else {"context": 64, "updates": 200}
+        tuned = tune(arguments.out, data, base, common=common, **sizes)
+    seeded = {**common, "seed": arguments.seed}
+    bench = Bench(arguments.out, data, tuned, seeded, max_tokens=32 if is_other else 16)
     wanted: dict[str, Callable[[], object]] = {
         "tuned": lambda: bench.verify("tuned", tuned),
         "reward": bench.reward,
@@ -269,7 +300,7 @@ def main() -> None:
             rate=3e-4,
             updates=160,
             rewards="",
-            reward_model=str(bench.out / "reward" / "model"),
+            reward_model=str(bench.folder("reward") / "model"),
         ),
         "hacked": lambda: bench.policy(
             "PPO, length without leash", "ppo", rate=3e-4, updates=160, rewards="length", beta=0.0
