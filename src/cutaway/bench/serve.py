@@ -165,26 +165,40 @@ async def _run(
     named: tuple[str, int] | None,
 ) -> ServeReport:
     model, vocab_size = named or await server.model()
-    draw = random.Random(load.seed)
+    wanted = _bodies(load, model, vocab_size, has_usage=named is not None)
     before = _used(pids)
     began = perf_counter()
-    due = began
     tasks: list[asyncio.Task[ClientRecord]] = []
-    for _ in range(load.requests):
-        # No two prompts share a beginning, so that no prefix is found in the cache.
-        prompt = [draw.randrange(vocab_size) for _ in range(load.prompt_tokens)]
-        fields = {"max_tokens": load.answer_tokens, "ignore_eos": True, "stream": True}
-        body: dict[str, Any] = {"model": model, "prompt": prompt, "temperature": 0, **fields}
-        if named is not None:  # no timings come from others
-            body["stream_options"] = {"include_usage": True}
+    for body, seconds in wanted:
+        due = began + seconds
         await asyncio.sleep(max(0.0, due - perf_counter()))
         tasks.append(asyncio.create_task(_ask(server, body, due)))
-        due += draw.expovariate(load.rate)
     heard = await asyncio.gather(*tasks)
     seconds, after = perf_counter() - began, _used(pids)
     # An engine that was started again is another process, and is left out.
     shares = {name: (after[name] - before[name]) / seconds for name in before if name in after}
     return report_of(heard, seconds, load, shares=shares)
+
+
+def _bodies(
+    load: ServeLoad, model: str, vocab_size: int, *, has_usage: bool
+) -> list[tuple[bytes, float]]:
+    """What is sent, and after how many seconds: made before the clock runs, which is the server's.
+
+    has_usage: where no timings come with an answer, its usage is asked for.
+    """
+    draw, due = random.Random(load.seed), 0.0
+    bodies: list[tuple[bytes, float]] = []
+    for _ in range(load.requests):
+        # No two prompts share a beginning, so that no prefix is found in the cache.
+        prompt = [draw.randrange(vocab_size) for _ in range(load.prompt_tokens)]
+        fields = {"max_tokens": load.answer_tokens, "ignore_eos": True, "stream": True}
+        body: dict[str, Any] = {"model": model, "prompt": prompt, "temperature": 0, **fields}
+        if has_usage:
+            body["stream_options"] = {"include_usage": True}
+        bodies.append((json.dumps(body).encode(), due))
+        due += draw.expovariate(load.rate)
+    return bodies
 
 
 def _used(pids: Mapping[str, int]) -> dict[str, float]:
@@ -193,7 +207,7 @@ def _used(pids: Mapping[str, int]) -> dict[str, float]:
     return {name: seconds for name, seconds in used.items() if seconds is not None}
 
 
-async def _ask(server: _ServerClient, body: dict[str, Any], due: float) -> ClientRecord:
+async def _ask(server: _ServerClient, body: bytes, due: float) -> ClientRecord:
     """One request. Time runs from when it was due: a client that lags hides no waiting."""
     heard = ClientRecord(late=max(0.0, perf_counter() - due))
     try:
@@ -256,12 +270,10 @@ class _ServerClient:
                 "where it asks for a key, set CUTAWAY_API_KEY."
             ) from None
 
-    async def stream(
-        self, path: str, body: dict[str, Any], heard: ClientRecord
-    ) -> AsyncGenerator[str]:
+    async def stream(self, path: str, body: bytes, heard: ClientRecord) -> AsyncGenerator[str]:
         """The data of each event of an answer."""
         rest = b""
-        async for part in self._exchange("POST", path, json.dumps(body).encode(), heard):
+        async for part in self._exchange("POST", path, body, heard):
             *events, rest = (rest + part).split(b"\n\n")
             for event in events:
                 if event.startswith(b"data: "):
