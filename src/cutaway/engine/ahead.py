@@ -113,7 +113,8 @@ class Ahead:
             drawing = begun.drawing
             computed = perf_counter()
             self._go_on(begun, indices, len(batch.scheduled), answers)
-            return [SequenceDraws.of([each]) for each in drawing.read(indices)], computed
+            drawn = [SequenceDraws([each.token_id], [each]) for each in drawing.read(indices)]
+            return drawn, computed
         launched, self._launched = self._launched, None
         if launched is None or launched.batch is not batch:
             launched = self._hand_over_known(batch, answers)

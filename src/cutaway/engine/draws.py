@@ -24,21 +24,25 @@ from cutaway.sampling.sampler import PendingDraws, Sampled, Sampler
 class SequenceDraws:
     """What the rows of one sequence gave: tokens at once, all else when it is asked for.
 
-    token_ids: None of a row that is bad.
+    token_ids: None of a row that is bad.   rows: the draws, or what reads them.
     """
 
-    def __init__(self, token_ids: list[int | None], read: Callable[[], list[Sampled]]) -> None:
-        self.token_ids, self._read = token_ids, read
+    __slots__ = ("_rows", "token_ids")
+
+    def __init__(
+        self, token_ids: list[int | None], rows: list[Sampled] | Callable[[], list[Sampled]]
+    ) -> None:
+        self.token_ids, self._rows = token_ids, rows
 
     @staticmethod
     def of(rows: list[Sampled]) -> SequenceDraws:
         """Where all is known."""
-        return SequenceDraws([each.token_id for each in rows], lambda: rows)
+        return SequenceDraws([each.token_id for each in rows], rows)
 
     @property
     def rows(self) -> list[Sampled]:
         """The draws themselves."""
-        return self._read()
+        return self._rows() if callable(self._rows) else self._rows
 
 
 def await_tokens(drawing: PendingDraws, counts: Items[int]) -> list[SequenceDraws]:

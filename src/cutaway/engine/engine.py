@@ -11,7 +11,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec
 
 import torch
 
@@ -60,7 +60,6 @@ _CLOSE_SECONDS = 5.0  # for pages that are still being written
 _ENDS = "this answer ends here"
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Computed(NamedTuple):
@@ -346,10 +345,7 @@ class Engine:
                 if item.took_other:
                     _take_other(item.sequence)
             self._record(Recorder.note_plan, self.num_steps, batch)
-            settled = [
-                self._alone(item.sequence, partial(self._settle, item, drawn))
-                for item, drawn in zip(batch.scheduled, drawn_for, strict=True)
-            ]
+            settled = self._settle_all(batch.scheduled, drawn_for)
             seconds = plan.spent + ended - start
             is_usual = self.runner.num_captured == plan.num_captured
             drafting = self.drafting
@@ -360,9 +356,7 @@ class Engine:
                 if all(each is not None and each.goes_on for each in settled):
                     self._launch_next(batch.scheduled)
             finally:
-                for item, each in zip(batch.scheduled, settled, strict=True):
-                    if each is not None and each.tell and item.sequence in self._answers:
-                        self._alone(item.sequence, each.tell)
+                self._tell_all(batch.scheduled, settled)
                 self._record(
                     Recorder.end_step, self.num_steps, kernel=kernel, began=start, computed=computed
                 )
@@ -556,15 +550,33 @@ class Engine:
             left -= count
         return [*reversed(pieces)]
 
-    def _alone(self, sequence: Sequence, work: Callable[[], T]) -> T | None:
-        """Do some work of one sequence, which ends where that raises; nothing then."""
-        try:
-            return work()
-        except EngineLostError:
-            raise
-        except Exception as fault:
-            self._break(sequence, fault)
-            return None
+    def _settle_all(
+        self, scheduled: Items[Scheduled], drawn_for: Items[SequenceDraws]
+    ) -> list[Settled | None]:
+        """Take each sequence past what was computed for it. One whose turn raises ends: None."""
+        settled: list[Settled | None] = []
+        for item, drawn in zip(scheduled, drawn_for, strict=True):
+            try:
+                settled.append(self._settle(item, drawn))
+            except EngineLostError:
+                raise
+            except Exception as fault:
+                self._break(item.sequence, fault)
+                settled.append(None)
+        return settled
+
+    def _tell_all(self, scheduled: Items[Scheduled], settled: Items[Settled | None]) -> None:
+        """Do what is left of each sequence that has not ended. One whose turn raises ends."""
+        answers = self._answers
+        for item, each in zip(scheduled, settled, strict=True):
+            if each is None or each.tell is None or item.sequence not in answers:
+                continue
+            try:
+                each.tell()
+            except EngineLostError:
+                raise
+            except Exception as fault:
+                self._break(item.sequence, fault)
 
     def _settle(self, item: Scheduled, drawn: SequenceDraws) -> Settled:
         """Take one sequence past what was computed for it: all that the next step hangs on."""

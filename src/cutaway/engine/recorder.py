@@ -183,12 +183,15 @@ class Recorder:
     ) -> None:
         """Add the tokens that became part of an answer."""
         began = perf_counter()
-        record, add = self._open[sequence].record, self.ledger.add_token
-        row = 0
+        tokens, row, num_top = self._open[sequence].record.tokens, 0, 0
         for token_id in taken:
             _, u, (logit, logsumexp, _, rank, top), checksum, residual = drawn[row]
-            add(record, (token_id, number, row, u, logit, logsumexp, checksum, rank, top, residual))
+            tokens.append(
+                (token_id, number, row, u, logit, logsumexp, checksum, rank, top, residual)
+            )
             row += 1
+            num_top += len(top)
+        self.ledger.note_tokens(row, num_top)
         self.seconds += perf_counter() - began
 
     def add_told(

@@ -107,12 +107,12 @@ class Running:
         began = perf_counter()
         reason: FinishReason | None = None
         stopped_by: str | int | None = None
-        num_left = self.sequence.max_length - self.sequence.num_tokens
+        stream, num_left = self.stream, self.sequence.max_length - len(self.sequence.token_ids)
         for token_id in emitted[:num_left]:
             taken.append(token_id)
-            text += self.stream.advance(token_id)
-            if self.stream.stopped_by is not None:
-                reason, stopped_by = "stop", self.stream.stopped_by
+            text += stream.advance(token_id)
+            if stream.stopped_by is not None:
+                reason, stopped_by = "stop", stream.stopped_by
                 break
             if self.grammar is not None and self.grammar.completes(token_id):
                 reason = "stop"
@@ -120,7 +120,7 @@ class Running:
         if reason is None and len(taken) >= num_left:
             reason = "length"
         if reason is not None:
-            text += self.stream.finish()
+            text += stream.finish()
         self.detokenize += perf_counter() - began
         return NewTokens(taken, text, reason, stopped_by)
 
@@ -139,23 +139,30 @@ class Running:
 
         The tokens stand in the sequence already. drawn: the draws that they came from.
         """
-        sequence = self.sequence
-        is_first = sequence.num_output_tokens == len(token_ids)
-        asks_prompt = sequence.request.params.prompt_logprobs is not None
+        sequence, request = self.sequence, self.sequence.request
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if request.params.logprobs is not None:
+            logprobs = self._logprobs(token_ids, drawn)
+        prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+        if request.params.prompt_logprobs is not None and (
+            sequence.num_output_tokens == len(token_ids)
+        ):
+            prompt_logprobs = tuple(self.prompt_logprobs)
+        # By place: one is made for every token, and names cost four times as much.
         return Delta(
-            request_id=sequence.request.request_id,
-            choice=sequence.choice,
-            token_ids=tuple(token_ids),
-            text=text,
-            logprobs=self._logprobs(token_ids, drawn),
-            prompt_logprobs=tuple(self.prompt_logprobs) if is_first and asks_prompt else (),
-            finish_reason=reason,
-            stopped_by=stopped_by,
-            error=error,
-            usage=None if reason is None else self._usage(),
-            timings=None if reason is None else self._timings(perf_counter()),
-            draws=_draws_of(token_ids, drawn) if self.tells_draws else (),
-            seam=seam,
+            request.request_id,
+            sequence.choice,
+            tuple(token_ids),
+            text,
+            logprobs,
+            prompt_logprobs,
+            reason,
+            stopped_by,
+            error,
+            None if reason is None else self._usage(),
+            None if reason is None else self._timings(perf_counter()),
+            _draws_of(token_ids, drawn) if self.tells_draws else (),
+            seam,
         )
 
     def end_with_fault(self, error: CutawayError) -> Delta:
@@ -216,8 +223,6 @@ class Running:
         )
 
     def _logprobs(self, token_ids: Items[int], drawn: Items[Sampled]) -> tuple[TokenLogprob, ...]:
-        if self.sequence.request.params.logprobs is None:
-            return ()
         pairs = zip(token_ids, drawn, strict=False)  # more may have been drawn than were taken
         return tuple(token_logprob(token_id, each.score) for token_id, each in pairs)
 

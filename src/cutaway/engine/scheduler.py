@@ -317,7 +317,7 @@ class Scheduler:
             "each scheduled step is completed once, before the next is scheduled"
         )
         assert 0 <= num_valid <= scheduled.count, "no more is valid than was computed"
-        assert end <= sequence.num_tokens, "accepted drafts are appended before complete"
+        assert end <= len(sequence.token_ids), "accepted drafts are appended before complete"
         if num_valid < scheduled.count:
             self.cache.truncate(tables, end)
         if sequence.draft_token_ids:

@@ -36,7 +36,7 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The characters that are whole now and were not before."""
-        new = self.bytes_of(token_id)
+        new = b"" if token_id in self._skipped else self._token_bytes(token_id)
         if not self.held and new.isascii():  # whole characters: the decoder need not be told
             return new.decode()
         text = self._decoder.decode(new)

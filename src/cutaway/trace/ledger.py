@@ -123,7 +123,11 @@ class Ledger:
     def add_token(self, answer: AnswerRecord, token: TokenFields) -> None:
         """Add the next token of an answer that has not ended: a record, or its fields in order."""
         answer.tokens.append(token)
-        self.num_bytes += _TOKEN_BYTES + _TOP_BYTES * len(token[8])
+        self.note_tokens(1, len(token[8]))
+
+    def note_tokens(self, count: int, num_top: int) -> None:
+        """Count tokens that were added to a record itself, and alternatives to them."""
+        self.num_bytes += _TOKEN_BYTES * count + _TOP_BYTES * num_top
 
     def close(
         self,
