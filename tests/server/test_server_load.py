@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
 import random
 import re
@@ -154,11 +155,16 @@ def test_h03_disconnects_at_random_points_leave_nothing(folder: Path) -> None:
 
 @dataclass
 class Soak:
-    """What clients of an overload were told, and how long a refusal took."""
+    """What clients of an overload were told, and how long a refusal took.
+
+    refusals: how many took so many milliseconds. In an hour they are a million: a list of them
+    would be more memory than what the server may grow by.
+    """
 
     statuses: Counter[bytes] = field(default_factory=Counter[bytes])
-    refusals: list[float] = field(default_factory=list[float])
+    refusals: Counter[int] = field(default_factory=Counter[int])
     tokens: int = 0
+    seconds: float = 0.0  # until the last answer had ended
 
     async def client(self, server: Live, number: int, until: float) -> None:
         """Ask again and again; one in twenty leaves early, and one in twenty means ill."""
@@ -182,7 +188,7 @@ class Soak:
                 found = re.findall(rb'"completion_tokens":(\d+)', whole)
                 self.tokens += int(found[-1]) if found else whole.count(b"data: ") - 1
             else:
-                self.refusals.append(loop.time() - began)
+                self.refusals[math.ceil(1000 * (loop.time() - began))] += 1
                 assert b"\r\nretry-after: " in whole, whole
                 await asyncio.sleep(chance.random() / 10)  # at once it would ask for refusals alone
 
@@ -227,15 +233,19 @@ def test_h11_overload_is_refused_and_leaves_nothing(folder: Path) -> None:
         return asyncio.get_running_loop().time()
 
     async def overload(server: Live, seconds: float, num_clients: int) -> Soak:
-        soak, until = Soak(), now() + seconds
+        soak, began = Soak(), now()
+        until = began + seconds
         clients = (soak.client(server, number, until) for number in range(num_clients))
         await asyncio.gather(*clients)
+        soak.seconds = now() - began
         return soak
 
     async def body(server: Live, service: ProcessService) -> Any:
         expected = await golden(server)
         await overload(server, 3, 2 * CAPACITY)  # what is allocated or started once and kept
-        await ask(server, closing(TEXT, {**completion(), "structured_outputs": {"regex": "a"}}))
+        # Each thread that compiles has a process of its own from its first grammar on.
+        grammars = ({**completion(), "structured_outputs": {"regex": each}} for each in "abcdefgh")
+        await asyncio.gather(*(ask(server, closing(TEXT, each)) for each in grammars))
         await server.until_idle()
         before = await at_rest(server, service)
         at_once = await overload(server, OVERLOAD_SECONDS / 10, CAPACITY)
@@ -244,30 +254,33 @@ def test_h11_overload_is_refused_and_leaves_nothing(folder: Path) -> None:
         soaking = asyncio.create_task(overload(server, OVERLOAD_SECONDS, 2 * CAPACITY))
         while not soaking.done():
             samples.append((now() - began, resident(service)))
-            await asyncio.wait([soaking], timeout=OVERLOAD_SECONDS / 200)
+            await asyncio.wait([soaking], timeout=max(2, OVERLOAD_SECONDS / 200))
         soak = await soaking
         seconds = await until_as_before(server, service, before)
         is_same = await golden(server) == expected
         return soak, at_once, seconds, resident(service) - memory, samples, is_same
 
-    soak, at_once, seconds, growth, samples, is_same = run(folder, body)
+    # What is recorded of recent answers has its bound, which it reaches ahead of the soak.
+    whole = run(folder, body, ledger_bytes=2**20)
+    soak, at_once, seconds, growth, samples, is_same = whole
     said = {status.decode(): count for status, count in sorted(soak.statuses.items())}
-    print(f"{OVERLOAD_SECONDS} s of overload: {said}; all as before after {seconds:.2f} s")
-    later = [each for each in samples if each[0] > OVERLOAD_SECONDS / 6]
+    later = [each for each in samples if each[0] > min(600, OVERLOAD_SECONDS / 3)]
     an_hour = 3600 * slope(later) / later[0][1]
-    goodput = soak.tokens / OVERLOAD_SECONDS / (at_once.tokens / (OVERLOAD_SECONDS / 10))
-    refusal = sorted(soak.refusals)[int(0.99 * len(soak.refusals))]
+    goodput = soak.tokens / soak.seconds / (at_once.tokens / at_once.seconds)
+    print(f"{OVERLOAD_SECONDS} s of overload: {said}; all as before after {seconds:.2f} s")
+    print(f"goodput {goodput:.2f} of {at_once.tokens / at_once.seconds:.0f} tokens a second")
+    refusal = sorted(soak.refusals.elements())[int(0.99 * soak.refusals.total())]
     assert is_same and growth < MAX_GROWTH
     assert soak.statuses[b"200"] and soak.refusals, "there was no overload"
     if IN_FULL:  # shorter than this, and beside other tests, chance has the last word
-        assert goodput >= 0.95 and refusal < 0.1
+        assert goodput >= 0.95 and refusal < 100
         assert an_hour < 0.005 or OVERLOAD_SECONDS < 1800, f"{an_hour:.2%} an hour"
     ran(
         OVERLOAD_SECONDS,
         total_answers=soak.statuses.total(),
         memory_grew_MiB=round(growth / 2**20, 1),
         memory_grows_percent_an_hour=round(100 * an_hour, 2),
-        refusal_p99_ms=round(1000 * refusal),
+        refusal_p99_ms=refusal,
         goodput_lost_percent=round(100 * (1 - goodput), 1),
     )
 
