@@ -269,15 +269,15 @@ def test_pages_are_shared_among_those_who_are_not_idle() -> None:
     for number in range(3):
         cache_one(allocator, f"carol {number}", "carol")
     cache_one(allocator, "bob", "bob")
-    assert allocator.num_sharers("alice") == 3
+    assert allocator.kept_from("alice")[1] == 3
     for number in range(POOLS_UNTIL_IDLE * allocator.num_usable):
         assert not allocator.is_idle("carol")
         cache_one(allocator, f"bob {number}", "bob")
     assert allocator.is_idle("carol")
     assert allocator.owners() == {"carol": 3, "bob": 5}
-    assert (allocator.num_sharers("alice"), allocator.num_sharers("bob")) == (2, 1)
+    assert (allocator.kept_from("alice"), allocator.kept_from("bob")) == ((4, 2), (0, 1))
     assert allocator.available_to("alice") == 4, "bob's half is bob's"
-    assert allocator.num_sharers("carol") == 2, "who comes is there"
+    assert allocator.kept_from("carol")[1] == 2, "who comes is there"
     for number in range(3 * allocator.num_usable):
         cache_one(allocator, f"alice {number}", "alice")
     assert allocator.owners() == {"alice": 4, "bob": 4}

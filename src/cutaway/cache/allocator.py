@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from cutaway.cache.prefix import PrefixIndex
 from cutaway.core.layout import SCRATCH_PAGE
@@ -25,6 +26,7 @@ from cutaway.core.layout import SCRATCH_PAGE
 # Of an owner that holds nothing, so many times all pages are taken by others before what it has
 # cached is anybody's: minutes of a flood. It would stay until a restart else.
 POOLS_UNTIL_IDLE = 4
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class PageAllocator:
@@ -85,9 +87,17 @@ class PageAllocator:
         """Pages that owners have between them."""
         return self.num_usable - self.num_pinned
 
-    def num_sharers(self, owner: str) -> int:
-        """Among how many owners pages are shared when this one comes: idle ones are none."""
-        return len(self._held) + (owner not in self._held) - len(self._idle_beside(owner))
+    def kept_from(self, owner: str) -> tuple[int, int]:
+        """Pages that can be handed out but not to this owner, and among how many pages are shared.
+
+        When it comes, that is: idle ones are none of those.
+        """
+        held = self._held
+        num_sharers = len(held) + (owner not in held)
+        if len(self._cached) <= (owner in self._cached):
+            return 0, num_sharers
+        kept = len(self._free) + self._num_cached - self.available_to(owner)
+        return kept, num_sharers - len(self._idle_beside(owner))
 
     def available_to(
         self, owner: str, *, back: Sequence[int] = (), owed: Mapping[str, int] | None = None
@@ -115,15 +125,16 @@ class PageAllocator:
                 else:
                     held[other] -= 1
             held += Counter()  # who has none left is no owner
-        share = self.num_shared // (len(held) + (owner not in held) - len(idle))
+        num_shared = self.num_pages - 1 - len(self._pinned)  # asked often: without a call for each
+        share = num_shared // (len(held) + (owner not in held) - len(idle))
         for other, num_cached in cached.items():
             if other == owner:
                 continue
-            num_above = held[other] + (owed.get(other, 0) if owed else 0)
-            if other not in idle:
-                num_above -= share
+            num_above = held[other] if other in idle else held[other] - share
+            if owed:
+                num_above += owed.get(other, 0)
             if num_above < num_cached:
-                available -= num_cached - max(0, num_above)
+                available -= num_cached if num_above < 0 else num_cached - num_above
         return available
 
     def is_idle(self, owner: str) -> bool:
@@ -235,15 +246,14 @@ class PageAllocator:
             return taker
         return min(rich or self._cached, key=lambda o: next(iter(self._cached[o].values())))
 
-    def _idle_beside(self, owner: str | None) -> set[str]:
+    def _idle_beside(self, owner: str | None) -> frozenset[str]:
         """Who is idle; whoever comes now is not."""
-        seen_since = self._num_taken - POOLS_UNTIL_IDLE * self.num_shared
-        last_seen, held = self._last_seen, self._held
-        return {
-            each
-            for each, pages in self._cached.items()
-            if last_seen[each] < seen_since and len(pages) >= held[each] and each != owner
-        }
+        seen_since = self._num_taken - POOLS_UNTIL_IDLE * (self.num_pages - 1 - len(self._pinned))
+        last_seen, idle = self._last_seen, _NOBODY
+        for each, pages in self._cached.items():
+            if last_seen[each] < seen_since and len(pages) >= self._held[each] and each != owner:
+                idle = idle | {each}  # hardly ever: most askings make no set
+        return idle
 
     def _uncache(self, page: int) -> None:
         owner = self._owner_of[page]

@@ -124,10 +124,9 @@ class PagedCache:
     def news_for(self, owner: str) -> object:
         """Equals what it was as long as an owner has no more pages to hope for than then."""
         # What is kept from it hangs on what owners have, and on how many of them share the pages.
-        kept = [
-            (a.num_available - a.available_to(owner), a.num_sharers(owner)) for a in self.allocators
-        ]
-        return sum(a.num_returned for a in self.allocators), kept
+        allocators = self.allocators
+        kept = [allocator.kept_from(owner) for allocator in allocators]
+        return sum([allocator.num_returned for allocator in allocators]), kept
 
     @property
     def stats(self) -> CacheStats:
@@ -231,16 +230,18 @@ class PagedCache:
     def most_pages(self, num_tokens: int) -> tuple[int, ...]:
         """Most pages per group that a sequence holds that grows to num_tokens, token by token."""
         needed = pages_for(num_tokens, self.page_size)
-        return tuple([min(needed, most) for most in self._in_window])
+        return tuple([needed if needed < most else most for most in self._in_window])
 
     def missing(self, tables: PageTables, num_tokens: int) -> tuple[int, ...]:
         """Pages per group that the tables still lack to grow to num_tokens, token by token."""
-        return tuple(
-            [
-                max(0, most - (len(table.pages) - table.num_unseen))
-                for table, most in zip(tables.groups, self.most_pages(num_tokens), strict=True)
-            ]
-        )
+        needed = pages_for(num_tokens, self.page_size)
+        missing: list[int] = []
+        for table, in_window in zip(tables.groups, self._in_window, strict=True):
+            # Of every sequence in every step: without a call for each group.
+            most = needed if needed < in_window else in_window
+            lacks = most - len(table.pages) + table.num_unseen
+            missing.append(lacks if lacks > 0 else 0)
+        return tuple(missing)
 
     def reserve(self, tables: PageTables, num_tokens: int, *, takes_all: bool = False) -> bool:
         """Give the tables pages for num_tokens tokens in all; False, and nothing, when short.

@@ -413,8 +413,7 @@ class Scheduler:
 
         The oldest of all stands in front of either.
         """
-        first = self._running[0].owner if self._running else ""
-        if all(s.owner == first for s in self._running):  # most steps: nobody needs be weighed
+        if len({s.owner for s in self._running}) < 2:  # most steps: nobody needs be weighed
             return [], list(self._running)
         loads = self._shares.loads(self._running)
         most = max(loads.values())
@@ -458,7 +457,7 @@ class Scheduler:
         plan.budget += kept_back
         # Drafts come before prompts in the budget, but after them in pages: nobody is preempted
         # for a guess.
-        num_drafts = 0 if num_prompt else sum(len(s.draft_token_ids) for s in self._running)
+        num_drafts = 0 if num_prompt else sum([len(s.draft_token_ids) for s in self._running])
         kept_back = max(0, min(num_drafts, plan.budget - len(prefills)))
         plan.budget -= kept_back
         for sequence in prefills:
@@ -649,8 +648,9 @@ class Scheduler:
         for sequence in running:
             assert sequence.tables is not None, "a running sequence has tables"
             length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
-            for group, missing in enumerate(self.cache.missing(sequence.tables, length)):
-                owed[group][sequence.owner] += missing
+            missing = self.cache.missing(sequence.tables, length)
+            for group, number in zip(owed, missing, strict=True):
+                group[sequence.owner] += number
         return owed
 
     def _withdraw(self, plan: _Plan, victim: Sequence) -> None:

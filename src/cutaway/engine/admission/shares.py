@@ -44,8 +44,9 @@ class Shares:
 
     def is_light(self, loads: Counter[str], newcomer: Sequence) -> bool:
         """Whether another owner has more than the newcomer's would have with it."""
-        load = loads[newcomer.owner] + self.weight(newcomer)
-        return any(other > load for owner, other in loads.items() if owner != newcomer.owner)
+        own = newcomer.owner
+        load = loads[own] + self.weight(newcomer)
+        return any([other > load for owner, other in loads.items() if owner != own])
 
     def victims_for(self, running: Items[Sequence], newcomer: Sequence) -> Iterable[Sequence]:
         """Who gives way for a newcomer, one after another: the heaviest owner's youngest.
