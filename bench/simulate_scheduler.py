@@ -131,7 +131,7 @@ def _extent(random: Random) -> Full | Window:
 @cache
 def _params(**fields: int | None) -> SamplingParams:
     """Checked once: there are 96 of them, and millions of requests."""
-    return SamplingParams(**fields)
+    return SamplingParams(**fields).on({})
 
 
 def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
@@ -248,13 +248,14 @@ class Before:
         return [s for s in scheduler.running if s in self.waiting] if self.waiting else []
 
 
-def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[Counter[str]]:
+def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[dict[str, int]]:
     """Pages per group and owner that running sequences lack, with one more to grow into."""
-    owed = [Counter[str]() for _ in cache.allocators]
+    owed: list[dict[str, int]] = [{} for _ in cache.allocators]
     for sequence in running:
-        length = min(sequence.num_tokens + cache.page_size, sequence.max_length)
-        for group, missing in enumerate(cache.missing(sequence.tables, length)):
-            owed[group][sequence.owner] += missing
+        length, owner = len(sequence.token_ids) + cache.page_size, sequence.owner
+        missing = cache.missing(sequence.tables, min(length, sequence.max_length))
+        for own, number in zip(owed, missing, strict=True):
+            own[owner] = own.get(owner, 0) + number
     return owed
 
 
@@ -440,6 +441,8 @@ class Simulation:
 
     def _abort_some(self) -> None:
         rate, draw = self.scenario.abort_rate, self.random.random
+        if not rate:
+            return
         chances = [draw() for _ in range(self.scheduler.num_waiting + self.scheduler.num_running)]
         if min(chances, default=1.0) >= rate:
             return
@@ -455,8 +458,9 @@ class Simulation:
 
     def _lose_a_page(self) -> None:
         """Make any page unfindable: a prefix may get a hole wherever it is."""
-        for allocator in self.cache.allocators:
-            if self.random.random() < self.scenario.hole_rate:
+        rate, draw = self.scenario.hole_rate, self.random.random
+        for allocator in self.cache.allocators if rate else ():
+            if draw() < rate:
                 allocator.forget(self.random.randrange(1, allocator.num_pages))
 
     def _propose(self, sequence: Sequence) -> None:
@@ -490,11 +494,11 @@ class Simulation:
         """Per sequence the slots of each group that it writes, and those of its second way."""
         config, size = self.scenario.config, self.scenario.page_size
         require(
-            sum(s.count + s.num_other for s in steps) <= config.max_tokens_per_step,
+            sum([s.count + s.num_other for s in steps]) <= config.max_tokens_per_step,
             "budget exceeded",
         )
         require(self.scheduler.num_running <= config.max_sequences, "too many are running")
-        prompts = sum(s.count for s in steps if s.sequence.num_tokens - s.start > 1)
+        prompts = sum([s.count for s in steps if len(s.sequence.token_ids) - s.start > 1])
         most = config.max_prompt_tokens or config.max_tokens_per_step
         # Prompts that had begun take a token each in any case.
         require(prompts < most + config.max_sequences, "too many tokens of prompts")
@@ -519,7 +523,11 @@ class Simulation:
                 other = [sequence.fork.slots(g, s.count, size) for g in range(len(own))]
             written.append((own, other))
         for group in range(len(self.memory)):
-            slots = [slot for ways in written for way in ways if way for slot in way[group]]
+            slots: list[int] = []
+            for own, other in written:
+                slots += own[group]
+                if other:
+                    slots += other[group]
             require(len(set(slots)) == len(slots), "a slot is written twice")
             require(min(slots) >= size, "the scratch page is written")
         return written
@@ -623,9 +631,14 @@ class Simulation:
         first = self.scheduler._waiting.first(loads)
         victim = youngest_of_heaviest(running, loads)
         heaviest = victim.owner
-        load = loads[first.owner] + self.shares.weight(first)
-        can_yield = first.owner != heaviest and loads[heaviest] - self.shares.weight(victim) >= load
-        num_tokens = sum(s.count for s in steps)
+        is_full = len(running) == self.scenario.config.max_sequences
+        if is_full:
+            load = loads[first.owner] + self.shares.weight(first)
+            left = loads[heaviest] - self.shares.weight(victim)
+            if first is before.short or first.owner == heaviest or left < load:
+                return
+        elif sum([s.count for s in steps]) >= self._most_tokens():
+            return
         most = max(before.loads.values(), default=0)
         # While a prompt of who has less goes on, a step is not filled with others': be it that
         # its chunk is a single token.
@@ -638,14 +651,12 @@ class Simulation:
                 else before.loads[s.sequence.owner] < most and s.sequence.num_tokens - s.start > 1
             )
         ]
+        if prompts:
+            return
         back = ()
-        if len(running) == self.scenario.config.max_sequences:
-            if not can_yield or prompts or first is before.short:
-                return
+        if is_full:
             running = tuple(s for s in running if s is not victim)
             back = (victim.tables,)
-        elif num_tokens >= self._most_tokens() or prompts:
-            return
         num_prompt = sum(
             s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
         )
@@ -659,10 +670,12 @@ class Simulation:
     def _most_tokens(self) -> int:
         """Of a step: a crowd takes few while others may come."""
         config = self.scenario.config
+        if not config.shared_tokens or len(self.owners) < 2:
+            return config.max_tokens_per_step
         num_own = Counter(s.owner for s in (*self.scheduler.running, *self.scheduler.waiting))
-        is_crowd = len(self.owners) > 1 and max(num_own.values(), default=0) > 1
-        shared = config.shared_tokens if is_crowd else None
-        return min(config.max_tokens_per_step, shared or config.max_tokens_per_step)
+        is_crowd = max(num_own.values(), default=0) > 1
+        most = config.shared_tokens if is_crowd else config.max_tokens_per_step
+        return min(config.max_tokens_per_step, most)
 
     def _store(self, scheduled: Scheduled, own: Slots, other: Slots) -> tuple[list[int], list[int]]:
         """Write what the step computes. Contents up to its last position, on either way."""
@@ -738,7 +751,7 @@ class Simulation:
         if sequence.tables is None:
             self.scheduler.complete(scheduled, scheduled.count)  # aborted meanwhile: ignored
             return
-        if self.random.random() < self.scenario.fail_rate:
+        if self.scenario.fail_rate and self.random.random() < self.scenario.fail_rate:
             self._fail(scheduled)
             return
         num_valid = scheduled.count
@@ -825,13 +838,15 @@ class Simulation:
                 pages, held = table.pages, len(table.pages) * size
                 if SCRATCH_PAGE in pages or isinstance(table.extent, Window):
                     unseen = unseen_pages(table.extent, computed, size)
-                    gone = [i for i, page in enumerate(pages) if page == SCRATCH_PAGE]
-                    require(gone == list(unseen), "the window lost a page it needs, or kept one")
+                    gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
+                    is_right = pages.count(SCRATCH_PAGE) == gone == len(unseen)
+                    require(is_right, "the window lost a page it needs, or kept one")
                 require(held >= computed, "a computed token has no page")
                 require(held < computed + size, "a page without a computed token is kept")
                 for page in pages[computed // size :]:
-                    require(page not in findable, "an unfinished page can be found")
-                    require(references[page] == 1, "an unfinished page is shared")
+                    if page in findable or references[page] != 1:
+                        require(page not in findable, "an unfinished page can be found")
+                        require(references[page] == 1, "an unfinished page is shared")
                 for page in pages:
                     holders[page] += 1
             holders[SCRATCH_PAGE] = 0
