@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tuned_data import general
 
 from cutaway.host import gguf_file
@@ -20,6 +21,34 @@ from cutaway.models.parts.reading import read_gguf
 from cutaway.train.model.model_folder import open_model, stored_tensors
 from cutaway.weights.files.safetensors_writer import write_safetensors
 from cutaway.weights.find.find import find
+
+CONTROL = 3  # a GGUF's kind of token
+
+
+def tokenizer_of(told: Mapping[str, Any]) -> dict[str, object]:
+    """What tokenizer.json has of a GGUF's vocabulary of bytes and merges."""
+    tokens, kinds = list(told["tokenizer.ggml.tokens"]), told["tokenizer.ggml.token_type"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    bytes_ = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    digits = {"type": "Digits", "individual_digits": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": tokens[i], **flags, "special": True}
+            for i, kind in enumerate(kinds)
+            if kind == CONTROL
+        ],
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [digits, {**bytes_, "add_prefix_space": False}],
+        },
+        "decoder": {**bytes_, "add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "vocab": {each: i for i, each in enumerate(tokens)},
+            "merges": [each.split(" ") for each in told["tokenizer.ggml.merges"]],
+        },
+    }
 
 
 def main() -> None:
@@ -52,16 +81,8 @@ def main() -> None:
     (args.out / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     template = str(told["tokenizer.chat_template"])
     (args.out / "chat_template.jinja").write_text(template, encoding="utf-8")
-    tokens, merges = list(told["tokenizer.ggml.tokens"]), list(told["tokenizer.ggml.merges"])
-    pairs = [tuple(each.split(" ")) for each in merges]
-    made = Tokenizer(models.BPE(vocab={each: i for i, each in enumerate(tokens)}, merges=pairs))
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    made.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
-    made.decoder = decoders.ByteLevel()
-    control = [tokens[i] for i, kind in enumerate(told["tokenizer.ggml.token_type"]) if kind == 3]
-    made.add_special_tokens([AddedToken(each, special=True, normalized=False) for each in control])
-    made.save(str(args.out / "tokenizer.json"))
+    (args.out / "tokenizer.json").write_text(json.dumps(tokenizer_of(told)), encoding="utf-8")
+    tokens = list(told["tokenizer.ggml.tokens"])
     names = {"eos_token": tokens[end], "add_bos_token": False}
     (args.out / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
     if args.tasks:

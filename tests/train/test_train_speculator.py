@@ -95,6 +95,30 @@ def test_t49_the_model_stays_and_its_own_rows_are_the_goal(folder: Path) -> None
     assert alone.figures["stood_1"].count == 3 and alone.figures["stood_2"].count == 1
 
 
+def test_later_passes_learn_where_those_before_were_near(folder: Path) -> None:
+    """The sum over just those rows, by hand; what is told of guesses that stand is the same."""
+    model = small(folder)
+    sequence = ScoredSequence(tuple(range(4, 40)), (False, False, *[True] * 20, *[False] * 14))
+    batch, reach = MicroBatch((sequence,)), 40
+    everywhere = speculator.loss_of(model, batch, num_passes=2, walks=True)
+    near = speculator.loss_of(model, batch, num_passes=2, walks=True, reach=reach)
+    assert everywhere.figures == near.figures and everywhere.count == near.count
+    streams, rows = speculator.streams_of(model, batch)
+    teacher = model.transformer.unembedding.read(rows)
+    tokens = model.transformer.embedding.table.rows(torch.arange(5, 40))
+    read = [
+        model.speculator.read(each[:20])  # the row of token n is two before it
+        for each in passes_over(model.speculator, streams[:35], tokens, num_passes=2)
+    ]
+    ids, wanted = teacher.argmax(-1).tolist(), teacher[:, model.drafted].softmax(-1)
+    likeliest = model.drafted[read[0].topk(reach).indices].tolist()
+    kept = [row for row in range(1, 20) if ids[row - 1] in likeliest[row - 1]]
+    assert 0 < len(kept) < 19
+    losses = [-(wanted * each.log_softmax(-1)).sum(-1) for each in read]
+    torch.testing.assert_close(near.total, losses[0].sum() + 0.8 * losses[1][kept].sum())
+    torch.testing.assert_close(everywhere.total, losses[0].sum() + 0.8 * losses[1].sum())
+
+
 def test_sequences_of_any_lengths_share_a_forward(folder: Path) -> None:
     """Padded into groups or alone: the same sum, figures and gradients."""
     model = small(folder)

@@ -51,6 +51,12 @@ class SpeculatorSettings(StageSettings):
     )
     passes: int = option(5, help="over its own states", least=1, most=12)
     falling: float = option(0.8, help="weight of a pass, by that of the one before", least=0.0)
+    reach: int = option(
+        0,
+        help="a pass learns where those before had the model's id among their so many likeliest; "
+        "0 is everywhere",
+        least=0,
+    )
     context: int = option(512, help="tokens of a conversation; longer ones are cut", least=3)
     tokens: int = option(4096, help="tokens of an update", least=3)
     step_tokens: int = option(4096, help="tokens of one forward", least=3, changes_run=False)
@@ -96,7 +102,11 @@ def prepare(
 
     def objective(batch: MicroBatch, *, walks: bool = False) -> Loss:
         return loss_of(
-            *(made, batch), num_passes=settings.passes, falling=settings.falling, walks=walks
+            *(made, batch),
+            num_passes=settings.passes,
+            falling=settings.falling,
+            walks=walks,
+            reach=0 if walks else settings.reach,  # what is measured has the same rows ever
         )
 
     kept = [each for each in map(from_third, held_out.sequences) if each.count]
@@ -129,10 +139,13 @@ def loss_of(
     num_passes: int,
     falling: float = 0.8,
     walks: bool = False,
+    reach: int = 0,
 ) -> Loss:
     """The loss of one micro-batch. Figures: how often so many guesses would have stood, greedy.
 
     walks: whether another is tokens a step of a decode loop over the answers.
+    reach: a pass learns where each of those before, on the way to its row, had the model's id among
+        its so many likeliest: elsewhere decoding hardly comes. 0 is everywhere.
     Every scored token is at least the third of its sequence: it is guessed at the one two before.
     """
     device = next(model.speculator.parameters()).device
@@ -166,15 +179,40 @@ def loss_of(
             for start, each in zip(starts, batch.sequences, strict=False)
         ]
     )
-    chosen = where[places].to(device)
-    passes = [module.read(torch.cat(each)[chosen]) for each in by_pass]
-    loss = draft_loss(logits[:, model.drafted], passes, decay=falling)
-    wanted = logits.argmax(-1)
-    right = [model.drafted[each.detach().argmax(-1)] == wanted for each in passes]
-    figures = _stood(right, places.to(device))
+    chosen, wanted, told = where[places].to(device), logits.argmax(-1), places.to(device)
+    rows = [torch.arange(len(places), device=device)]
+    passes: list[Tensor] = []
+    right: list[Tensor] = []
+    for each in by_pass:
+        own = rows[-1]
+        read = module.read(torch.cat(each)[chosen[own]])
+        passes.append(read)
+        is_right = torch.zeros_like(wanted, dtype=torch.bool)
+        is_right[own] = model.drafted[read.detach().argmax(-1)] == wanted[own]
+        right.append(is_right)
+        rows.append(own if not reach else _reached(model, read.detach(), wanted, own, told, reach))
+    loss = draft_loss(logits[:, model.drafted], passes, decay=falling, rows=rows if reach else None)
+    figures = _stood(right, told)
     if walks:
         figures[ACCEPTED] = _walked(right, places)
     return Loss(loss.total, loss.count, figures)
+
+
+def _reached(
+    model: SpeculatorModel, read: Tensor, wanted: Tensor, rows: Tensor, places: Tensor, reach: int
+) -> Tensor:
+    """The rows behind those where a pass had the model's id among its so many likeliest.
+
+    Shapes: read [r, drafted] of rows [r]; wanted ids and places of all rows [R] -> at most [r].
+    Source: Hu et al. 2025, arXiv 2502.11018, section 4.1 (which tokens are trained).
+    """
+    ids = wanted[rows]
+    entry = torch.searchsorted(model.drafted, ids).clamp_max(len(model.drafted) - 1)
+    above = (read > read.gather(1, entry[:, None])).sum(-1)
+    near = (above < reach) & (model.drafted[entry] == ids)
+    behind = rows[near] + 1
+    behind = behind[behind < len(places)]
+    return behind[places[behind] == places[behind - 1] + 1]
 
 
 def _stood(right: Sequence[Tensor], places: Tensor) -> dict[str, Figure]:

@@ -120,17 +120,21 @@ def acceptance(teacher: Tensor, student: Tensor) -> Tensor:
     return torch.minimum(teacher, student).exp().sum(dim=-1)
 
 
-def draft_loss(teacher: Tensor, passes: list[Tensor], *, decay: float = 0.8) -> Loss:
+def draft_loss(
+    teacher: Tensor, passes: list[Tensor], *, decay: float = 0.8, rows: list[Tensor] | None = None
+) -> Loss:
     """A speculator's loss: soft cross-entropy of each pass over its own states, later ones less.
 
     Shapes: the target's logits [R, V], those of each pass [R, V]; counts rows.
+    rows: of the target's that each pass has, where these are not all [at most R] int64.
     Source: Li et al. 2025, arXiv 2503.01840 (training-time test).
     """
     wide = torch.promote_types(teacher.dtype, torch.float32)
     wanted = torch.softmax(teacher.detach().to(wide), dim=-1)
     total = wanted.new_zeros(())
     for index, logits in enumerate(passes):
-        surprise = -(wanted * torch.log_softmax(logits.to(wide), dim=-1)).sum()
+        own = wanted if rows is None else wanted[rows[index]]
+        surprise = -(own * torch.log_softmax(logits.to(wide), dim=-1)).sum()
         total = total + decay**index * surprise
     return Loss(total, len(teacher))
 
