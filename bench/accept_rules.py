@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=400)
     count = parser.parse_args().positions // len(PROMPTS)
     llm = LLM("smollm2", dtype="float32", cache_tokens=4096)
-    exact, early = zip(*(rows_of(llm, prompt, count) for prompt in PROMPTS), strict=True)
+    exact, early, _ = zip(*(rows_of(llm, prompt, count) for prompt in PROMPTS), strict=True)
     target = torch.cat(exact)
     drafters = {f"{n} of 30 layers": torch.cat([each[n] for each in early]) for n in LAYERS}
     generator = torch.Generator().manual_seed(1)
@@ -51,8 +51,11 @@ def main() -> None:
 
 
 @torch.inference_mode()
-def rows_of(llm: LLM, prompt: str, count: int) -> tuple[Tensor, dict[int, Tensor]]:
-    """Logits behind each token of an answer, by all layers and by fewer. Shapes: [count, V]."""
+def rows_of(llm: LLM, prompt: str, count: int) -> tuple[Tensor, dict[int, Tensor], list[int]]:
+    """Logits behind each token of an answer, by all layers and by fewer, and all token ids.
+
+    Shapes: [count, V] each.
+    """
     asked = llm.encode_chat([{"role": "user", "content": prompt}])
     params = replace(llm.sampling, max_tokens=count + 1, ignore_eos=True)
     answer = llm.generate([asked], params)[0].token_ids
@@ -67,7 +70,8 @@ def rows_of(llm: LLM, prompt: str, count: int) -> tuple[Tensor, dict[int, Tensor
     step = Step.without_cache([[*asked, *answer]], sink=keep, logit_rows=places)
     rows = transformer(step)
     silent = Step.without_cache([[*asked, *answer]], logit_rows=places)
-    return rows, {n: transformer.unembedding(stream, silent) for n, stream in streams.items()}
+    early = {n: transformer.unembedding(stream, silent) for n, stream in streams.items()}
+    return rows, early, [*asked, *answer]
 
 
 def stand(target: Tensor, draft: Tensor, temperature: float) -> list[float]:
