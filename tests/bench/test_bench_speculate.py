@@ -10,7 +10,7 @@ import pytest
 import tiny
 from cutaway import LLM
 from cutaway.bench import speculate
-from cutaway.core.errors import ConfigError
+from cutaway.core.errors import ConfigError, GrammarError
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +53,12 @@ def test_structured_answers_are_forced_and_guessed(llm: LLM) -> None:
     pytest.importorskip("llguidance")
     (row,) = speculate.run(llm, workloads=["structured"], batches=(1,), rounds=1, tokens=120).rows
     assert row.accepted is not None, "a schema forces names and quotes, and they are guessed"
+
+
+def test_an_answer_that_is_refused_ends_the_measurement(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance")
+    monkeypatch.setattr(speculate, "_SCHEMA", '{"type": "nonsense"}')
+    with pytest.raises(GrammarError, match="nonsense"):
+        speculate.run(llm, workloads=["structured"], batches=(1,), rounds=1, tokens=8)

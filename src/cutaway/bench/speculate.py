@@ -115,7 +115,8 @@ def run(
 ) -> SpeculateReport:
     """Measure each workload at each batch size.
 
-    Raises: ConfigError for a workload that there is not, or answers that the engine cannot hold.
+    Raises: ConfigError for a workload that there is not, or answers that the engine cannot hold;
+    what ended an answer, such as a grammar that was refused.
     """
     for name in workloads:
         if name not in WORKLOADS:
@@ -243,6 +244,8 @@ class _Side:
         until, began = min(self._goal, self.count + tokens), time.perf_counter()
         while self.count < until and self._engine.has_work:
             for delta in self._engine.step():
+                if delta.error is not None:
+                    raise delta.error
                 self._said[delta.request_id] += delta.token_ids
                 self.count += len(delta.token_ids)
         self.seconds += time.perf_counter() - began
