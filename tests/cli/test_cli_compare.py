@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tiny
-from program import spawn
+from program import Cutaway, spawn
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def test_each_change_is_compared_alone(model: tuple[str, ...]) -> None:
     assert "a second pool beside: " in drawn.err  # told before it is made
 
 
-def test_numbers_come_as_an_object(model: tuple[str, ...]) -> None:
+def test_numbers_come_as_an_object(cutaway: Cutaway, model: tuple[str, ...]) -> None:
     options = ("--change", "seed=1", "--runs", "2", "--price", "3600", "--json")
-    ended = spawn("compare", "hello there", *model, *options, "--max-tokens", "4", "--seed", "1")
+    ended = cutaway("compare", "hello there", *model, *options, "--max-tokens", "4", "--seed", "1")
     assert ended.code == 0, ended.err
     found = ended.json
     assert found["first_difference"] is None and found["is_as_served"] is True
@@ -39,7 +39,7 @@ def test_numbers_come_as_an_object(model: tuple[str, ...]) -> None:
     assert found["recorded"]["money"] == pytest.approx(found["recorded"]["seconds"]["median"])
 
 
-def test_what_cannot_be_compared_is_one_line(model: tuple[str, ...]) -> None:
+def test_what_cannot_be_compared_is_one_line(cutaway: Cutaway, model: tuple[str, ...]) -> None:
     cases = {
         (): "nothing is to be changed; say what, as in --change temperature=0.5",
         ("--change", "temprature=1"): '"temprature" is nothing to change; did you mean',
@@ -47,6 +47,6 @@ def test_what_cannot_be_compared_is_one_line(model: tuple[str, ...]) -> None:
         ("--change", "seed=1", "--runs", "0"): "runs is 0; it must be at least 1",
     }
     for options, words in cases.items():
-        ended = spawn("compare", "hello there", *model, *options, "--max-tokens", "2")
+        ended = cutaway("compare", "hello there", *model, *options, "--max-tokens", "2")
         assert ended.code == 2 and words in ended.err, ended.err
         assert "Traceback" not in ended.err

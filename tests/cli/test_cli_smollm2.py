@@ -1,4 +1,4 @@
-"""The program on SmolLM2, each command in a process of its own."""
+"""The program on SmolLM2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from oracles import smollm2_gguf
-from program import spawn
+from program import Cutaway, spawn
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -21,8 +21,8 @@ def model() -> str:
     return str(smollm2_gguf())
 
 
-def test_complete_gives_the_golden_ids(model: str) -> None:
-    ended = spawn(
+def test_complete_gives_the_golden_ids(cutaway: Cutaway, model: str) -> None:
+    ended = cutaway(
         *("complete", QUESTION, "--chat", "--model", model, "--dtype", "float32"),
         *("--temperature", "0", "--max-tokens", "32", "--json"),
     )
@@ -34,29 +34,29 @@ def test_complete_gives_the_golden_ids(model: str) -> None:
     assert ended.json["usage"]["completion_tokens"] == 8
 
 
-def test_a_plain_prompt_has_no_control_tokens(model: str) -> None:
-    ended = spawn(
+def test_a_plain_prompt_has_no_control_tokens(cutaway: Cutaway, model: str) -> None:
+    ended = cutaway(
         *("complete", "<|im_start|>Once upon", "-m", model, "--temperature", "0"),
         *("--max-tokens", "4", "--json"),
     )
-    text = spawn("detokenize", "-m", model, stdin=json.dumps(ended.json["prompt_token_ids"])).out
+    text = cutaway("detokenize", "-m", model, stdin=json.dumps(ended.json["prompt_token_ids"])).out
     assert text == "<|im_start|>Once upon"
     assert min(ended.json["prompt_token_ids"]) > 16, "the control tokens are 0 to 16"
 
 
-def test_tokenize_and_back(model: str) -> None:
+def test_tokenize_and_back(cutaway: Cutaway, model: str) -> None:
     text = "Gravity pulls. 12 naïve 日本 🙂\n"
-    ended = spawn("tokenize", "-m", model, "--json", stdin=text)
+    ended = cutaway("tokenize", "-m", model, "--json", stdin=text)
     tokens = ended.json["tokens"]
     assert [token["id"] for token in tokens] == ended.json["token_ids"]
     assert bytes.fromhex("".join(token["bytes"] for token in tokens)).decode() == text
-    assert spawn("detokenize", "-m", model, stdin=ended.out).out == text
-    control = spawn("tokenize", "-m", model, "--json", "--control", "--", "<|im_end|>")
+    assert cutaway("detokenize", "-m", model, stdin=ended.out).out == text
+    control = cutaway("tokenize", "-m", model, "--json", "--control", "--", "<|im_end|>")
     assert control.json["token_ids"] == [2]
 
 
-def test_a_piped_conversation_remembers(model: str) -> None:
-    ended = spawn(
+def test_a_piped_conversation_remembers(cutaway: Cutaway, model: str) -> None:
+    ended = cutaway(
         *("chat", model, "--dtype", "float32", "--temperature", "0", "--max-tokens", "24"),
         "--json",
         stdin=f"{QUESTION}\nAnd of Italy?\n",
@@ -77,12 +77,12 @@ def test_a_piped_question_is_answered_on_stdout_alone(model: str) -> None:
     assert ended.err.startswith("[16 tokens | ")
 
 
-def test_info_names_the_licence(model: str) -> None:
-    assert spawn("models", "info", model, "--json").json["num_parameters"] == 134_515_008
+def test_info_names_the_licence(cutaway: Cutaway, model: str) -> None:
+    assert cutaway("models", "info", model, "--json").json["num_parameters"] == 134_515_008
 
 
-def test_the_model_calls_the_calculator(model: str) -> None:
-    ended = spawn("chat", model, "--tools", "--temperature", "0", stdin="What is 17 times 23?\n")
+def test_the_model_calls_the_calculator(cutaway: Cutaway, model: str) -> None:
+    ended = cutaway("chat", model, "--tools", "--temperature", "0", stdin="What is 17 times 23?\n")
     assert ended.code == 0
     assert "[outside the model] tool calc: 17*23 -> 391" in ended.err
     assert "391" in ended.out

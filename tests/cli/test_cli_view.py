@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tiny
-from program import spawn
+from program import Cutaway, spawn
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +30,15 @@ def test_all_stages_are_shown_in_100_columns(model: tuple[str, ...]) -> None:
     assert "\x1b" not in ended.out and "  [exact (shape-faithful, " in ended.out
 
 
-def test_one_view_gives_its_numbers(model: tuple[str, ...]) -> None:
+def test_one_view_gives_its_numbers(cutaway: Cutaway, model: tuple[str, ...]) -> None:
     options = ("--view", "residual", "--position", "3", "--json", "--max-tokens", "2")
-    ended = spawn("view", "hello there", *model, *options)
+    ended = cutaway("view", "hello there", *model, *options)
     assert ended.code == 0, ended.err
     assert ended.json["is_exact"] is True and ended.json["position"] == 3
     assert len(ended.json["stream"]) == 2
 
 
-def test_what_cannot_be_shown_is_one_line(model: tuple[str, ...]) -> None:
+def test_what_cannot_be_shown_is_one_line(cutaway: Cutaway, model: tuple[str, ...]) -> None:
     cases = {
         ("--view", "nothing"): 'view is "nothing"; there are: ',
         ("--layer", "1"): "--layer belongs to one view; name it with --view",
@@ -47,14 +47,14 @@ def test_what_cannot_be_shown_is_one_line(model: tuple[str, ...]) -> None:
         ("--view", "tokens", "--ledger-bytes", "0"): "nothing was recorded",
     }
     for options, words in cases.items():
-        ended = spawn("view", "hello there", *model, "--max-tokens", "2", *options)
+        ended = cutaway("view", "hello there", *model, "--max-tokens", "2", *options)
         assert ended.code == 2 and words in ended.err, ended.err
         assert "Traceback" not in ended.err
 
 
-def test_an_answer_of_a_form_shows_its_masks(model: tuple[str, ...]) -> None:
+def test_an_answer_of_a_form_shows_its_masks(cutaway: Cutaway, model: tuple[str, ...]) -> None:
     pytest.importorskip("llguidance")
-    ended = spawn("view", "yes or no?", *model, "--choice", "no", "--view", "grammar", "--json")
+    ended = cutaway("view", "yes or no?", *model, "--choice", "no", "--view", "grammar", "--json")
     assert ended.code == 0, ended.err
     assert ended.json["kind"] == "choice" and ended.json["num_allowed"] == [1, 1]
     assert ended.json["row"]["allowed"][0]["text"] == "n" and ended.json["is_exact"] is True
