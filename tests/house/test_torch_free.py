@@ -26,8 +26,9 @@ def engine_modules() -> list[str]:
     Scripts of peers run in another interpreter, which has the peer; Triton's forms where it is.
     """
     above = ("cutaway.cli.", "cutaway.server.", "cutaway.bench.peers.")
+    in_triton = triton_modules()
     below = [module for module in modules() if not f"{module}.".startswith(above)]
-    return [module for module in below if module not in triton_modules()]
+    return [module for module in below if module not in in_triton]
 
 
 def triton_modules() -> set[str]:
