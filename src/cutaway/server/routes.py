@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -59,8 +60,7 @@ def describe_route(
     }
     described: dict[str, Any] = {"responses": responses, "response_model": None}
     if body is not None:
-        schema = _inlined(body.model_json_schema())
-        content = {"application/json": {"schema": schema}}
+        content = {"application/json": {"schema": _schema_of(body)}}
         described["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
     return described
 
@@ -68,6 +68,12 @@ def describe_route(
 def json_answer(value: object) -> Response:
     """A whole answer."""
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+@cache
+def _schema_of(body: type[Body]) -> dict[str, Any]:
+    """What a body may hold. Made once: it takes two thirds of the time to build an application."""
+    return _inlined(body.model_json_schema())
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
