@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test quick optimized again check types rules native web oracles interpreter bench pictures tree clean
+.PHONY: help chat run serve test suite quick optimized again ready check types rules page native web oracles interpreter bench pictures tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -38,8 +38,10 @@ run: $(RUN) native web  ## serve the default model and open its page; ARGS as fo
 serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS as for cutaway serve
 	@$(BIN)/cutaway serve $(ARGS)
 
-test: $(DEV) native web oracles interpreter  ## every test that needs neither GPU nor internet, quick ones first
-	@test ! -x web/node_modules/.bin/vitest || (cd web && npm run --silent check && npm test --silent)
+test: $(DEV) native web oracles interpreter page  ## every test that needs neither GPU nor internet, quick ones first
+	@$(MAKE) --no-print-directory suite
+
+suite: $(DEV)
 	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
@@ -51,8 +53,8 @@ STRANGERS := tests/host/test_host_gguf.py tests/weights/test_weights_safetensors
   $(addprefix tests/server/test_server_, limits.py errors.py neighbours.py)
 
 optimized: $(DEV) native  ## the quick tests of strangers' input under python -O
-	@$(BIN)/python -O -m pytest -q -m "not slow" -W "ignore:assertions not in test modules" \
-	  $(STRANGERS)
+	@PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) \
+	  -W "ignore:assertions not in test modules" $(STRANGERS)
 
 again: $(DEV) native  ## the tests that failed last, one after the other
 	@$(BIN)/python -m pytest -m "not gpu and not network" --last-failed --last-failed-no-failures none
@@ -60,13 +62,17 @@ again: $(DEV) native  ## the tests that failed last, one after the other
 check: $(DEV)  ## lint, format, types, import contracts, docs
 	@$(MAKE) --no-print-directory -j 2 -O types rules
 
-types:  # a source tree that passed is not checked again: that is a minute on a slow machine
+# What waits for a registry, or has one thread, leaves a core to the others.
+ready:  ## check, and all that the tests need, made side by side
+	@$(MAKE) --no-print-directory -j 4 -O types rules native web oracles interpreter page
+
+types: $(DEV)  # a source tree that passed is not checked again: that is a minute on a slow machine
 	@passed=.venv/typed-$(KEY)-$$(find src -name '*.py' | sort | xargs sha256sum | sha256sum | cut -c 1-16); \
 	  test -e $$passed && echo "types: src is as it was when pyright last passed" && exit; \
 	  NODE_OPTIONS=--max-semi-space-size=256 $(BIN)/pyright && \
 	  { rm -f .venv/typed-*; touch $$passed; }  # room for young objects: 32 s instead of 44
 
-rules:
+rules: $(DEV)
 	@$(BIN)/ruff check --no-cache
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-logo --no-cache  # its cache keeps imports of modules that came later
@@ -77,6 +83,9 @@ rules:
 native: $(NATIVE)  ## compile the CPU kernels; without a C++ compiler Cutaway runs on torch
 
 web: $(WEB)  ## build the page; without Node Cutaway runs without it
+
+page: web/node_modules/.package-lock.json
+	@test ! -x web/node_modules/.bin/vitest || (cd web && npm run --silent check && npm test --silent)
 
 oracles: $(DEV)  ## fetch the public references that tests compare with, into the user's cache
 	@$(BIN)/python tests/fetch_oracles.py </dev/null || \
