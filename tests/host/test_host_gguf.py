@@ -132,7 +132,7 @@ DATA = bytes(16)
 LIES: dict[str, tuple[bytes, str, str]] = {
     "empty file": (b"", "header", "has 0 bytes"),
     "other magic": (b"GGML" + b.gguf()[4:], "magic", "b'GGML'"),
-    "9 dims": (b.gguf([], [b.tensor("t", [1] * 9)], DATA), "t", "has 9 dimensions"),
+    "5 dims": (b.gguf([], [b.tensor("t", [1] * 5)], DATA), "t", "has 5 dimensions"),
     "0 dims": (b.gguf([], [b.tensor("t", [4], num_dims=0)], DATA), "t", "has 0 dimensions"),
     "2^32-1 dims": (
         b.gguf([], [b.tensor("t", [4], num_dims=2**32 - 1)], DATA),
@@ -152,9 +152,17 @@ LIES: dict[str, tuple[bytes, str, str]] = {
         "a multiple of 32",
     ),
     "key count 2^63": (b.gguf(num_keys=2**63), "key count", "at most 65536"),
-    "key count above the bytes": (b.gguf(num_keys=60_000), "key count", "takes at least 780000"),
+    "key count above the bytes": (
+        b.gguf(num_keys=60_000),
+        "key count",
+        "takes at least 780000 bytes, and 8 are left",
+    ),
     "tensor count 2^64-1": (b.gguf(num_tensors=HUGE), "tensor count", "at most 65536"),
-    "tensor count above the bytes": (b.gguf(num_tensors=60_000), "tensor count", "at least"),
+    "tensor count above the bytes": (
+        b.gguf(num_tensors=60_000),
+        "tensor count",
+        "takes at least 1920000 bytes, and 16 are left",
+    ),
     "string of 2^30 bytes": (
         b.gguf([b.key("k", b.STRING, b.string("x", length=2**30))]),
         "k",
@@ -385,6 +393,11 @@ def test_caps_are_the_promised_ones_and_what_reaches_them_is_read(
         with pytest.raises(ModelFormatError, match=words):
             read(tmp_path, whole)
         monkeypatch.setattr(own, cap, count)
+
+
+def test_a_file_without_tensors_may_end_with_its_last_value(tmp_path: Path) -> None:
+    raw = b.gguf([b.key("k", b.STRING, b.string("end"))], alignment=1)
+    assert raw.endswith(b"end") and read(tmp_path, raw).text("k") == "end"
 
 
 def test_an_array_of_empty_strings_fits_where_it_just_fits(tmp_path: Path) -> None:
