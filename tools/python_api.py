@@ -16,7 +16,16 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 
 # The order of the page; what of a front is for a server's own use is left out.
 ORDER = (
-    *("LLM", "AsyncLLM", "SamplingParams", "Grammar", "Generation", "Choice", "Delta"),
+    *(
+        "LLM",
+        "AsyncLLM",
+        "SamplingParams",
+        "Grammar",
+        "RepetitionDetection",
+        "Generation",
+        "Choice",
+        "Delta",
+    ),
     *("TokenLogprob", "Usage", "Timings", "Verdict", "Shown", "CutawayError", "RequestError"),
 )
 INNER: Mapping[str, frozenset[str]] = {

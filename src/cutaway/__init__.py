@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cutaway.core.errors import CutawayError, RequestError
     from cutaway.core.grammar import Grammar
     from cutaway.core.output import Delta, Timings, TokenLogprob, Usage
-    from cutaway.core.request import SamplingParams
+    from cutaway.core.request import RepetitionDetection, SamplingParams
     from cutaway.replay.verify import Verdict
     from cutaway.service.async_llm import AsyncLLM
     from cutaway.service.generations import Choice, Generation
@@ -25,6 +25,7 @@ __all__ = [
     "Delta",
     "Generation",
     "Grammar",
+    "RepetitionDetection",
     "RequestError",
     "SamplingParams",
     "Shown",
@@ -40,6 +41,7 @@ _WHERE = {
     "AsyncLLM": "cutaway.service.async_llm",
     "SamplingParams": "cutaway.core.request",
     "Grammar": "cutaway.core.grammar",
+    "RepetitionDetection": "cutaway.core.request",
     "Generation": "cutaway.service.generations",
     "Choice": "cutaway.service.generations",
     "Delta": "cutaway.core.output",

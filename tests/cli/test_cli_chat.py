@@ -72,6 +72,23 @@ def test_a_full_context_is_told_with_its_numbers(cutaway: Cutaway, tiny_model: s
     assert "the context is full: 256 of 256 tokens. /clear forgets the messages." in ended.err
 
 
+def test_an_answer_that_repeats_itself_ends_and_a_line_says_so(
+    cutaway: Cutaway, tiny_model: str
+) -> None:
+    greedy, more = ("--temperature", "0", "--frequency-penalty", "-2"), ("--max-tokens", "180")
+    loop = [*greedy, *more, "--ignore-eos"]
+    ended = cutaway("chat", tiny_model, *loop, stdin="one\n")
+    assert "repeated itself]\nit repeated itself, so it was ended; --repetition" in ended.err
+    off = cutaway("chat", tiny_model, *loop, "--repetition-detection", "off", stdin="one\n")
+    assert "[180 tokens" in off.err and off.out.startswith(ended.out[:-1])
+    told = cutaway("chat", tiny_model, stdin="/set\n/set repetition-detection 2,4,3\n").err
+    assert "repetition_detection = 16,64,4" in told and "repetition_detection = 2,4,3" in told
+    form = cutaway("chat", tiny_model, "--regex", "a*", stdin="/set\n").err
+    assert "repetition_detection = None" in form, "a list of like numbers may be what was asked for"
+    wrong = cutaway("chat", tiny_model, "--repetition-detection", "4", stdin="one\n")
+    assert wrong.code == 2 and "repetition_detection is" in wrong.err and "16,64,4" in wrong.err
+
+
 def test_memory_and_system_reach_the_prompt(cutaway: Cutaway, tiny_model: str) -> None:
     common = ["chat", tiny_model, *FLAGS, "--json", "--system", "Be brief.", "--memory"]
     ended = cutaway(*common, stdin="/memory add my cat is Ada\nhi\n")

@@ -74,6 +74,32 @@ def test_echo_scores_the_prompt_as_lm_eval_reads_it(asked: Callable[..., Any]) -
     assert by_id == logprobs["token_logprobs"][1:5]
 
 
+def test_an_answer_that_repeats_itself_ends_if_that_is_asked_for(
+    asked: Callable[..., Any],
+) -> None:
+    detection = {"max_pattern_size": 3, "min_pattern_size": 1, "min_count": 5}
+    fields = {"max_tokens": 20, "logit_bias": {"65": 100}, "temperature": 0}
+
+    async def ask(http: httpx2.AsyncClient, _: Context) -> tuple[Any, Any, Any, Any]:
+        body = completion("hello", **fields, repetition_detection=detection)
+        whole = (await http.post(URL, json=body)).json()["choices"][0]
+        streamed = await http.post(URL, json={**body, "stream": True})
+        off = completion("hello", **fields, repetition_detection={"max_pattern_size": 0})
+        plain = (await http.post(URL, json=off)).json()["choices"][0]
+        odd = completion("hello", repetition_detection={"max_pattern_size": 4, "min_count": 1})
+        pieces = events(streamed.text)[:-1]
+        return whole, pieces, plain, await http.post(URL, json=odd)
+
+    whole, streamed, plain, odd = asked(ask)
+    assert whole["text"] == "AAAAA" and whole["finish_reason"] == "repetition"
+    assert whole["stop_reason"] == "repetition_detected"
+    assert "".join(each["choices"][0]["text"] for each in streamed) == "AAAAA"
+    assert streamed[-1]["choices"][0]["finish_reason"] == "repetition"
+    assert plain["finish_reason"] == "length" and plain["text"] == "A" * 20
+    assert odd.status_code == 400
+    assert odd.json()["error"]["param"] == "repetition_detection.min_count"
+
+
 def test_a_prompt_is_scored_alone_when_no_token_is_asked_for(asked: Callable[..., Any]) -> None:
     async def ask(http: httpx2.AsyncClient, _: Context) -> list[Any]:
         with_echo = completion(IDS, max_tokens=0, echo=True, logprobs=2)

@@ -63,6 +63,29 @@ def chat(client: openai.OpenAI, model: str) -> None:
     assert answer._request_id
 
 
+def repetition(client: openai.OpenAI, model: str) -> None:
+    """Asked for as in vLLM: another reason than OpenAI's, which its client hands on."""
+    detection = {"max_pattern_size": 2, "min_count": 4}
+    loop = asked(model, max_tokens=30, logit_bias={"65": 100}, stop=None)
+    loop["extra_body"] = {"repetition_detection": detection}
+    choice = client.chat.completions.create(**loop).choices[0]
+    assert choice.finish_reason == "repetition"  # pyright: ignore
+    assert choice.model_extra == {"stop_reason": "repetition_detected"}
+    with client.chat.completions.stream(**loop) as stream:
+        for _ in stream:
+            pass
+        (streamed,) = stream.get_final_completion().choices
+    assert streamed.message.content == choice.message.content
+    assert streamed.finish_reason == "repetition"  # pyright: ignore
+    loop["extra_body"] = {"repetition_detection": {**detection, "min_count": 1}}
+    try:
+        client.chat.completions.create(**loop)
+    except openai.BadRequestError as error:
+        assert error.param == "repetition_detection.min_count"
+    else:
+        raise AssertionError("a pattern that stands once repeats nothing")
+
+
 def chat_stream(client: openai.OpenAI, model: str) -> None:
     whole = client.chat.completions.create(**asked(model))
     usage = {"include_usage": True}
@@ -295,7 +318,7 @@ async def at_once(client: openai.AsyncOpenAI, model: str) -> None:
 
 
 STOPS = (
-    *(models, chat, chat_stream, extras, completions, stream_of_completions, refusals),
+    *(models, chat, repetition, chat_stream, extras, completions, stream_of_completions, refusals),
     *(schemas, forced_calls, responses, responses_calls, responses_refusals),
 )
 AUTOMATIC = (calls_and_results,)

@@ -32,7 +32,7 @@ from cutaway.cli.terminal.terminal import is_seen, note, print_data, print_json
 from cutaway.core.errors import ContextLengthError, CutawayError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.output import Delta
-from cutaway.core.request import Request
+from cutaway.core.request import CHAT_DETECTION, Request, SamplingParams
 
 if TYPE_CHECKING:
     from cutaway.cli.session.session import Session
@@ -103,7 +103,7 @@ class Talk:
         self._memory = memory
         self._as_json = as_json
         self._around = slash_commands.Around(
-            defaults=replace(session.settings.sampling(), grammar=form),
+            defaults=replace(_sampling(session, has_form=form is not None), grammar=form),
             memory=memory,
             about_model=self.about,
             about_answer=self.diagnosis,
@@ -188,6 +188,8 @@ class Talk:
         note(figures(answer.usage, answer.timings, answer.finish_reason), dim=True)
         used = answer.usage.prompt_tokens + answer.usage.completion_tokens
         most = self._session.llm.engine.max_length
+        if answer.finish_reason == "repetition":
+            note("it repeated itself, so it was ended; --repetition-detection off lets it go on.")
         if answer.finish_reason == "length" and used >= most:
             note(f"the context is full: {used} of {most} tokens. /clear forgets the messages.")
 
@@ -229,3 +231,14 @@ class Talk:
         request_id, encode = self._request.request_id, self._tokenize_seconds
         look = open_answer(self._session, request_id, messages=None, encode_seconds=encode)
         return why(self._session.llm.engine, look).draw().text().splitlines()
+
+
+def _sampling(session: Session, *, has_form: bool) -> SamplingParams:
+    """What was set; where nobody says when a loop ends, one ends soon: a small model may loop.
+
+    Not in an answer of a given form: lists of numbers may well be alike.
+    """
+    params = session.settings.sampling()
+    if session.settings.values["repetition_detection"] is None and not has_form:
+        return replace(params, repetition_detection=CHAT_DETECTION)
+    return params

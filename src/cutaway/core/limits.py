@@ -79,6 +79,9 @@ LIMITS: Mapping[str, Limit] = {
     "min_tokens": Limit("int", 0, 0, INT64_MAX, meaning="no end and no stop before"),
     "logprobs": Limit("int", None, 0, 20, meaning="alternatives reported per token"),
     "prompt_logprobs": Limit("int", None, 0, 20, meaning="alternatives per prompt token"),
+    "max_pattern_size": Limit("int", 0, 0, 1024, meaning="tokens of what repeats, at most"),
+    "min_pattern_size": Limit("int", 0, 0, 1024, meaning="tokens of what repeats, at least"),
+    "min_count": Limit("int", 0, 0, 2**31 - 1, meaning="times that it stands in a row"),
     "timeout": Limit("float", None, 0, 604_800, least_open=True, meaning="seconds it may take"),
     # Views: what there is decides further, and is told by the view.
     "place": Limit("int", None, 0, 2**31 - 1, meaning="counted from 0"),

@@ -9,8 +9,9 @@ import msgspec
 
 from cutaway.core.errors import CutawayError
 
-# stop: an ending token or a stop string; length: max_tokens or the context is used up
-FinishReason = Literal["stop", "length", "abort", "error"]
+# stop: an ending token or a stop string; length: max_tokens or the context is used up; repetition:
+# it repeats itself, and the request asked that it end then
+FinishReason = Literal["stop", "length", "repetition", "abort", "error"]
 
 
 @dataclass(frozen=True)

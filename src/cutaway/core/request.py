@@ -27,6 +27,50 @@ class IntByModel(int):
     """As FloatByModel, for an integer."""
 
 
+_DETECTION = "repetition_detection"
+_DETECTION_FORM = "off, or an object of max_pattern_size, min_pattern_size and min_count"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepetitionDetection:
+    """An answer ends once its last tokens are one pattern, min_count times behind one another.
+
+    max_pattern_size: tokens of the longest pattern; 0 looks for none.
+    min_pattern_size: of the shortest; 0 counts as 1. A pattern that is itself a repetition counts
+        too, so from 16 on "ha" is found after 16 times min_count tokens.
+    min_count: how often it stands there, the first time included; at least 2.
+
+    Names and meaning are vLLM's. Raises: RequestError naming the field and its range.
+    """
+
+    max_pattern_size: int
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            limits.check(each.name, getattr(self, each.name), param=f"{_DETECTION}.{each.name}")
+        if self.min_pattern_size > self.max_pattern_size:
+            raise RequestError(
+                f"{_DETECTION}.min_pattern_size is {self.min_pattern_size}, above max_pattern_size "
+                f"{self.max_pattern_size}; it must be at most that.",
+                param=f"{_DETECTION}.min_pattern_size",
+            )
+        if self.max_pattern_size and self.min_count < 2:
+            raise RequestError(
+                f"{_DETECTION}.min_count is {self.min_count}; it must be at least 2: a "
+                "pattern that stands once repeats nothing.",
+                param=f"{_DETECTION}.min_count",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.min_pattern_size},{self.max_pattern_size},{self.min_count}"
+
+
+# Four times the same 16 to 64 tokens: loops of fewer tokens are found as 16 and more of them.
+CHAT_DETECTION = RepetitionDetection(max_pattern_size=64, min_pattern_size=16, min_count=4)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the answer is chosen from the logits and when it ends.
@@ -35,6 +79,8 @@ class SamplingParams:
     nothing was given. stop is a text or several; what is None counts as not given.
     draft: off, or which guesses are verified beside the answer's tokens, for a draft model also by
         its name; None takes the engine's own. It changes how long an answer takes, and no token.
+    repetition_detection: when an answer that repeats itself ends; also a mapping of its fields, or
+        text as in 16,64,4.
 
     Order in which they act: grammar, bias, penalties, temperature, min_p, top_k, top_p.
     Units:  penalties and bias are in logits; top_p and min_p are ratios from 0 to 1.
@@ -62,6 +108,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     draft: str | None = None
+    repetition_detection: RepetitionDetection | None = None
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -74,6 +121,7 @@ class SamplingParams:
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+        object.__setattr__(self, "repetition_detection", _detection_of(self.repetition_detection))
         if self.grammar is not None and not isinstance(self.grammar, Grammar):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RequestError(
                 f"grammar is {limits.quote(self.grammar)}; it must be a Grammar.", param="grammar"
@@ -279,3 +327,47 @@ def _items(value: object) -> tuple[object, ...] | None:
 
 def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _detection_of(value: object) -> RepetitionDetection | None:
+    """What was asked for, as an object, as its fields or as text; None looks for none.
+
+    As text it is off, or least size, largest size and count as in 16,64,4.
+
+    Raises: RequestError naming the field.
+    """
+    if isinstance(value, str):
+        value = _detection_of_text(value)
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, object]", value)
+        names = [each.name for each in fields(RepetitionDetection)]
+        unknown = [name for name in given if name not in names]
+        if unknown or "max_pattern_size" not in given:
+            raise _detection_fault(dict(given))
+        whole = {name: limits.plain_number(each) for name, each in given.items()}
+        value = RepetitionDetection(**whole)  # pyright: ignore[reportArgumentType] it checks them
+    if value is None:
+        return None
+    if not isinstance(value, RepetitionDetection):
+        raise _detection_fault(value)
+    return value if value.max_pattern_size else None
+
+
+def _detection_of_text(text: str) -> object:
+    if text.strip() == "off":
+        return None
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise RequestError(
+            f"{_DETECTION} is {limits.quote(text)}; it must be off, or three numbers as in "
+            f"{CHAT_DETECTION}: least and largest size of what repeats, in tokens, and how often.",
+            param=_DETECTION,
+        )
+    least, most, count = map(int, parts)
+    return RepetitionDetection(max_pattern_size=most, min_pattern_size=least, min_count=count)
+
+
+def _detection_fault(value: object) -> RequestError:
+    return RequestError(
+        f"{_DETECTION} is {limits.quote(value)}; it must be {_DETECTION_FORM}.", param=_DETECTION
+    )

@@ -26,6 +26,8 @@ from cutaway.sampling.rejection import Proposal
 from cutaway.sampling.sampler import Sampled
 from cutaway.stream.text import TextStream
 
+REPEATED = "repetition_detected"  # what is told of such an end, as vLLM does
+
 
 class NewTokens(NamedTuple):
     """What a step adds to an answer, and why it ends there, if it does."""
@@ -116,6 +118,9 @@ class Running:
                 break
             if self.grammar is not None and self.grammar.completes(token_id):
                 reason = "stop"
+                break
+            if self.stream.is_repeating:
+                reason, stopped_by = "repetition", REPEATED
                 break
         if reason is None and len(taken) >= num_left:
             reason = "length"

@@ -197,7 +197,7 @@ def _measure(context: Context, delta: Delta, heard: dict[int, float]) -> None:
         context.metrics.gap((now - heard[delta.choice]) / num_tokens)
     if num_tokens:
         heard[delta.choice] = now
-    if delta.finish_reason in ("stop", "length") and delta.usage and delta.timings:
+    if delta.finish_reason in ("stop", "length", "repetition") and delta.usage and delta.timings:
         context.metrics.count_finished(
             delta.finish_reason, delta.usage, delta.timings, is_first=delta.choice == 0
         )

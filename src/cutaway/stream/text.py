@@ -1,4 +1,4 @@
-"""One answer from tokens to text: whole characters, stop strings, ending tokens, min_tokens.
+"""One answer from tokens to text: whole characters, stop strings, ends, loops, min_tokens.
 
 Streamed or not, an answer goes through the same object, so both are the same text. Knows no
 vocabulary and no model.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cutaway.core.request import SamplingParams
 from cutaway.stream.detokenize import Detokenizer, TokenBytes
+from cutaway.stream.loops import RepetitionDetector
 from cutaway.stream.stop import StopStrings
 
 
@@ -57,6 +58,9 @@ class TextStream:
         self._ending = ending or {}
         self._min_tokens = params.min_tokens
         self._has_stops = bool(params.stop)
+        wanted = params.repetition_detection
+        self._repetition = None if wanted is None else RepetitionDetector(wanted)
+        self.is_repeating = False  # the answer ends here, if nothing else ended it
         self._is_done = False
         self.num_tokens = 0
         self.stopped_by: str | int | None = None  # the stop string or ending token that came
@@ -84,6 +88,8 @@ class TextStream:
             text = self._stops.push(text, may_stop=may_end)
             self.stopped_by = self._stops.stopped_by
             self._is_done = self.stopped_by is not None
+        if self._repetition is not None:
+            self.is_repeating = self._repetition.push(token_id) and may_end
         return text
 
     def finish(self) -> str:

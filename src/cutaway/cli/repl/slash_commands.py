@@ -131,6 +131,8 @@ def _setting(name: str, text: str) -> object:
     kind = BY_NAME[name].kind
     if kind == "texts":
         return (_unquoted(text),)
+    if kind == "text":
+        return text  # SamplingParams says what it may be
     value: object = text
     try:
         if kind == "int":

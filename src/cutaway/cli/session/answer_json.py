@@ -117,6 +117,7 @@ def figures(usage: Usage, timings: Timings, finish_reason: FinishReason) -> str:
 
 _ENDS: Mapping[FinishReason, str | None] = {
     "stop": None,
+    "repetition": "repeated itself",
     "length": "cut by --max-tokens or the context",
     "abort": "stopped",
     "error": "failed",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from cutaway.core.limits import DRAW_SETTINGS, INT64_MAX, LIMITS, Limit
-from cutaway.core.request import RECOMMENDED
+from cutaway.core.request import CHAT_DETECTION, RECOMMENDED
 from cutaway.engine.config import MOST_RANKS, ByDevice, EngineConfig
 from cutaway.fleet.fleet_config import MOST_REPLICAS, FleetConfig
 from cutaway.service.bounds import ProcessConfig, TrafficConfig
@@ -236,6 +236,13 @@ KEYS: tuple[Key, ...] = (
     ),
     _sampling("min_tokens"),
     _sampling("ignore_eos", "go on when the model ends its answer"),
+    Key(
+        "repetition_detection",
+        "text",
+        SAMPLING,
+        "end an answer that repeats itself: least and largest size of what repeats, in tokens, and "
+        f"how often it stands in a row; default {CHAT_DETECTION} in chat, off elsewhere",
+    ),
     Key("stop", "texts", SAMPLING, "end before this string; may be given up to 16 times", ()),
     _bound("max_waiting", "answers that may wait; default: 4 for each of max_sequences", _COUNT),
     _bound(

@@ -65,6 +65,17 @@ _STRUCTURED: dict[str, Any] = {
 }
 
 
+_REPETITION: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        name: {"type": "integer", "minimum": limits.LIMITS[name].least}
+        for name in ("max_pattern_size", "min_pattern_size", "min_count")
+    },
+    "required": ["max_pattern_size"],
+    "additionalProperties": False,
+}
+
+
 class MostTokens(Limited):
     """Tokens at most; -1 is as many as there is room for, as llama.cpp and Ollama have it."""
 
@@ -114,6 +125,7 @@ class SamplingBody(ForeignFields, DrawBody):
     response_format: Annotated[object, take_schema(optional(_FORMAT))] = None
     structured_outputs: Annotated[object, take_schema(optional(_STRUCTURED))] = None
     draft: Annotated[object, take_schema(optional(_DRAFT))] = None
+    repetition_detection: Annotated[object, take_schema(optional(_REPETITION))] = None
     user: Ignored = None
     metadata: Ignored = None
     service_tier: Ignored = None
@@ -123,7 +135,7 @@ class SamplingBody(ForeignFields, DrawBody):
 _SAME = (
     *limits.DRAW_SETTINGS,
     *("seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids"),
-    *("ignore_eos", "skip_special_tokens", "prompt_logprobs", "draft"),
+    *("ignore_eos", "skip_special_tokens", "prompt_logprobs", "draft", "repetition_detection"),
 )
 
 
