@@ -83,12 +83,13 @@ class _Curve:
     """A function of single entries.
 
     own:     in operations that have one form, in place where it can; nothing is kept for gradients.
-    slope:   its derivative, in operations that can be differentiated again.
+    pull:    what a gradient becomes behind it, in torch's own operations of one pass, and
+        differentiable where it is differentiated again. Here bits may hang on an entry's place.
     torchs:  torch's own, for devices whose threads take one entry each.
     """
 
     own: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    pull: Callable[[Tensor, Tensor], Tensor]
     torchs: Callable[[Tensor], Tensor]
 
 
@@ -97,12 +98,12 @@ def _apply(curve: _Curve, x: Tensor) -> Tensor:
         return curve.torchs(x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if wide.requires_grad and torch.is_grad_enabled():
-        return cast(Tensor, _WithSlope.apply(wide, curve)).to(x.dtype)
+        return cast(Tensor, _Learned.apply(wide, curve)).to(x.dtype)
     return curve.own(wide).to(x.dtype)
 
 
-class _WithSlope(Function):
-    """A curve whose gradient is its slope: what computing leaves on the way is not kept."""
+class _Learned(Function):
+    """A curve with a gradient of its own: what computing leaves on the way is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, curve: _Curve) -> Tensor:
@@ -113,7 +114,7 @@ class _WithSlope(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        return grads[0] * ctx.curve.slope(x), None
+        return ctx.curve.pull(grads[0], x), None
 
 
 def _one_and_exp(x: Tensor) -> Tensor:
@@ -121,14 +122,11 @@ def _one_and_exp(x: Tensor) -> Tensor:
     return torch.neg(x).exp_().add_(1.0)
 
 
-def _sigmoid_slope(x: Tensor) -> Tensor:
-    share = sigmoid(x)
-    return share * (1.0 - share)
-
-
-def _silu_slope(x: Tensor) -> Tensor:
-    share = sigmoid(x)
-    return share * (1.0 + x * (1.0 - share))
+def _silu_pull(grad: Tensor, x: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return torch.ops.aten.silu_backward(grad, x)
+    share = sigmoid(x)  # torch's own cannot be differentiated again
+    return grad * (share * (1.0 + x * (1.0 - share)))
 
 
 def _softplus(x: Tensor) -> Tensor:
@@ -139,28 +137,27 @@ def _gelu(x: Tensor) -> Tensor:
     return (x * _ROOT_HALF).erf_().add_(1.0).mul_(x).mul_(0.5)
 
 
-def _gelu_slope(x: Tensor) -> Tensor:
-    below = 0.5 * (1.0 + torch.erf(x * _ROOT_HALF))
-    return below + x * torch.exp(-0.5 * x * x) * (0.5 * _ROOT_TWO_OVER_PI)
-
-
 def _gelu_tanh(x: Tensor) -> Tensor:
     inner = (x * x).mul_(_ROOT_TWO_OVER_PI * _CUBIC).add_(_ROOT_TWO_OVER_PI).mul_(x)
     return inner.tanh_().add_(1.0).mul_(x).mul_(0.5)
-
-
-def _gelu_tanh_slope(x: Tensor) -> Tensor:
-    bent = torch.tanh(_ROOT_TWO_OVER_PI * (x + _CUBIC * x * x * x))
-    rise = _ROOT_TWO_OVER_PI * (1.0 + 3.0 * _CUBIC * x * x)
-    return 0.5 * (1.0 + bent) + 0.5 * x * (1.0 - bent * bent) * rise
 
 
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_TWO_OVER_PI = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 
-_SIGMOID = _Curve(lambda x: _one_and_exp(x).reciprocal_(), _sigmoid_slope, torch.sigmoid)
-_SILU = _Curve(lambda x: x / _one_and_exp(x), _silu_slope, functional.silu)
-_SOFTPLUS = _Curve(_softplus, sigmoid, functional.softplus)
-_GELU = _Curve(_gelu, _gelu_slope, functional.gelu)
-_GELU_TANH = _Curve(_gelu_tanh, _gelu_tanh_slope, lambda x: functional.gelu(x, approximate="tanh"))
+_aten = torch.ops.aten
+
+_SIGMOID = _Curve(
+    lambda x: _one_and_exp(x).reciprocal_(),
+    lambda grad, x: _aten.sigmoid_backward(grad, sigmoid(x)),
+    torch.sigmoid,
+)
+_SILU = _Curve(lambda x: x / _one_and_exp(x), _silu_pull, functional.silu)
+_SOFTPLUS = _Curve(_softplus, lambda grad, x: grad * sigmoid(x), functional.softplus)
+_GELU = _Curve(_gelu, _aten.gelu_backward, functional.gelu)
+_GELU_TANH = _Curve(
+    _gelu_tanh,
+    lambda grad, x: _aten.gelu_backward(grad, x, approximate="tanh"),
+    lambda x: functional.gelu(x, approximate="tanh"),
+)
