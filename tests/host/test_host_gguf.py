@@ -157,6 +157,7 @@ LIES: dict[str, tuple[bytes, str, str]] = {
         "key count",
         "takes at least 780000 bytes, and 8 are left",
     ),
+    "a few keys above the bytes": (b.gguf(num_keys=20), "key count", "takes at least 260 bytes"),
     "tensor count 2^64-1": (b.gguf(num_tensors=HUGE), "tensor count", "at most 65536"),
     "tensor count above the bytes": (
         b.gguf(num_tensors=60_000),
@@ -199,7 +200,12 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "array of 2^23 absent strings": (
         b.gguf([b.key("k", b.ARRAY, b.array(b.STRING, 2**23, b""))]),
         "k",
-        "array of 8388608 strings",
+        "array of 8388608 strings, which takes at least 67108864 bytes, and 15 are left",
+    ),
+    "array of a few absent strings": (
+        b.gguf([b.key("k", b.ARRAY, b.array(b.STRING, 20, b""))]),
+        "k",
+        "array of 20 strings, which takes at least 160 bytes, and 15 are left",
     ),
     "array with a string of 2^60 bytes": (
         b.gguf([b.key("k", b.ARRAY, b.array(b.STRING, 2, b.string("a") + b.u64(2**60) + DATA))]),
@@ -402,13 +408,17 @@ def test_a_file_without_tensors_may_end_with_its_last_value(tmp_path: Path) -> N
 
 def test_an_array_of_empty_strings_fits_where_it_just_fits(tmp_path: Path) -> None:
     many = b.array(b.STRING, 400, b.string("") * 400)
-    assert read(tmp_path, b.gguf([b.key("k", b.ARRAY, many)])).strings("k") == ("",) * 400
+    raw = b.gguf([b.key("k", b.ARRAY, many)], alignment=1)  # which ends with the last of them
+    assert read(tmp_path, raw).strings("k") == ("",) * 400
 
 
 def test_strings_of_an_array_are_read_however_far_in_the_file_they_lie(tmp_path: Path) -> None:
-    long = "x" * 2**23  # what lies behind it ends past the most bytes of a string
+    long = "x" * gguf_header.MAX_STRING_BYTES  # what lies behind it ends past the most of a string
     two = b.array(b.STRING, 2, b.string(long) + b.string("äé"))
     assert read(tmp_path, b.gguf([b.key("k", b.ARRAY, two)])).strings("k") == (long, "äé")
+    longer = b.array(b.STRING, 1, b.string(long + "x"))
+    with pytest.raises(ModelFormatError, match="string of 16777217 bytes; at most 16777216"):
+        read(tmp_path, b.gguf([b.key("k", b.ARRAY, longer)]))
 
 
 def test_data_begin_at_a_multiple_of_32_where_nothing_else_is_said(tmp_path: Path) -> None:
