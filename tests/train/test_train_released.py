@@ -22,7 +22,7 @@ def asked(words: list[str]) -> str:
 
 def answers(stage: str, tasks: list[list[str]]) -> list[tuple[str, str | None]]:
     """Text and reason of the end of each answer."""
-    path = ROOT / "released" / f"words-{stage}"
+    path = ROOT / "released" / f"speeches-{stage}"
     with LLM(str(path), dtype="float32", device="cpu", cache_tokens=4096) as llm:
         chats = [[{"role": "user", "content": asked(words)}] for words in tasks]
         given = llm.generate([llm.encode_chat(each) for each in chats], GREEDY)
@@ -40,13 +40,15 @@ def test_tuned_models_answer_and_what_came_after_is_right_more_often() -> None:
     for stage in ("sft", "ppo", "dpo"):
         told = list(zip(tasks, answers(stage, tasks), strict=True))
         assert all(reason == "stop" for _, (_, reason) in told)
-        assert sum(in_form(words, text) for words, (text, _) in told) >= 75
+        assert sum(in_form(words, text) for words, (text, _) in told) >= 95
         right[stage] = sum(text.rstrip(".").split()[-1] == words[2] for words, (text, _) in told)
-    assert min(right["ppo"], right["dpo"]) >= right["sft"] + 5, right
+    assert min(right["ppo"], right["dpo"]) >= right["sft"] + 20, right
 
 
 def test_q9_a_base_model_goes_on_with_a_text_and_is_no_assistant() -> None:
-    with LLM(str(ROOT / "released" / "words-base"), dtype="float32", device="cpu") as base:
+    with LLM(str(ROOT / "released" / "speeches-base"), dtype="float32", device="cpu") as base:
         assert base.engine.model.template_source is None
-        (begun,) = base.generate("Which word is", GREEDY)
-    assert begun.text.startswith(" last: ") and "?" in begun.text, "it asks, and goes on"
+        (begun,) = base.generate("The President of the United", GREEDY)
+        (asked,) = base.generate("Which word is last: red moon fish?", GREEDY)
+    assert begun.text.startswith(" States")
+    assert asked.finish_reason == "length", "it goes on with a question instead of answering it"
