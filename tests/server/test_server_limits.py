@@ -100,6 +100,11 @@ BAD: dict[str, list[Any]] = {
     "tokens": [1, "1", {}, [-1], ["1"], [True], [320], [2**70], None],
     "modalities": ["text", ["audio"], []],
     "draft": [1, "x", [], {}, True, "NGRAM", ""],
+    "repetition_detection": [
+        *(1, [], "x", True, {}, {"max_pattern": 8}, {"max_pattern_size": 8, "min_count": 1}),
+        *({"max_pattern_size": "8", "min_count": 2}, {"max_pattern_size": 1025, "min_count": 2}),
+        {"max_pattern_size": 4, "min_pattern_size": 5, "min_count": 2},
+    ],
     "suffix": ["x", 1],
     "best_of": [0, 2, True, 1.5, "1"],
     "function_call": ["auto", {}, 1],
