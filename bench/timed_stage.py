@@ -1,47 +1,60 @@
-"""A stage of training with as many updates as fit into some seconds.
+"""A stage of training for some seconds.
 
     python bench/timed_stage.py speculator bench/speculator.toml --seconds 120 key=value ...
 
-A few updates are timed, forward and backward, and thrown away; the run then has the updates that
-fit, so that its schedule ends with it. Without --seconds it is `cutaway train` without its screen,
-for machines that lack what the command line needs.
+The rate's course follows the clock, so that it ends in time however fast updates come: a number of
+updates that was reckoned before is wrong as soon as something else uses the device. Without
+--seconds it is `cutaway train` without its screen, for machines that lack what the command line
+needs.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
-import torch
-
-from cutaway.train.stage import TrainingStage, UpdateReport
+from cutaway.train import stage as stages
+from cutaway.train.loop import Updated, descend
+from cutaway.train.losses.losses import Loss
+from cutaway.train.optimizers import Optimizers
+from cutaway.train.schedules import COURSES, Schedule
+from cutaway.train.stage import UpdateReport
 from cutaway.train.stage_config import read_settings
 
-TIMED = 8  # updates; the first half warms up
-SPARE = 1.05  # of an update's time, for the optimizer
+WARMUP = 0.02  # of the time, in which the rate rises
+LEAST = 1e-3  # of the time: what the first update counts as
+MOST_UPDATES = 1_000_000  # more than come
 
 
-def seconds_of(stage: TrainingStage[Any]) -> float:
-    """What an update takes, without its step."""
-    module = stage.model.transformer if stage.module is None else stage.module
-    took: list[float] = []
-    for update in range(TIMED):
-        began = perf_counter()
-        for batch in stage.feed(update):
-            loss = stage.objective(batch)
-            (loss.total / max(1, loss.count)).backward()
-            float(loss.total)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        took.append(perf_counter() - began)
-    for parameter in module.parameters():
-        parameter.grad = None
-    return median(took[TIMED // 2 :]) * SPARE
+class UntilTime:
+    """Takes the place of the loop's run(): updates until so many seconds are over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(
+        self,
+        feed: Callable[[int], Sequence[Any]],
+        objective: Callable[[Any], Loss],
+        optimizers: Optimizers,
+        *,
+        schedule: Schedule,
+        first: int = 0,
+        after: Callable[[Updated], None],
+    ) -> None:
+        began, update = perf_counter(), first
+        while (share := (perf_counter() - began) / self._seconds) < 1:
+            done = max(0.0, share - WARMUP) / (1 - WARMUP)
+            factor = COURSES[schedule.name](done, WARMUP / (1 - WARMUP))
+            factor *= min(1.0, (share + LEAST) / WARMUP)
+            after(descend(feed(update), objective, optimizers, update=update, factor=factor))
+            update += 1
+        print(f"{update} updates in {perf_counter() - began:.1f} s", flush=True)
 
 
 def tell(report: UpdateReport) -> None:
@@ -55,11 +68,11 @@ def tell(report: UpdateReport) -> None:
 
 
 def main() -> None:
-    """Prepare, time, run."""
+    """Prepare and run."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("stage")
     options.add_argument("config", type=Path)
-    options.add_argument("--seconds", type=float, help="that all updates may take")
+    options.add_argument("--seconds", type=float, help="that all updates take")
     options.add_argument("overrides", nargs="*", help="settings of the stage")
     args = options.parse_intermixed_args()
     module = importlib.import_module(f"cutaway.train.{args.stage}")
@@ -68,11 +81,9 @@ def main() -> None:
     stage = module.prepare(read_settings(kind, args.config, args.overrides))
     print(f"prepared in {perf_counter() - began:.1f} s", flush=True)
     if args.seconds is not None:
-        each = seconds_of(stage)
-        updates = max(10, int(args.seconds / each))
-        print(f"an update takes {each:.3f} s: {updates} of them", flush=True)
-        stage = replace(stage, settings=replace(stage.settings, updates=updates))
-    print(stage.run(tell))
+        stages.run = UntilTime(args.seconds)
+        stage = replace(stage, settings=replace(stage.settings, updates=MOST_UPDATES))
+    print(stage.run(tell), {} if stage.measure is None else stage.measure())
     print(f"{perf_counter() - began:.1f} s")
 
 
