@@ -9,6 +9,8 @@ its prompts padded on the left, as TRL does it.
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 import statistics
 import time
 from collections.abc import Callable
@@ -74,6 +76,26 @@ def theirs(
     return sample
 
 
+def profile(sample: Callable[[int], int]) -> None:
+    """Print where the host's time of a round goes, and how long the device works."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiling
+
+    seen = cProfile.Profile()
+    seen.runcall(sample, 99)
+    pstats.Stats(seen).sort_stats("tottime").print_stats(25)
+    if torch.cuda.is_available():
+        with profiling(activities=[ProfilerActivity.CUDA]) as watched:
+            began = time.perf_counter()
+            sample(100)
+            took = time.perf_counter() - began
+        averages = watched.key_averages()
+        busy = sum(each.self_device_time_total for each in averages) / 1e6
+        print(f"the device works {busy:.3f} of {took:.3f} s")
+        table = averages.table(sort_by="self_cuda_time_total", row_limit=12)
+        print("\n".join(line[:70] + line[-60:] for line in table.splitlines()))
+
+
 def main() -> None:
     """Take turns, and print tokens per second and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -83,6 +105,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     tokenizer = load_folder(arguments.model)
     template = compiled_template(
@@ -108,6 +131,8 @@ def main() -> None:
     for name, rate in medians.items():
         print(f"| {name} | {rate:,.0f} |")
     print(f"| ratio, median of {len(ratios)} rounds | {statistics.median(ratios):.2f} |")
+    if arguments.profile:
+        profile(sides["ours"])
 
 
 if __name__ == "__main__":

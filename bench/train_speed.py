@@ -1,11 +1,12 @@
 """Tokens a second of training at SmolLM2-135M's shape, beside transformers in the same run.
 
     python bench/train_speed.py [--sequences 32] [--length 2048] [--updates 6] [--profile]
-        [--rows compiled,transformers,deterministic,plain]
+        [--rows compiled,transformers,deterministic,plain] [key=value ...]
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
 updates after three to warm up. transformers' model is compiled as a whole and runs under autocast,
-with torch's fused AdamW and a clip, as its users have it.
+with torch's fused AdamW and a clip, as its users have it. key=value are fields of the shape, as in
+hidden_size=1024 num_hidden_layers=24.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import os
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,7 +31,7 @@ from cutaway.train.model.model_folder import fill
 from cutaway.train.model.utilization import update_flops, utilization
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -158,7 +160,11 @@ def main() -> None:
     options.add_argument("--rows", default="compiled,transformers")
     options.add_argument("--attention", default="", help=f"one of {', '.join(_BACKENDS)}")
     options.add_argument("--profile", action="store_true")
+    options.add_argument("shape", nargs="*", help="fields of config.json")
     args = options.parse_args()
+    for each in args.shape:
+        name, _, value = each.partition("=")
+        CONFIG[name] = int(value)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     ids = drawn(args.length, args.sequences)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")

@@ -469,6 +469,7 @@ def test_sampling_gives_the_bits_of_the_stages(size: int, dtype: torch.dtype) ->
     logits[1] = logits[1].round()  # equal ones: the smaller id is taken
     logits[2, :3] = -math.inf
     assert_bits_of_the_stages(logits, rows)
+    assert_bits_of_the_stages(logits, [replace(row, scores_drawn=True) for row in rows])
 
 
 def assert_bits_of_the_stages(logits: Tensor, rows: list[SamplerRow]) -> None:

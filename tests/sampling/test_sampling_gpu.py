@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from cutaway.sampling import sampler as sampler_module
 from cutaway.sampling.effects import trace
 from cutaway.sampling.largest import first_largest, largest
 from cutaway.sampling.logprobs import Sent, prompt_logprobs
-from cutaway.sampling.sampler import Sampler
+from cutaway.sampling.sampler import Sampler, SteadyRows
 
 pytestmark = pytest.mark.gpu
 
@@ -26,6 +27,19 @@ def test_every_row_gives_the_bits_of_the_cpu(vocab_size: int) -> None:
     assert sampler.sample(logits.cuda(), MIXED_ROWS) == expected
     for i, row in enumerate(MIXED_ROWS):
         assert sampler.sample(logits[i : i + 1].cuda(), [row]) == [expected[i]]
+
+
+@pytest.mark.parametrize("vocab_size", [1000, 50_257])
+def test_scores_of_what_is_drawn_from_are_those_of_the_cpu(vocab_size: int) -> None:
+    rows = [replace(row, scores_drawn=True) for row in MIXED_ROWS]
+    logits = random_logits(len(rows), vocab_size)
+    sampler = Sampler(vocab_size)
+    assert sampler.sample(logits.cuda(), rows) == sampler.sample(logits, rows)
+    steady = SteadyRows.of([rows[2], rows[3]], logits.cuda())
+    assert steady is not None
+    position = rows[2].position
+    got = steady.begin(logits[2:4].cuda(), [position, position]).read()
+    assert got == sampler.sample(logits[2:4], rows[2:4])
 
 
 def test_ties_come_by_smaller_index() -> None:

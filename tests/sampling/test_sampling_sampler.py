@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,6 +83,19 @@ MIXED_ROWS = [
     SamplerRow(params=SamplingParams(), seed=11, position=4, banned_token_ids=(0, 1)),
     row_of(seed=12),
 ]
+
+
+def test_scores_of_what_is_drawn_from_have_the_temperature() -> None:
+    logits = random_logits(2, 300)
+    rows = [replace(row_of(seed=3, temperature=t), scores_drawn=True) for t in (0.6, 0.0)]
+    drawn = Sampler(300).sample(logits, rows)
+    for each, row, heat in zip(drawn, logits, (0.6, 1.0), strict=True):
+        assert each.token_id is not None
+        wanted = torch.log_softmax(row.double() / heat, dim=-1)[each.token_id]
+        assert each.score.logprob == pytest.approx(float(wanted), abs=2e-6)
+    plain = Sampler(300).sample(logits, [replace(row, scores_drawn=False) for row in rows])
+    assert [each.token_id for each in plain] == [each.token_id for each in drawn]
+    assert plain[0].score.logprob != drawn[0].score.logprob
 
 
 # Small rows are worked on together, rows of 70001 one by one; 1000 is no multiple of the chunk.

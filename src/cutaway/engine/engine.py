@@ -122,7 +122,7 @@ class Engine:
         pinned: Items[tuple[str, Items[int]]] = (),
         piece_tokens: int | None = None,
     ) -> None:
-        """scores_drawn: see Sampler; a request that asks for logprobs gets them so.
+        """scores_drawn: see SamplerRow; a request that asks for logprobs gets them so.
 
         page_secret: of which keys of pages are made; None draws one. Engines that share it could
         find one another's pages.
@@ -153,7 +153,8 @@ class Engine:
             ),
             self.cache,
         )
-        self.sampler = Sampler(model.facts.vocab_size, scores_drawn=scores_drawn)
+        self.sampler = Sampler(model.facts.vocab_size)
+        self._scores_drawn = scores_drawn
         self.ledger = Ledger(config.ledger_bytes) if config.ledger_bytes else None
         self.recorder = (
             None if self.ledger is None else Recorder(self.ledger, page_size=config.page_size)
@@ -164,8 +165,7 @@ class Engine:
         if not paged.can_roll_back:
             refuse_states(config, model.name)
         self.drafting = drafting if paged.can_roll_back else None
-        is_plain = sink is None and not scores_drawn
-        runs_ahead = self.runner.runs_ahead and is_plain
+        runs_ahead = self.runner.runs_ahead and sink is None
         self._ahead = Ahead(self.runner, self.scheduler) if runs_ahead else None
         self._awaits_guesses = False  # no step was begun ahead, for those of the next one
         self._next: Plan | None = None  # which was launched before the last step was told of
@@ -177,7 +177,7 @@ class Engine:
         )
         self.page_keys = self._admission.page_keys
         self._prompt_stores: list[PageStore] = []  # that want the pages of prompts
-        self.tells_draws = False  # whether others may have to go on from what is told here
+        self.tells_draws = False  # whether somebody wants what each token was drawn from
         self._rejoining: set[Sequence] = set()  # their last token was told by another engine
         self.pace = Pace()
         self.breaks = Breaks()
@@ -765,7 +765,7 @@ class Engine:
                 sequence.draft_chances = draft.chances
                 other = draft.other_token_ids
                 sequence.other_token_ids = grammar.longest_allowed(other) if grammar else other
-                if not self.sampler.scores_drawn:  # else draws of one kind are compared
+                if not self._scores_drawn:  # else draws of one kind are compared
                     self._answers[sequence].proposals = draft.proposals
             except Exception as fault:
                 self._break(sequence, fault)
@@ -791,7 +791,11 @@ class Engine:
         stream, ending = self.model.text_stream(params), self.model.end_ids(params)
         deadline = sequence.request.deadline
         ends = math.inf if deadline is None else arrived + deadline
-        return Running(sequence, stream, ending, arrived, ends, tells_draws=self.tells_draws)
+        return Running(
+            *(sequence, stream, ending, arrived, ends),
+            tells_draws=self.tells_draws,
+            scores_drawn=self._scores_drawn,
+        )
 
 
 def _max_prompt_tokens(model: LoadedModel, piece_tokens: int | None) -> int | None:

@@ -47,7 +47,8 @@ class Running:
     is_spoilt: numbers of its prompt are not finite; the same.
     num_drafted, num_accepted: guesses that were verified, and that stood.
     told: what another engine has told of it, until the row of its last token is computed again.
-    tells_draws: whether somebody may have to go on from what is told.
+    tells_draws: whether somebody wants what each token was drawn from.
+    scores_drawn: of its rows; see SamplerRow.
     proposals: what its guesses of this step were drawn from; none where a seed decides.
     """
 
@@ -67,6 +68,7 @@ class Running:
     num_accepted: int = 0
     told: ToldChoice | None = None
     tells_draws: bool = False
+    scores_drawn: bool = False
     proposals: Items[Proposal] = ()
 
     def begin_grammar(self, state: GrammarState) -> None:
@@ -225,6 +227,7 @@ class Running:
             banned_token_ids=banned,
             allowed=allowed,
             num_logprobs=params.logprobs,
+            scores_drawn=self.scores_drawn,
         )
 
     def _logprobs(self, token_ids: Items[int], drawn: Items[Sampled]) -> tuple[TokenLogprob, ...]:

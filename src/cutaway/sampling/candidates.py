@@ -25,6 +25,8 @@ class SamplerRow:
         outside the vocabulary is banned anyway.
     allowed: one bit per token id, as grammars/grammar_state.py gives them; None allows all.
     num_logprobs: alternatives to report; None reports neither these nor the rank.
+    scores_drawn: its score is of the distribution that the token is drawn from, after edits and
+        temperature, in place of the raw one. For training, whose loss is about what was drawn.
     """
 
     params: SamplingParams
@@ -36,6 +38,7 @@ class SamplerRow:
     banned_token_ids: Collection[int] = ()
     allowed: bytes | None = None
     num_logprobs: int | None = None
+    scores_drawn: bool = False
 
 
 @dataclass(frozen=True, eq=False)

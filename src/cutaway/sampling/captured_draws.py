@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cutaway.kernels.sample import SETTINGS, sample, takes
 
-_GREEDY = (1.0, 0.0, -1.0, 0.0, -1.0)  # of rows that are padding
+_GREEDY = (1.0, 0.0, -1.0, 0.0, -1.0, 0.0)  # of rows that are padding
 _KINDS = tuple(product((False, True), repeat=2))
 
 
@@ -59,7 +59,7 @@ class CapturedDraws:
     def run(self, choices: NDArray[np.float64], *, has_top_k: bool, has_top_p: bool) -> Tensor:
         """What sample gives for the first rows; valid until the next run.
 
-        Shapes: choices [R, 5] -> [R, 7].
+        Shapes: choices [R, 6] -> [R, 7].
         """
         self._copied.synchronize()  # of the draws before, which have long been read
         self._numbers[: len(choices)] = choices

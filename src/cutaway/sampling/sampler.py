@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cutaway.core.request import SamplingParams
 from cutaway.kernels import native
 from cutaway.kernels.checksum import checksum
 from cutaway.kernels.sample import sample, takes
@@ -97,15 +96,11 @@ class Sampler:
 
     Every row's result is the same bits alone and in any batch: rows share memory passes, never
     a sum.
-
-    scores_drawn: scores are of the distribution that tokens are drawn from, after edits and
-        temperature, in place of the raw one. For training, whose loss is about what was drawn.
     """
 
-    def __init__(self, vocab_size: int, *, scores_drawn: bool = False) -> None:
+    def __init__(self, vocab_size: int) -> None:
         assert 1 <= vocab_size <= MAX_VOCAB_SIZE, f"sums over {vocab_size} tokens are not exact"
         self.vocab_size = vocab_size
-        self.scores_drawn = scores_drawn
         self._native: dict[int, native.RowSampler] = {}  # of the latest logits, by their rows
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
@@ -115,8 +110,8 @@ class Sampler:
         The device is waited for once, at the end.
         """
         assert logits.shape == (len(rows), self.vocab_size), f"logits are {tuple(logits.shape)}"
-        if self.scores_drawn:
-            return begin_plain(logits, rows, scores_drawn=True).read()
+        if rows and rows[0].scores_drawn:  # all rows of an engine are alike in it
+            return sample_plain(logits, rows)
         kept = self._native.get(len(rows))
         if kept is not None and kept.logits is logits:
             return sample_native(kept, rows)  # new numbers in the same place
@@ -179,7 +174,7 @@ class CapturedSample(Protocol):
     def __call__(
         self, choices: NDArray[np.float64], /, *, has_top_k: bool, has_top_p: bool
     ) -> Tensor:
-        """Shapes: choices [R, 5] -> [R, 7]."""
+        """Shapes: choices [R, 6] -> [R, 7]."""
         ...
 
 
@@ -201,7 +196,7 @@ class SteadyRows:
         """The settings of some rows; None where one asks for more, or these logits do."""
         if not takes(logits) or not all(map(_is_fused, rows)):
             return None
-        settings = [_fused_choice(row.params, -1.0) for row in rows]
+        settings = [_fused_choice(row, -1.0) for row in rows]
         drawing = [index for index, row in enumerate(rows) if not row.params.is_greedy]
         keys = [(row.seed, row.choice) for row in rows]
         return SteadyRows(np.array(settings), drawing, keys)
@@ -244,18 +239,15 @@ def sample_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled]:
 
 @one_thread()
 @torch.no_grad()
-def begin_plain(
-    logits: Tensor, rows: Sequence[SamplerRow], *, scores_drawn: bool = False
-) -> PendingDraws:
-    """The same, handed to the device and not waited for. scores_drawn: see Sampler."""
-    may_fuse = takes(logits) and not scores_drawn
-    fused = [index for index, row in enumerate(rows) if _is_fused(row)] if may_fuse else []
+def begin_plain(logits: Tensor, rows: Sequence[SamplerRow]) -> PendingDraws:
+    """The same, handed to the device and not waited for."""
+    fused = [index for index, row in enumerate(rows) if _is_fused(row)] if takes(logits) else []
     order, draws, parts = _sample_fused(logits, rows, fused)
     for indices in _tiles(logits, rows, without=set(fused)):
         group = [rows[i] for i in indices]
         u = None if group[0].params.is_greedy else uniforms(group)
         own = _take(logits, indices).to(torch.float32)
-        parts.append(_sample_alike(own, group, u, scores_drawn=scores_drawn))
+        parts.append(_sample_alike(own, group, u))
         order += indices
         draws += u or [None] * len(group)
     return PendingDraws(order, draws, parts, Sent(parts))
@@ -268,12 +260,14 @@ def _is_fused(row: SamplerRow) -> bool:
     return all(type(stage) in _FUSED or stage.is_neutral(row) for stage in ORDER)
 
 
-def _fused_choice(params: SamplingParams, u: float) -> tuple[float, ...]:
+def _fused_choice(row: SamplerRow, u: float) -> tuple[float, ...]:
     """A row's settings as kernels/sample takes them. u: of its draw; -1 where nothing is drawn."""
+    params = row.params
     if params.is_greedy:
-        return 1.0, 0.0, -1.0, 0.0, -1.0
+        return 1.0, 0.0, -1.0, 0.0, -1.0, 0.0
     rest = -1.0 if params.top_p == 1 else float(top_p_rest(params.top_p))
-    return params.temperature, min_p_floor(params.min_p), u, max(0.0, params.top_k), rest
+    floor, top_k = min_p_floor(params.min_p), max(0.0, params.top_k)
+    return params.temperature, floor, u, top_k, rest, float(row.scores_drawn)
 
 
 def _cuts(choices: NDArray[np.float64]) -> _Cuts:
@@ -298,7 +292,7 @@ def _sample_fused(
     draws = [drawn.get(index) for index in indices]
     choices = np.array(
         [
-            _fused_choice(rows[index].params, -1.0 if u is None else float(u))
+            _fused_choice(rows[index], -1.0 if u is None else float(u))
             for index, u in zip(indices, draws, strict=True)
         ]
     )
@@ -437,9 +431,7 @@ def _uniforms(draws: Sequence[tuple[int, int, int]]) -> list[int]:
     return uniform(seeds, choice=choices, position=positions).tolist()
 
 
-def _sample_alike(
-    logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | None, *, scores_drawn: bool
-) -> Tensor:
+def _sample_alike(logits: Tensor, rows: Sequence[SamplerRow], u: list[int] | None) -> Tensor:
     """Sample rows that pass the same stages: [R, V] float32 -> [R, N + 2] float64.
 
     The last two are the checksum's halves, the others what _read takes.
@@ -451,7 +443,7 @@ def _sample_alike(
         token_ids = first_largest(candidates.logits)
     else:
         token_ids = draw(candidates.weights, upload.integers(u, logits)).token_ids
-    scored = candidates if scores_drawn else raw
+    scored = candidates if rows[0].scores_drawn else raw
     score = measure(scored, token_ids, num_logprobs=rows[0].num_logprobs)
     left = candidates.peak.to(torch.float64)  # -inf when every token was banned
     told = checksum(logits).to(torch.float64)
@@ -495,7 +487,7 @@ def _tiles(
     for index, row in enumerate(rows):
         if index in without:
             continue
-        alike = (stages_of(row), row.params.is_greedy, row.num_logprobs)
+        alike = (stages_of(row), row.params.is_greedy, row.num_logprobs, row.scores_drawn)
         groups.setdefault(alike, []).append(index)
     for indices in groups.values():
         yield from _in_tiles(indices, logits)

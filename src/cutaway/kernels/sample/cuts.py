@@ -23,7 +23,8 @@ from torch import Tensor
 
 from cutaway.kernels.sample.weights import multiply_fraction, row_peak, whole_weights
 
-COLUMNS = tl.constexpr(5)  # of a row's settings: temperature, floor, u, top_k, rest of top_p
+# Of a row's settings: temperature, floor, u, top_k, rest of top_p, whether scores are the drawn's.
+COLUMNS = tl.constexpr(6)
 TOP_K, TOP_P = tl.constexpr(0), tl.constexpr(1)
 # Digits of four bits. A logit's key has 32 bits; a weight's 28: the bits of a float from 1 to 2^30.
 _DIGITS = (8, 7)
@@ -41,7 +42,7 @@ def find(
 ) -> Tensor:
     """The last token that each cut of each row keeps: its key, and its id [R, 2, 2] int64.
 
-    Shapes: logits [R, V], choices [R, 5] float64, peaks [R, blocks].
+    Shapes: logits [R, V], choices [R, 6] float64, peaks [R, blocks].
     """
     num_rows, size = logits.shape
     blocks = peaks.shape[1]

@@ -19,6 +19,7 @@ from cutaway.kernels.sample import cuts
 from cutaway.kernels.sample.cuts import COLUMNS, kept_weights
 from cutaway.kernels.sample.weights import (
     exponential,
+    heated,
     multiply_fraction,
     row_peak,
     whole,
@@ -82,6 +83,13 @@ def _drawn_weights(
 
 
 @triton.jit
+def _scored(logits, peak, choice_ptr):
+    """What a row's scores are of: its own logits and their peak, or those after the temperature."""
+    temperature = tl.where(tl.load(choice_ptr + 5) > 0, tl.load(choice_ptr).to(tl.float32), 1.0)
+    return heated(logits, peak, temperature)
+
+
+@triton.jit
 def _look(logits_ptr, peak_ptr, place_ptr, checksum_ptr, size, row_stride, BLOCK: tl.constexpr):
     """The largest of a block, its first place, and the block's part of the checksum."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -124,9 +132,10 @@ def _weigh(
     inside = place < size
     logits = tl.load(logits_ptr + row * row_stride + place, mask=inside, other=0.0)
     logits = logits.to(tl.float32)
-    total = whole(exponential(logits, peak) * 17179869184.0).to(tl.int64)
-    tl.store(total_ptr + row * blocks + block, tl.sum(tl.where(inside, total, 0), 0))
     choice_ptr += row * COLUMNS
+    scored, top = _scored(logits, peak, choice_ptr)
+    total = whole(exponential(scored, top) * 17179869184.0).to(tl.int64)
+    tl.store(total_ptr + row * blocks + block, tl.sum(tl.where(inside, total, 0), 0))
     if tl.load(choice_ptr + 2) >= 0:
         last_ptr += row * 4
         weight = _drawn_weights(logits, peak, place, choice_ptr, last_ptr, HAS_CUTS)
@@ -180,14 +189,18 @@ def _choose(
         token = tl.min(tl.where(running > target, place, size), 0).to(tl.int64)
         left = tl.where(tl.load(choice_ptr).to(tl.float32) != 1.0, peak - peak, peak)
     token = tl.minimum(token, size - 1)
-    logit = tl.load(logits_ptr + row * row_stride + token).to(tl.float32)
+    # As a vector of equals: a division of scalars is another instruction.
+    same = token + tl.zeros([BLOCKS], tl.int64)
+    own = tl.load(logits_ptr + row * row_stride + same).to(tl.float32)
+    scored, top = _scored(own, peak, choice_ptr)
+    logit = tl.max(scored, 0)
     total = tl.sum(tl.load(total_ptr + first + block, mask=exists, other=0), 0)
     checksum = tl.sum(tl.load(checksum_ptr + first + block, mask=exists, other=0), 0)
     out_ptr += row * 7
     tl.store(out_ptr, token.to(tl.float64))
     tl.store(out_ptr + 1, left.to(tl.float64))
     tl.store(out_ptr + 2, logit.to(tl.float64))
-    tl.store(out_ptr + 3, peak.to(tl.float64))
+    tl.store(out_ptr + 3, top.to(tl.float64))
     tl.store(out_ptr + 4, total.to(tl.float64))
     tl.store(out_ptr + 5, (checksum & 0xFFFFFFFF).to(tl.float64))
     tl.store(out_ptr + 6, ((checksum >> 32) & 0xFFFFFFFF).to(tl.float64))

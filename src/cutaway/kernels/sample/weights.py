@@ -39,13 +39,20 @@ def exponential(logits, peak):
 
 
 @triton.jit
-def whole_weights(logits, peak, temperature, floor):
-    """Logits after temperature, and whole weights in [0, 2^30] after min_p too, as float32."""
+def heated(logits, peak, temperature):
+    """Logits after the temperature, and the largest of their row, as sampling/filters.py has it."""
     scaled = logits
     top = peak
     if temperature != 1.0:
         scaled = tl.div_rn(logits - peak, temperature + tl.zeros_like(logits))
         top = peak - peak
+    return scaled, top
+
+
+@triton.jit
+def whole_weights(logits, peak, temperature, floor):
+    """Logits after temperature, and whole weights in [0, 2^30] after min_p too, as float32."""
+    scaled, top = heated(logits, peak, temperature)
     weight = whole(exponential(scaled, top) * 1073741824.0)
     return scaled, tl.where(weight >= floor, weight, 0.0)
 

@@ -93,6 +93,7 @@ class Rollouts:
             drafting=drafting,
             scores_drawn=True,
         )
+        self._engine.tells_draws = True
         self._is_first = True
 
     def sample(
@@ -114,7 +115,6 @@ class Rollouts:
                 max_tokens=self._settings.max_tokens,
                 seed=derived_seed(seed, round_, place),
                 n=num_answers,
-                logprobs=0,
             )
             request = Request(request_id=str(place), prompt_token_ids=tuple(prompt), params=params)
             self._engine.add(request)
@@ -136,7 +136,7 @@ class Rollouts:
                     raise delta.error
                 at = int(delta.request_id) * num_answers + delta.choice
                 ids[at] += delta.token_ids
-                log_probs[at] += [each.logprob for each in delta.logprobs]
+                log_probs[at] += [each.logit - each.logsumexp for each in delta.draws]
                 if delta.finish_reason is not None:
                     is_ended[at] = isinstance(delta.stopped_by, int)
         return [
