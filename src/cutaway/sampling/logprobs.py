@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -108,7 +110,12 @@ def read_scores(numbers: NDArray[np.float64]) -> Iterator[Score]:
     logs = np.array(list(map(log_of_total, cast("list[float]", numbers[:, 2].tolist()))))
     logsumexps = (numbers[:, 1] + logs).astype(np.float32).astype(np.float64)
     logprobs = (numbers[:, 0] - logsumexps).astype(np.float32)
-    return map(Score, numbers[:, 0].tolist(), logsumexps.tolist(), logprobs.tolist())
+    columns = (numbers[:, 0].tolist(), logsumexps.tolist(), logprobs.tolist())
+    return map(_SCORE, zip(*columns, repeat(None), repeat(())))
+
+
+# Of all its fields: a third of the time of a call by name, and one is made for every token.
+_SCORE = cast("Callable[[tuple[Any, ...]], Score]", partial(tuple.__new__, Score))
 
 
 def _to_float32(number: float) -> float:

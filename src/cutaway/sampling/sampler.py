@@ -11,12 +11,12 @@ stop rule and no sequence: what a row needs is in its SamplerRow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from itertools import islice
-from typing import NamedTuple, Protocol, TypedDict, cast
+from functools import cache, partial
+from itertools import islice, repeat
+from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 import numpy as np
 import torch
@@ -137,7 +137,10 @@ class PendingDraws:
 
     def token_ids(self, indices: Sequence[int]) -> Tensor:
         """The tokens of some rows where they are, on the device. Shapes: [R] whole numbers."""
-        column = torch.cat([part[:, 0] for part in self.parts])
+        first, *others = self.parts
+        column = torch.cat([part[:, 0] for part in self.parts]) if others else first[:, 0]
+        if indices == self.order:
+            return column
         places = {index: place for place, index in enumerate(self.order)}
         wanted = [places[index] for index in indices]
         if wanted == list(range(len(column))):
@@ -464,8 +467,11 @@ def _read_part(numbers: NDArray[np.float64], draws: Sequence[int | None]) -> Ite
         return map(_read, rows, draws, told.tolist())
     token_ids = numbers[:, 0].astype(np.int64).tolist()
     scores = read_scores(numbers[:, 2:5])
-    return map(Sampled, token_ids, draws, scores, told.tolist())
+    return map(_SAMPLED, zip(token_ids, draws, scores, told.tolist(), repeat(None)))
 
+
+# As logprobs makes scores.
+_SAMPLED = cast("Callable[[tuple[Any, ...]], Sampled]", partial(tuple.__new__, Sampled))
 
 _FEW = 12  # rows that are read sooner one by one: 3 us each, 40 for any number as columns
 _PLAIN_COLUMNS = 7  # of a row without alternatives
