@@ -123,10 +123,12 @@ def tiles(name: str, weight: KeptIntegers) -> None:
     wanted = weight.multiply(x)
     copies = copied(weight, max(2, -(-_PAST_CACHE // weight.num_bytes)))
     chosen = triton_nibbles._tile
-    for sizes in product((4, 8, 16, 32), (64, 128), (4, 8)):
+    for sizes in product((4, 8, 16, 32), (64, 128), (4, 8), (264, 396)):
         triton_nibbles._tile = lambda *_, sizes=sizes: sizes
         micros = graph_seconds([lambda w=w: w.multiply(x) for w in copies]) * 1e6
-        row = dict(zip(("rows", "runs", "warps"), sizes, strict=True)) | {"us": round(micros, 2)}
+        row = dict(zip(("rows", "runs", "warps", "programs"), sizes, strict=True)) | {
+            "us": round(micros, 2)
+        }
         row |= {"of": rows, "gb_s": round(weight.num_bytes / micros / 1e3)}
         is_right = torch.allclose(weight.multiply(x), wanted, rtol=0.02, atol=0.02)
         print(json.dumps({"tile": name, "right": is_right} | row), flush=True)
@@ -188,7 +190,7 @@ def _multiply(x: Tensor, weight: Tensor, tile: Any) -> Tensor:
     from cutaway.kernels.linear import triton as few
 
     out = torch.empty(len(x), len(weight), device=x.device, dtype=x.dtype)
-    few.multiply_shares(x, weight, None, out, tile)
+    few.multiply_shares(x, weight, out, tile)
     return out
 
 

@@ -22,6 +22,7 @@ from cutaway.kernels.triton_launches import await_last, early, start_next
 
 RUN = 32  # columns that share a scale of the token
 _MANY_ROWS = 16_384
+_MULTIPROCESSORS = 132  # of an H100 or H200
 
 
 def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
@@ -29,8 +30,10 @@ def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -
     num_rows, num_groups = quant_scale.shape
     width = quants.shape[1] * 2
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
-    rows, runs, warps = _tile(num_rows, width)
-    _multiply_row[(triton.cdiv(num_rows, rows),)](
+    rows, runs, warps, programs = _tile(num_rows, width)
+    blocks = triton.cdiv(num_rows, rows)
+    form = _multiply_row if runs * RUN < width else _multiply_rows
+    form[(blocks if form is _multiply_row else min(blocks, programs),)](
         *(x.contiguous(), quants.view(torch.int32), quant_scale, zero, out, num_rows),
         WIDTH=width,
         GROUP=width // num_groups,
@@ -74,10 +77,19 @@ def _tokens_tile(num_rows: int, num_tokens: int) -> tuple[int, int, int, int]:
     return (32 if num_tokens <= 16 else 64), 32, 4, 3
 
 
-def _tile(num_rows: int, width: int) -> tuple[int, int, int]:
-    """Rows, runs of columns at once, and warps of a single token's product, likewise."""
-    rows = 8 if num_rows <= 4096 and width <= 8192 else 16
-    return rows, min(128, max(2, triton.next_power_of_2(width // RUN))), 8
+def _tile(num_rows: int, width: int) -> tuple[int, int, int, int]:
+    """Rows, runs of columns at once, and warps of a single token's product, likewise.
+
+    The last: programs, where each has all runs and takes block after block of the rows.
+    """
+    runs = min(128, max(2, triton.next_power_of_2(width // RUN)))
+    if runs * RUN < width:
+        return 8, runs, 4, 0
+    return (
+        (16, runs, 8, 2 * _MULTIPROCESSORS)
+        if num_rows >= _MANY_ROWS
+        else (8, runs, 8, 3 * _MULTIPROCESSORS)
+    )
 
 
 @triton.jit
@@ -168,6 +180,56 @@ def _runs(
 
 
 @triton.jit
+def _rounded(x_ptr, first, WIDTH: tl.constexpr, RUNS: tl.constexpr):
+    """Some runs of the token as integers of 16 bits for _dot, and the scale and sum of each.
+
+    -> [J, 4] four times, [J] float32, [J] integers.
+    """
+    column = first * 32 + tl.arange(0, RUNS * 32)
+    x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    even, odd = tl.split(tl.reshape(x, [RUNS, 4, 4, 2]))
+    ae, cg = tl.split(tl.reshape(even, [RUNS, 4, 2, 2]))
+    bf, dh = tl.split(tl.reshape(odd, [RUNS, 4, 2, 2]))
+    a, e = tl.split(ae)
+    b, f = tl.split(bf)
+    c, g = tl.split(cg)
+    d, h = tl.split(dh)
+    largest = tl.maximum(
+        tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d))),
+        tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(h))),
+    )
+    largest = tl.max(largest, 1)
+    is_small = largest < 1e-30
+    inverse = tl.where(is_small, 0.0, 32767.0 / tl.where(is_small, 1.0, largest))[:, None]
+    # NaN and infinity in a token reach every product.
+    bad = tl.sum(((a + b) + (c + d) + (e + f) + (g + h)) * 0.0, 1)
+    x_scale = tl.where(is_small, 0.0, largest * (1.0 / 32767.0)) + bad
+    a, b, c = _as_integer(a, inverse), _as_integer(b, inverse), _as_integer(c, inverse)
+    d, e, f = _as_integer(d, inverse), _as_integer(e, inverse), _as_integer(f, inverse)
+    g, h = _as_integer(g, inverse), _as_integer(h, inverse)
+    # Each carries the bits of 12582912.0; eight of them are 0x5A000000 above 2^32.
+    x_sum = tl.sum((a + b + c + d + e + f + g + h) - 0x5A000000, 1)
+    upper_even, lower_even = _upper(a, c, e, g), _lower(a, c, e, g)
+    upper_odd, lower_odd = _upper(b, d, f, h), _lower(b, d, f, h)
+    return upper_even, lower_even, upper_odd, lower_odd, x_scale, x_sum
+
+
+@triton.jit
+def _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM: tl.constexpr):
+    """What each run of some rows adds to their products. words [R, J, 4] -> [R, J]."""
+    part = _dot(
+        words,
+        even[None, :, :],
+        even_low[None, :, :],
+        odd[None, :, :],
+        odd_low[None, :, :],
+        ASM,
+    )
+    part = tl.sum(part, 2) - zero * x_sum[None, :]
+    return scale.to(tl.float32) * (part.to(tl.float32) * x_scale[None, :])
+
+
+@triton.jit
 def _multiply_row(
     x_ptr,
     words_ptr,
@@ -194,40 +256,8 @@ def _multiply_row(
     )
     await_last(EARLY)
     for first in range(0, ALL, RUNS):
-        column = first * 32 + tl.arange(0, RUNS * 32)
-        x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-        even, odd = tl.split(tl.reshape(x, [RUNS, 4, 4, 2]))
-        ae, cg = tl.split(tl.reshape(even, [RUNS, 4, 2, 2]))
-        bf, dh = tl.split(tl.reshape(odd, [RUNS, 4, 2, 2]))
-        a, e = tl.split(ae)
-        b, f = tl.split(bf)
-        c, g = tl.split(cg)
-        d, h = tl.split(dh)
-        largest = tl.maximum(
-            tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d))),
-            tl.maximum(tl.maximum(tl.abs(e), tl.abs(f)), tl.maximum(tl.abs(g), tl.abs(h))),
-        )
-        largest = tl.max(largest, 1)
-        is_small = largest < 1e-30
-        inverse = tl.where(is_small, 0.0, 32767.0 / tl.where(is_small, 1.0, largest))[:, None]
-        # NaN and infinity in a token reach every product.
-        bad = tl.sum(((a + b) + (c + d) + (e + f) + (g + h)) * 0.0, 1)
-        x_scale = tl.where(is_small, 0.0, largest * (1.0 / 32767.0)) + bad
-        a, b, c = _as_integer(a, inverse), _as_integer(b, inverse), _as_integer(c, inverse)
-        d, e, f = _as_integer(d, inverse), _as_integer(e, inverse), _as_integer(f, inverse)
-        g, h = _as_integer(g, inverse), _as_integer(h, inverse)
-        # Each carries the bits of 12582912.0; eight of them are 0x5A000000 above 2^32.
-        x_sum = tl.sum((a + b + c + d + e + f + g + h) - 0x5A000000, 1)
-        part = _dot(
-            words,
-            _upper(a, c, e, g)[None, :, :],
-            _lower(a, c, e, g)[None, :, :],
-            _upper(b, d, f, h)[None, :, :],
-            _lower(b, d, f, h)[None, :, :],
-            ASM,
-        )
-        part = tl.sum(part, 2) - zero * x_sum[None, :]
-        total += scale.to(tl.float32) * (part.to(tl.float32) * x_scale[None, :])
+        even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x_ptr, first, WIDTH, RUNS)
+        total += _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM)
         if ALL > RUNS:
             words, scale, zero = _runs(
                 *(words_ptr, scale_ptr, zero_ptr, row, is_row, first + RUNS),
@@ -235,6 +265,45 @@ def _multiply_row(
             )
     out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row, out, mask=is_row)
+
+
+@triton.jit
+def _multiply_rows(
+    x_ptr,
+    words_ptr,
+    scale_ptr,
+    zero_ptr,
+    out_ptr,
+    num_rows,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    ONE_ZERO: tl.constexpr,
+    ASM: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """The same where all runs of a token are held at once: rounded once for several blocks."""
+    start_next(EARLY)
+    block, step = tl.program_id(0), tl.num_programs(0)
+    row = block * ROWS + tl.arange(0, ROWS)
+    words, scale, zero = _runs(
+        *(words_ptr, scale_ptr, zero_ptr, row, row < num_rows, 0),
+        *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
+    )
+    await_last(EARLY)
+    even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x_ptr, 0, WIDTH, RUNS)
+    for _ in range(0, tl.cdiv(num_rows, ROWS * step)):
+        later = row + ROWS * step
+        following = _runs(
+            *(words_ptr, scale_ptr, zero_ptr, later, later < num_rows, 0),
+            *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
+        )
+        total = _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM)
+        out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row, out, mask=row < num_rows)
+        row = later
+        words, scale, zero = following
 
 
 @triton.jit
