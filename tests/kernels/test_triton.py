@@ -166,7 +166,7 @@ def test_any_tile_multiplies_a_few_tokens_as_the_plain_form_does(tile: SomeTile)
     x, weight = drawn(5, 520, dtype=SHORT[-1]), drawn(130, 520, seed=1, dtype=SHORT[-1])
     exact, ours = plain_linear.linear(x.double(), weight.double()), x.new_zeros(5, 130)
     for count in (5, 2):
-        triton_linear.multiply_shares(x[:count], weight, None, ours[:count], tile)
+        triton_linear.multiply_shares(x[:count], weight, ours[:count], tile)
         assert error(ours, exact) < 2 * ROUNDING[SHORT[-1]]
 
 
@@ -528,13 +528,25 @@ def test_a_bad_row_is_told_by_its_numbers(value: float) -> None:
     assert [each.is_bad for each in read] == [True, False, True, True]
 
 
-@pytest.mark.parametrize("count", [1, 7])
-def test_weights_of_eight_bits_are_read_by_the_products_of_few_tokens(count: int) -> None:
+def test_a_weight_of_eight_bits_is_read_by_the_product_of_one_token() -> None:
+    weight = KeptFloats8(rounded_floats(drawn(70, 520, seed=1).cpu())).to(DEVICE)
+    x, scale = drawn(1, 520, dtype=SHORT[-1]), weight.quant_scale.view(-1)
+    plain = plain_floats8.multiply(x.double(), weight.values, weight.quant_scale, few_tokens=1)
+    ours = triton_linear.multiply_row(x, weight.values, scale, is_kept=True)
+    assert error(ours, plain) < 2 * ROUNDING[SHORT[-1]]
+
+
+@pytest.mark.parametrize(("count", "shares"), [(2, 1), (20, 2)])
+def test_weights_of_eight_bits_are_read_by_the_products_of_few_tokens(
+    count: int, shares: int
+) -> None:
     weight = KeptFloats8(rounded_floats(drawn(70, 520, seed=1).cpu())).to(DEVICE)
     x = drawn(count, 520, dtype=SHORT[-1])
     plain = plain_floats8.multiply(x.double(), weight.values, weight.quant_scale, few_tokens=count)
-    ours = triton_linear.linear(x, weight.values, weight.quant_scale.view(-1))
+    given = (x, weight.values, weight.quant_scale.view(-1))
+    ours = triton_floats8.multiply_few(*given, tile=SomeTile(64, 128, shares, 4, 3))
     assert error(ours, plain) < 2 * ROUNDING[SHORT[-1]]
+    assert error(triton_floats8.multiply_few(*given), plain) < 2 * ROUNDING[SHORT[-1]]
 
 
 def a_matrix(rows: int, columns: int, *, word: str) -> KeptIntegers:
@@ -584,18 +596,33 @@ def test_rows_are_rounded_to_eight_bits_as_by_the_plain_form(width: int) -> None
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="the product of two floats of 8 bits is the card's")
-@pytest.mark.parametrize("count", [1, 16, 40])
+@pytest.mark.parametrize("count", [1, 16, 24, 40])
 def test_floats_of_eight_bits_are_multiplied_as_by_the_plain_form(count: int) -> None:
     weight = KeptFloats8(rounded_floats(drawn(48, 256, seed=1).cpu())).to(DEVICE)
     x = drawn(count, 256, dtype=torch.bfloat16)
     assert floats8.is_taken(x, weight.values, weight.quant_scale)
     matrix = (weight.values, weight.quant_scale)
-    plain = plain_floats8.multiply(x.double(), *matrix, few_tokens=16)
+    plain = plain_floats8.multiply(x.double(), *matrix, few_tokens=32)
     assert error(weight.multiply(x), plain) < 2 * ROUNDING[torch.bfloat16]
     assert error(weight.multiply(x), x.double() @ weight.dense().double().T) < 0.04
     stacked = KeptFloats8.stack([weight, weight])
     assert stacked is not None
     assert torch.equal(stacked.multiply(x), weight.multiply(x).repeat(1, 2))
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="the interpreter has no bfloat16")
+@pytest.mark.parametrize("shares", [1, 2, 4])
+def test_every_number_of_eight_bits_is_widened_to_what_it_is(shares: int) -> None:
+    """The smallest ones, whose bits are no usual short float, beside the largest."""
+    values = torch.arange(512, dtype=torch.int32).to(torch.uint8).view(torch.float8_e4m3fn)
+    numbers = values.float().nan_to_num(0.0).to(DEVICE)
+    weight = torch.diag(numbers).to(torch.float8_e4m3fn)[:500]
+    scale = drawn(500).abs() + 0.5
+    for count in (1, 5, 17):
+        x = drawn(count, 512, dtype=torch.bfloat16) * 2.0**20
+        ours = triton_floats8.multiply_few(x, weight, scale, tile=SomeTile(64, 128, shares, 4, 3))
+        exact = (x.float() * numbers)[:, :500] * scale
+        assert torch.allclose(ours.float(), exact, rtol=2**-8, atol=0)
 
 
 @pytest.mark.parametrize("norm", [None, "rounded"])

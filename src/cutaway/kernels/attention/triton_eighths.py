@@ -17,9 +17,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.floats8.triton_pairs import (
+    E4M3_AS_BFLOAT,
+    E4M3_AS_HALF,
+    INT8_AS_BFLOAT,
+    INT8_AS_HALF,
+    even_bits,
+    odd_bits,
+)
 from cutaway.kernels.triton_launches import await_last, start_next
 
-E4M3_AS_BFLOAT, E4M3_AS_HALF, INT8_AS_BFLOAT, INT8_AS_HALF = range(4)
 _KINDS = {
     (torch.float8_e4m3fn, torch.bfloat16): E4M3_AS_BFLOAT,
     (torch.float8_e4m3fn, torch.float16): E4M3_AS_HALF,
@@ -39,131 +46,6 @@ def kind_of(pages: Tensor, query: Tensor) -> int | None:
 def pairs(pages: Tensor) -> Tensor:
     """Neighbouring entries as one number of 16 bits. Shapes: [N, P, G, C] -> [N, P, G, C / 2]."""
     return pages.view(torch.int16)
-
-
-@triton.jit
-def _even(pair, KIND: tl.constexpr, ASM: tl.constexpr):
-    """The bits of short floats that the lower bytes stand for; see _odd for their size."""
-    if ASM:
-        if KIND == 0:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                shl.b32 a, $1, 4;
-                and.b32 a, a, 0x07f007f0;
-                shl.b32 b, $1, 8;
-                and.b32 b, b, 0x80008000;
-                or.b32 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-        elif KIND == 1:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                shl.b32 a, $1, 7;
-                and.b32 a, a, 0x3f803f80;
-                shl.b32 b, $1, 8;
-                and.b32 b, b, 0x80008000;
-                or.b32 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-        elif KIND == 2:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                and.b32 a, $1, 0x007f007f;
-                or.b32 a, a, 0x43004300;
-                and.b32 b, $1, 0x00800080;
-                or.b32 b, b, 0x43004300;
-                sub.rn.bf16x2 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-    bits = pair.to(tl.uint16, bitcast=True)
-    return _odd((bits << 8).to(tl.int16, bitcast=True), KIND, False)
-
-
-@triton.jit
-def _odd(pair, KIND: tl.constexpr, ASM: tl.constexpr):
-    """The bits of short floats that the upper bytes stand for.
-
-    An e4m3 is a short float whose exponent counts from elsewhere: as bfloat16 it is 2^-120 times
-    its value, as float16 2^-8 times. An integer is made of the float with its bits, less 128.
-    """
-    if ASM:
-        if KIND == 0:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                shr.b32 a, $1, 4;
-                and.b32 a, a, 0x07f007f0;
-                and.b32 b, $1, 0x80008000;
-                or.b32 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-        elif KIND == 1:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                shr.b32 a, $1, 1;
-                and.b32 a, a, 0x3f803f80;
-                and.b32 b, $1, 0x80008000;
-                or.b32 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-        elif KIND == 2:
-            return tl.inline_asm_elementwise(
-                """{
-                .reg .b32 a, b;
-                shr.b32 b, $1, 8;
-                and.b32 a, b, 0x007f007f;
-                or.b32 a, a, 0x43004300;
-                and.b32 b, b, 0x00800080;
-                or.b32 b, b, 0x43004300;
-                sub.rn.bf16x2 $0, a, b;
-                }""",
-                "=r,r",
-                [pair],
-                dtype=tl.int16,
-                is_pure=True,
-                pack=2,
-            )
-    bits = pair.to(tl.uint16, bitcast=True)
-    if KIND == 0:
-        return ((bits & 0x8000) | ((bits >> 4) & 0x07F0)).to(tl.int16, bitcast=True)
-    elif KIND == 1:
-        return ((bits & 0x8000) | ((bits >> 1) & 0x3F80)).to(tl.int16, bitcast=True)
-    elif KIND == 2:
-        near = (((bits >> 8) & 0x7F) | 0x4300).to(tl.bfloat16, bitcast=True)
-        base = (((bits >> 8) & 0x80) | 0x4300).to(tl.bfloat16, bitcast=True)
-        return (near - base).to(tl.int16, bitcast=True)
-    else:
-        near = (((bits >> 8) ^ 0x80) | 0x6400).to(tl.float16, bitcast=True)
-        return (near - 1152.0).to(tl.float16).to(tl.int16, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["splits", "row_stride", "column_stride"])
@@ -267,9 +149,9 @@ def decode_eighths(
         key_scale = tl.load(key_scale_ptr + scale_at, mask=exists, other=0.0)
         value = tl.load(value_ptr + at[:, None] + entry[None, :], mask=held, other=0)
         value_scale = tl.load(value_scale_ptr + scale_at, mask=exists, other=0.0)
-        key_even = _even(key, KIND, ASM).to(dtype, bitcast=True)
+        key_even = even_bits(key, KIND, ASM).to(dtype, bitcast=True)
         scores = tl.dot(query_even, tl.trans(key_even))
-        key_odd = _odd(key, KIND, ASM).to(dtype, bitcast=True)
+        key_odd = odd_bits(key, KIND, ASM).to(dtype, bitcast=True)
         scores = tl.dot(query_odd, tl.trans(key_odd), acc=scores)
         scores *= (key_scale * (scale * KEY_BACK))[None, :]
         if HAS_CAP:
@@ -287,9 +169,9 @@ def decode_eighths(
         total = total * kept + tl.sum(weights, 1)
         highest = new
         weights = (weights * (value_scale * LIFT)[None, :]).to(dtype)
-        value_even = _even(value, KIND, ASM).to(dtype, bitcast=True)
+        value_even = even_bits(value, KIND, ASM).to(dtype, bitcast=True)
         even = tl.dot(weights, value_even, acc=even * kept[:, None])
-        value_odd = _odd(value, KIND, ASM).to(dtype, bitcast=True)
+        value_odd = odd_bits(value, KIND, ASM).to(dtype, bitcast=True)
         odd = tl.dot(weights, value_odd, acc=odd * kept[:, None])
     if IS_SPLIT:
         place = place * splits + split

@@ -15,7 +15,7 @@ from cutaway.kernels.floats8 import plain
 
 __all__ = ["is_taken", "multiply"]
 
-_FEW_TOKENS = 16
+_FEW_TOKENS = 32
 
 _ALIGNED = 16  # numbers of a row, and rows, that the matrix units ask for multiples of
 
@@ -39,12 +39,14 @@ def multiply(x: Tensor, values: Tensor, quant_scale: Tensor) -> Tensor:
     if not is_taken(x, values, quant_scale):
         return plain.multiply(x, values, quant_scale, few_tokens=_FEW_TOKENS)
     row_scale = quant_scale.float().view(-1).expand(rows).contiguous()
-    if 0 < num_tokens <= _FEW_TOKENS:
-        from cutaway.kernels.linear.triton import linear
-
-        return linear(x, values, row_scale, is_kept=True)
     from cutaway.kernels.floats8 import triton
 
+    if num_tokens == 1:
+        from cutaway.kernels.linear.triton import multiply_row
+
+        return multiply_row(x, values, row_scale, is_kept=True)
+    if 0 < num_tokens <= _FEW_TOKENS:
+        return triton.multiply_few(x, values, row_scale)
     flat = x.reshape(-1, columns)
     numbers, scale = triton.scale_rows(flat)
     out = torch._scaled_mm(  # pyright: ignore[reportPrivateUsage]  # torch has no other name yet

@@ -39,26 +39,35 @@ class SomeTile(NamedTuple):
     stages: int = 5
 
 
-def linear(
-    x: Tensor, weight: Tensor, row_scale: Tensor | None = None, *, is_kept: bool = False
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """See plain.linear, for up to 16 tokens and no bias.
+
+    Tokens are summed alike whatever their number, from two on. A parameter is read ahead, since
+    nothing of a step writes it.
+
+    Shapes: x [..., K], weight [N, K] -> [..., N].
+    """
+    num_rows, width = weight.shape
+    num_tokens = x.numel() // width
+    if num_tokens == 1:
+        return multiply_row(x, weight, is_kept=isinstance(weight, torch.nn.Parameter))
+    out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
+    tile = _tile_of_some(num_rows, width)
+    multiply_shares(x.contiguous().view(num_tokens, width), weight, out, tile)
+    return out
+
+
+def multiply_row(
+    x: Tensor, weight: Tensor, row_scale: Tensor | None = None, *, is_kept: bool
 ) -> Tensor:
-    """See plain.linear, for up to 16 tokens and no bias; weights may be floats of 8 bits.
+    """See plain.linear, for one token and no bias; weights may be floats of 8 bits.
 
     is_kept: whether nothing of the step writes the weight, so that it may be read ahead.
-
-    Tokens are summed alike whatever their number, from two on.
 
     Shapes: x [..., K], weight [N, K], row_scale [N] float32, of the weight's rows -> [..., N].
     """
     num_rows, width = weight.shape
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
-    num_tokens = x.numel() // width
-    is_kept = is_kept or isinstance(weight, torch.nn.Parameter)
-    if num_tokens > 1:
-        tile = _tile_of_some(num_rows, width)
-        x = x.contiguous().view(num_tokens, width)
-        multiply_shares(x, weight, row_scale, out, tile)
-        return out
     rows, columns, warps = _tile(num_rows, width, weight.element_size())
     _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), weight, weight if row_scale is None else row_scale, out, num_rows),
@@ -88,7 +97,6 @@ def _tile_of_some(num_rows: int, width: int) -> SomeTile:
 def multiply_shares(
     x: Tensor,
     weight: Tensor,
-    row_scale: Tensor | None,
     out: Tensor,
     tile: SomeTile,
     *,
@@ -96,20 +104,13 @@ def multiply_shares(
 ) -> None:
     """Up to so many tokens times a weight whose rows are cut into shares, added in their order.
 
-    Shapes: x [T, K], weight [N, K], row_scale [N] -> out [T, N].
+    Shapes: x [T, K], weight [N, K] -> out [T, N].
     """
     (num_rows, width), num_tokens, shares = weight.shape, len(x), tile.shares
     blocks = triton.cdiv(num_rows, tile.rows)
-    partial = arrived = out
-    if shares > 1:
-        partial = torch.empty(shares, num_tokens, num_rows, dtype=torch.float32, device=x.device)
-        if x.device not in _arrived:
-            _arrived[x.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=x.device)
-        arrived = _arrived[x.device]
+    partial, arrived = room_for_shares(out, shares)
     _multiply_tokens[(blocks, shares)](
-        *(x, weight, weight if row_scale is None else row_scale),
-        *(out, partial, arrived, num_tokens, num_rows),
-        HAS_SCALE=row_scale is not None,
+        *(x, weight, out, partial, arrived, num_tokens, num_rows),
         WIDTH=width,
         SPLITS=shares,
         TOKENS=tokens,
@@ -119,6 +120,19 @@ def multiply_shares(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
+
+
+def room_for_shares(out: Tensor, shares: int) -> tuple[Tensor, Tensor]:
+    """Where join_shares keeps what several programs have, and counts how many are done.
+
+    Shapes: out [T, N] -> [shares, T, N], and blocks.
+    """
+    if shares == 1:
+        return out, out
+    if out.device not in _arrived:
+        _arrived[out.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=out.device)
+    partial = torch.empty(shares, *out.shape, dtype=torch.float32, device=out.device)
+    return partial, _arrived[out.device]
 
 
 def _tile(num_rows: int, width: int, num_bytes: int) -> tuple[int, int, int]:
@@ -185,13 +199,11 @@ def _multiply_row(
 def _multiply_tokens(
     x_ptr,
     weight_ptr,
-    scale_ptr,
     out_ptr,
     partial_ptr,
     arrived_ptr,
     num_tokens,
     num_rows,
-    HAS_SCALE: tl.constexpr,
     WIDTH: tl.constexpr,
     SPLITS: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -225,20 +237,38 @@ def _multiply_tokens(
             eviction_policy="evict_first",
         )
         x = tl.load(x_ptr + column[:, None], mask=inside[:, None] & is_token[None, :], other=0.0)
-        total = tl.dot(weight.to(x.dtype), x, acc=total, input_precision="ieee")
-    if HAS_SCALE:
-        total *= tl.load(scale_ptr + row, mask=is_row, other=0.0)[:, None]
+        total = tl.dot(weight, x, acc=total, input_precision="ieee")
     place = token[None, :] * num_rows + row[:, None]
     inside = is_row[:, None] & is_token[None, :]
+    size = num_tokens * num_rows
+    join_shares(total, out_ptr, partial_ptr, arrived_ptr, block, split, place, inside, size, SPLITS)
+
+
+@triton.jit
+def join_shares(
+    total,
+    out_ptr,
+    partial_ptr,
+    arrived_ptr,
+    block,
+    split,
+    place,
+    inside,
+    size,
+    SPLITS: tl.constexpr,
+):
+    """Store what a program has of its block; the last of the block's to be done adds the shares.
+
+    place, inside: of its numbers in the product, which has so many in all.
+    """
     if SPLITS == 1:
         tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
     else:
-        size = num_tokens * num_rows
         tl.store(partial_ptr + split * size + place, total, mask=inside)
         tl.debug_barrier()
         before = tl.atomic_add(arrived_ptr + block, 1, sem="acq_rel")
         if before == SPLITS - 1:
-            total = tl.zeros([ROWS, TOKENS], tl.float32)
+            total = tl.zeros_like(total)
             for each in range(SPLITS):
                 part = partial_ptr + each * size + place
                 total += tl.load(part, mask=inside, other=0.0, volatile=True)

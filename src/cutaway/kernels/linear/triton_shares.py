@@ -101,7 +101,7 @@ def linear(
 
 def _multiply_few(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
     some = SomeTile(tile.rows, tile.columns, shares, tile.warps, tile.stages)
-    multiply_shares(x, weight, None, out, some, tokens=tile.tokens)
+    multiply_shares(x, weight, out, some, tokens=tile.tokens)
 
 
 def _multiply_many(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
