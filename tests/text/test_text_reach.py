@@ -12,6 +12,7 @@ from text_templates import STYLES, Style
 
 from cutaway.core.errors import RequestError, TemplateError
 from cutaway.text.chat_messages import from_dicts
+from cutaway.text.meter import BudgetError
 from cutaway.text.reach import MAX_KEPT, render_whole
 from cutaway.text.template import ChatTemplate
 from oracles import template_file
@@ -191,10 +192,8 @@ def test_a_templates_refusal_stays_its_own() -> None:
         rendered(source, "three turns")
 
 
-def test_a_long_history_is_not_tried_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = ChatTemplate(
-        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    )
+def renderings(template: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that gets longer whenever the template is asked to render."""
     rendered: list[int] = []
     render = template.render
     monkeypatch.setattr(
@@ -202,20 +201,34 @@ def test_a_long_history_is_not_tried_in_every_form(monkeypatch: pytest.MonkeyPat
         "render",
         lambda messages, **asked: rendered.append(1) or render(messages, **asked),
     )
+    return rendered
+
+
+def test_a_long_history_is_not_tried_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    )
+    rendered = renderings(template, monkeypatch)
     turns = [{"role": "developer", "name": "a", "content": "x"}] * 12_000
     with pytest.raises(RequestError, match="does not reach"):
         render_whole(template, from_dicts(turns))
     assert len(rendered) == 2  # as it came, and with its marks
 
 
-def test_a_history_that_costs_too_much_is_tried_once() -> None:
-    template = ChatTemplate(
-        "{% for a in messages %}{% for b in messages %}{% for c in messages %}{% endfor %}"
-        "{% endfor %}{% endfor %}"
-    )
-    turns = [{"role": "developer", "content": "x"}] * 900
-    with pytest.raises(TemplateError, match="at fault"):
-        render_whole(template, from_dicts(turns))
+def test_a_history_that_costs_too_much_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = 4
+    template = ChatTemplate("{% for m in messages %}" * loops + "{% endfor %}" * loops)
+    rendered = renderings(template, monkeypatch)
+    turns = from_dicts([{"role": "developer", "name": "a", "content": "x"}] * 40)
+    with pytest.raises(TemplateError, match="at fault") as caught:
+        render_whole(template, turns)
+    assert isinstance(caught.value.__cause__, BudgetError)
+    assert len(rendered) == 1
+    cheap = ChatTemplate("{{ raise_exception('no') }}")
+    rendered = renderings(cheap, monkeypatch)
+    with pytest.raises(TemplateError):
+        render_whole(cheap, turns)
+    assert len(rendered) > 1, "there are other forms of it"
 
 
 def test_what_is_known_of_shapes_stays_bounded() -> None:
