@@ -16,6 +16,7 @@ COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not os.environ.get("CUTAWAY_SLOW_BUILDS"), reason="set CUTAWAY_SLOW_BUILDS=1 to build it"
 )
