@@ -37,10 +37,20 @@ print(json.dumps({"answers": answers, "bodies": bodies, "lever": "top_a" in LEVE
 """
 
 
+# Run in the copy: commands one after the other, a mark behind what each says.
+COMMANDS = """
+import json, sys
+from cutaway.cli.main import run
+for words in json.loads(sys.argv[1]):
+    assert run(words) == 0, words
+    print("\\x1e", flush=True)
+"""
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The package, to be changed."""
-    ignored = shutil.ignore_patterns("__pycache__", "_web")
+    """The package, to be changed; what stays as it is need not be compiled again."""
+    ignored = shutil.ignore_patterns("_web")
     return Path(shutil.copytree(PACKAGE, tmp_path / "src" / "cutaway", ignore=ignored))
 
 
@@ -61,8 +71,9 @@ def put_before(path: Path, line: str, added: str) -> None:
     path.write_text(text.replace(line, added + line), encoding="utf-8")
 
 
-def cutaway(copy: Path, *arguments: str) -> str:
-    return python(copy, "-m", "cutaway", *arguments)
+def cutaway(copy: Path, *commands: tuple[str, ...]) -> list[str]:
+    """What each command says."""
+    return python(copy, "-c", COMMANDS, json.dumps(commands)).split("\x1e\n")[:-1]
 
 
 def python(copy: Path, *arguments: str) -> str:
@@ -90,11 +101,11 @@ def test_a_view_is_added_as_its_page_tells(copy: Path, tmp_path: Path) -> None:
     put_before(copy / "views" / "__init__.py", "    template,\n", "    surprise,\n")
     put_before(copy / "views" / "__init__.py", "    logits.VIEW,\n", "    surprise.VIEW,\n")
     asked = ("view", "Hello", "--view", "surprise", "-m", model(tmp_path), *RUN)
-    drawn = cutaway(copy, *asked)
+    all_views = ("view", "Hello", "-m", model(tmp_path), *RUN)
+    drawn, shown, every = cutaway(copy, asked, (*asked, "--json"), all_views)
     assert "How much did each token say?" in drawn and "bits in all" in drawn
-    shown = json.loads(cutaway(copy, *asked, "--json"))
-    assert "surprise" in json.dumps(shown) and "bits" in json.dumps(shown)
-    every = cutaway(copy, "view", "Hello", "-m", model(tmp_path), *RUN)
+    numbers = json.dumps(json.loads(shown))
+    assert "surprise" in numbers and "bits" in numbers
     assert "How much did each token say?" in every, "it is one of all views"
 
 
@@ -104,10 +115,14 @@ def test_an_architecture_is_one_file_and_one_line(copy: Path, tmp_path: Path) ->
     table = copy / "models" / "__init__.py"
     put_before(table, '    "MistralForCausalLM"', '    "MineForCausalLM": "mine",\n')
     name = model(tmp_path, architectures=["MineForCausalLM"], model_type="mine")
-    answer = json.loads(cutaway(copy, "complete", "Hello", "--json", "-m", name, *RUN))
-    assert answer["usage"]["completion_tokens"] == 4
-    assert "parameters" in cutaway(copy, "models", "estimate", name)
-    drawn = cutaway(copy, "view", "Hello", "--view", "attention", "-m", name, *RUN)
+    answer, estimate, drawn = cutaway(
+        copy,
+        ("complete", "Hello", "--json", "-m", name, *RUN),
+        ("models", "estimate", name),
+        ("view", "Hello", "--view", "attention", "-m", name, *RUN),
+    )
+    assert json.loads(answer)["usage"]["completion_tokens"] == 4
+    assert "parameters" in estimate
     assert "exact" in drawn, "the record replays"
 
 
@@ -132,7 +147,7 @@ def test_a_cut_of_the_sampler_is_four_lines_and_acts_in_every_way_in(
     assert told["lever"], "and the comparison"
     looked = ("view", "Hello", "--view", "sampling", "-m", name, "--max-tokens", "8", "--json")
     drawn = ("--temperature", "0.2", "--seed", "3", "--top-a", "1")
-    seen = json.loads(cutaway(copy, *looked, *drawn))
+    seen = json.loads(cutaway(copy, (*looked, *drawn))[0])
     assert seen["settings"]["top_a"] == 1 and seen["is_same"]
     kept = {each["name"]: each["num_kept"] for each in seen["effects"]}
     assert 1 <= kept["top_a"] < kept["temperature"]
