@@ -125,6 +125,8 @@ LIES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b"", "header length", "the file, which has 0 bytes"),
     "length 2^64-1": (raw_file({}, length=2**64 - 1), "header length", "is 18446744073709551615"),
     "length above the file": (raw_file({}, length=100), "header length", "is 100"),
+    "length a byte above the file": (raw_file({}, length=3), "header length", "is 3"),
+    "a length and no more": (bytes(8), "header", "is no JSON object"),
     "length above the cap": (
         raw_file({}, length=MAX_HEADER_BYTES + 1),
         "header length",
