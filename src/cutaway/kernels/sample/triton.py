@@ -18,8 +18,8 @@ from torch import Tensor
 from cutaway.kernels.sample import cuts
 from cutaway.kernels.sample.cuts import COLUMNS, kept_weights
 from cutaway.kernels.sample.weights import (
+    apply_temperature,
     exponential,
-    heated,
     multiply_fraction,
     row_peak,
     whole,
@@ -86,7 +86,7 @@ def _drawn_weights(
 def _scored(logits, peak, choice_ptr):
     """What a row's scores are of: its own logits and their peak, or those after the temperature."""
     temperature = tl.where(tl.load(choice_ptr + 5) > 0, tl.load(choice_ptr).to(tl.float32), 1.0)
-    return heated(logits, peak, temperature)
+    return apply_temperature(logits, peak, temperature)
 
 
 @triton.jit

@@ -39,7 +39,7 @@ def exponential(logits, peak):
 
 
 @triton.jit
-def heated(logits, peak, temperature):
+def apply_temperature(logits, peak, temperature):
     """Logits after the temperature, and the largest of their row, as sampling/filters.py has it."""
     scaled = logits
     top = peak
@@ -52,7 +52,7 @@ def heated(logits, peak, temperature):
 @triton.jit
 def whole_weights(logits, peak, temperature, floor):
     """Logits after temperature, and whole weights in [0, 2^30] after min_p too, as float32."""
-    scaled, top = heated(logits, peak, temperature)
+    scaled, top = apply_temperature(logits, peak, temperature)
     weight = whole(exponential(scaled, top) * 1073741824.0)
     return scaled, tl.where(weight >= floor, weight, 0.0)
 
