@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # pyright asks the registry for a newer pyright at every run unless told not to.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help chat run serve test suite quick optimized again ready check types rules page native web oracles interpreter bench pictures tree clean
+.PHONY: help chat run serve test quick optimized again ready check types rules page native web oracles interpreter bench pictures tree clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -39,9 +39,6 @@ serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS a
 	@$(BIN)/cutaway serve $(ARGS)
 
 test: $(DEV) native web oracles interpreter page  ## every test that needs neither GPU nor internet, quick ones first
-	@$(MAKE) --no-print-directory suite
-
-suite: $(DEV)
 	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
@@ -64,7 +61,7 @@ check: $(DEV)  ## lint, format, types, import contracts, docs
 
 # What waits for a registry, or has one thread, leaves a core to the others.
 ready:  ## check, and all that the tests need, made side by side
-	@$(MAKE) --no-print-directory -j 4 -O types rules native web oracles interpreter page
+	@$(MAKE) --no-print-directory -j 4 -O types rules native web oracles interpreter
 
 types: $(DEV)  # a source tree that passed is not checked again: that is a minute on a slow machine
 	@passed=.venv/typed-$(KEY)-$$(find src -name '*.py' | sort | xargs sha256sum | sha256sum | cut -c 1-16); \
