@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fractions
+import json
 import math
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from cutaway.core import limits
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import LIMITS, check, inside, plain_number, quote, shorten
+from cutaway.core.limits import LIMITS, check, inside, plain_number, quote, shorten, similar
 
 LONGEST = 9_223_372_036_854_775_807
 # Kind, default, least, most: a change of one is a change for users, and is made here too.
@@ -122,3 +125,42 @@ def test_a_value_in_a_message_is_short_visible_and_json_where_it_can_be() -> Non
     assert quote("x" * 79) == f'"{"x" * 76}...'
     assert shorten("abcd", 4) == "abcd" and shorten("abcde", 4) == "a..."
     assert inside("a", "b") == "a.b" and len(inside("a", "b" * 999)) == 80
+
+
+class Watched(list[Any]):
+    """A list that counts how many of its items were looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            type(self).looked += 1
+            yield each
+
+
+def test_no_more_of_a_value_is_written_than_is_shown() -> None:
+    chance = random.Random(1)
+
+    def drawn(depth: int) -> Any:
+        kind = chance.choice("stlds" if depth else "st")
+        if kind == "l":
+            return [drawn(depth - 1) for _ in range(chance.randrange(6))]
+        if kind == "d":
+            return {"k" * chance.randrange(9) + str(i): drawn(depth - 1) for i in range(3)}
+        return "x" * chance.choice((0, 1, 5, 90)) if kind == "s" else chance.choice((None, 7, 0.5))
+
+    shown = [drawn(5) for _ in range(2000)]
+    assert sum(len(json.dumps(value)) > 80 for value in shown) > 200
+    for value in shown:
+        assert quote(value) == shorten(json.dumps(value))
+    Watched.looked = 0
+    assert quote(Watched([{"a": 1}] * 10**6)).endswith("...")
+    assert Watched.looked < 100
+
+
+def test_a_name_of_any_length_is_compared_by_its_beginning() -> None:
+    known = ("temperature", "top_p", "top_k")
+    assert similar("temprature", known) == ["temperature"]
+    assert sorted(similar("top_", known, most=2)) == ["top_k", "top_p"]
+    assert similar("unknown", known) == []
+    assert similar("z" * 10**6, known, cutoff=0.0) == similar("z" * 80, known, cutoff=0.0)

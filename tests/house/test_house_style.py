@@ -104,6 +104,15 @@ def test_no_module_needs_posix_to_be_imported() -> None:
     assert not found, "import it inside the function that needs it, after asking for the platform"
 
 
+def test_names_of_any_length_are_compared_in_one_place() -> None:
+    found = [
+        str(path.relative_to(PACKAGE))
+        for path in source_files()
+        if "difflib" in path.read_text(encoding="utf-8")
+    ]
+    assert found == ["core/limits.py"], "limits.similar compares no more than a name's beginning"
+
+
 def test_nothing_that_a_file_holds_can_run() -> None:
     runs = re.compile(
         r"^\s*(?:import|from) (?:pickle|marshal|shelve)\b|torch\.load\(|(?<![.\w])(?:eval|exec)\("

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import DRAW_SETTINGS, LIMITS, quote
+from cutaway.core.limits import DRAW_SETTINGS, LIMITS, quote, similar
 from cutaway.core.whole_numbers import whole_number
 
 MOST_COPIES, MOST_TOKENS = 1024, 2**20  # of batch; of a step or a page
@@ -127,7 +126,7 @@ def change_of(text: str) -> Change:
             param="change",
         )
     if name not in LEVERS:
-        near = get_close_matches(name, LEVERS, n=1)
+        near = similar(name, LEVERS)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(LEVERS)}."
         raise RequestError(f"{quote(name)} is nothing to change; {hint}", param="change")
     step = whole_number(place)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from difflib import get_close_matches
+from typing import Literal, cast
 
 from cutaway.core.errors import RequestError
 
@@ -156,8 +157,7 @@ def quote(value: object) -> str:
     JSON, because who reads it wrote a body, a config.json or a flag, and seldom Python. What JSON
     does not have stands as Python writes it.
     """
-    if isinstance(value, str | bytes):
-        value = value[:_MOST_SHOWN]  # with its marks too long already: it is not written out whole
+    value = _beginning(value, _MOST_SHOWN)[0]  # a body of megabytes is not written out whole
     try:
         text = (
             json.dumps(value, ensure_ascii=False, default=repr) if _is_json(value) else repr(value)
@@ -167,6 +167,33 @@ def quote(value: object) -> str:
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = "a number of thousands of digits"
     return "".join(map(_visible, shorten(text)))
+
+
+def _beginning(value: object, left: int) -> tuple[object, int]:
+    """As much of a value as more than left characters are written of, and what is left then.
+
+    Everything counts as its least: a text as its characters, an item as one.
+    """
+    if isinstance(value, str | bytes):
+        return value[:left], left - len(value)
+    if not isinstance(value, list | tuple | dict):
+        return value, left - 1
+    kept: list[tuple[object, object]] = []
+    pairs: Iterable[tuple[object, object]]
+    if isinstance(value, dict):
+        pairs = cast("dict[object, object]", value).items()
+    else:
+        pairs = ((None, each) for each in cast("Iterable[object]", value))
+    for name, each in pairs:
+        if left <= 0:
+            break
+        short, left = _beginning(name, left) if isinstance(name, str) else (name, left)
+        item, left = _beginning(each, max(1, left) - 1)
+        kept.append((short, item))
+    if isinstance(value, dict):
+        return dict(kept), left - 1
+    shown = [item for _, item in kept]
+    return (tuple(shown) if isinstance(value, tuple) else shown), left - 1
 
 
 def _is_json(value: object) -> bool:
@@ -182,6 +209,14 @@ def _visible(character: str) -> str:
 def shorten(text: str, most: int = _MOST_SHOWN) -> str:
     """The beginning of a text that is longer than most, with a sign that there was more."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def similar(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """The known names that a misspelt one may have meant, the nearest first, for a message.
+
+    A name may be of any length, and comparing takes time with it: its beginning is compared.
+    """
+    return get_close_matches(name[:_MOST_SHOWN], list(known), n=most, cutoff=cutoff)
 
 
 def inside(param: str, name: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.core.request import DRAFTS
 from cutaway.host.link_key import LinkAddress
 from cutaway.quantize.schemes import scheme_of
@@ -239,7 +238,7 @@ class EngineConfig:
         known = [each.name for each in fields(cls)]
         for name in settings:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
+                near = similar(name, known)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
                 raise ConfigError(f"{name} is not a setting of the engine; {hint}")
         return cls(**{name: value for name, value in settings.items() if value is not None})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import get_args
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.engine.engine import Engine
 from cutaway.replay.plan import Level, ReplayPlan, plan_replay
 from cutaway.replay.replay import Replay, SinkOf
@@ -98,7 +97,7 @@ def verify_answer(
 def _check(level: object, prefill_chunk: object) -> None:
     """A proof takes no word that it does not know."""
     if level not in get_args(Level):
-        near = get_close_matches(level, get_args(Level), n=1) if isinstance(level, str) else []
+        near = similar(level, get_args(Level)) if isinstance(level, str) else []
         hint = f" Did you mean {near[0]}?" if near else ""
         raise RequestError(
             f"level is {quote(level)}; it must be {' or '.join(get_args(Level))}.{hint}",

@@ -6,7 +6,6 @@ Runs in worker threads. It knows no API; what a body may hold is its model's own
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TypeVar, cast
 
 import msgspec
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import quote, shorten
+from cutaway.core.limits import quote, shorten, similar
 from cutaway.server.field_types import Body
 from cutaway.server.server_config import MAX_DEPTH
 
@@ -70,7 +69,7 @@ def _named(error: ErrorDetails, kind: type[Body]) -> RequestError:
     if error["type"] == "missing":
         return RequestError(f"{param} is missing; the request needs it.", param=param)
     if error["type"] == "extra_forbidden":
-        near = get_close_matches(str(error["loc"][-1]), kind.model_fields, n=1)
+        near = similar(str(error["loc"][-1]), kind.model_fields)
         hint = f"Did you mean {near[0]}?" if near else "Leave it out."
         return RequestError(f"{quote(param)} is not a field of this request. {hint}", param=param)
     must_be = _MUST_BE.get(error["type"])

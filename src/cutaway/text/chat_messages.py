@@ -9,11 +9,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.text.chat_fields import (
     CALLED_FUNCTION,
     MESSAGE,
@@ -231,7 +230,7 @@ def _reasoning(fields: Mapping[str, object], param: str) -> str | None:
 def _role(value: object, param: str) -> str:
     """A role. Some models know more than ROLES, but none knows a misspelt one of these."""
     role = _string(value, param)
-    near = get_close_matches(role.lower(), ROLES, n=1, cutoff=0.8) if role not in ROLES else ()
+    near = similar(role.lower(), ROLES, cutoff=0.8) if role not in ROLES else ()
     if near:
         raise RequestError(f"{param} is {quote(role)}; did you mean {near[0]}?", param=param)
     return role

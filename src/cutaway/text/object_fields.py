@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import inside, quote
+from cutaway.core.limits import inside, quote, similar
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class ObjectFields:
             if name in self.refused:
                 self.refused[name].check(value, inside(param, name))
             elif value is not None and name not in self.read and name not in self.notes:
-                near = get_close_matches(name, self.names, n=1)
+                near = similar(name, self.names)
                 hint = f"Did you mean {near[0]}?" if near else "Leave it out."
                 place = inside(param, name)
                 raise RequestError(f"{place} is not a field of {self.kind}. {hint}", param=place)

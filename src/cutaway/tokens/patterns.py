@@ -5,12 +5,11 @@ A name that is not in these tables raises: another family's rule gives worse ids
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cutaway.core.errors import UnsupportedModelError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.tokens.unicode import NormalForm
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -160,7 +159,7 @@ def encoding(name: str) -> Encoding:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = similar(name, known)
     hint = f" Did you mean {near[0]}?" if near else ""
     return (
         f"{what} is {quote(name)}; Cutaway knows {', '.join(sorted(known))}.{hint} "

@@ -5,7 +5,6 @@ What a field may be stands in its declaration, so that an error can say what is 
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 import types
 import typing
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 
 Settings = TypeVar("Settings")
 
@@ -62,7 +61,7 @@ def read_settings(
     known = {each.name: each for each in fields(cast(Any, kind))}
     for key in values:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            close = similar(key, known, cutoff=0.5)
             hint = f"; did you mean {close[0]}?" if close else ""
             listed = ", ".join(known)
             raise ConfigError(f"{key} is no setting of this stage{hint} Known are {listed}.")

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from cutaway.cli.repl.remembered_facts import Fact
 from cutaway.cli.settings.integer_text import parse_integer
 from cutaway.cli.settings.setting_keys import BY_NAME, SAMPLING_NAMES
 from cutaway.core.errors import RequestError
-from cutaway.core.limits import check, quote
+from cutaway.core.limits import check, quote, similar
 from cutaway.core.request import SamplingParams
 from cutaway.core.whole_numbers import whole_number
 
@@ -89,7 +88,7 @@ def apply(name: str, argument: str, conversation: ChatState, around: Around) -> 
         if name in verb.names:
             return verb.act(argument, conversation, around)
     known = [each for verb in VERBS for each in verb.names]
-    near = get_close_matches(name, known, n=1)
+    near = similar(name, known)
     hint = f"did you mean /{near[0]}?" if near else "/help lists the commands."
     raise RequestError(f"there is no command /{name}; {hint}", param="command")
 
@@ -113,7 +112,7 @@ def _set(argument: str, conversation: ChatState, around: Around) -> CommandOutco
         lines = (f"{each} = {getattr(chosen, each)}" for each in SAMPLING_NAMES)
         return CommandOutcome(conversation, tuple(lines))
     if name not in SAMPLING_NAMES:
-        near = get_close_matches(name, SAMPLING_NAMES, n=1, cutoff=0.0)[0]
+        near = similar(name, SAMPLING_NAMES, cutoff=0.0)[0]
         raise RequestError(
             f"there is no sampling setting {name}; the nearest is {near}. /set lists all.",
             param="set",

@@ -11,7 +11,6 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -243,7 +242,7 @@ def _check_variables() -> None:
     known = {key.variable for key in KEYS} | _OTHER_VARIABLES
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable not in known:
-            near = get_close_matches(variable.removeprefix(PREFIX).lower(), BY_NAME, cutoff=0.8)
+            near = limits.similar(variable.removeprefix(PREFIX).lower(), BY_NAME, cutoff=0.8)
             if near:
                 raise ConfigError(
                     f"the environment has {variable}, which is no setting; the nearest is "
@@ -254,7 +253,7 @@ def _check_variables() -> None:
 def _check_names(found: Mapping[str, object], file: str) -> None:
     for name in found:
         if name not in BY_NAME:
-            near = get_close_matches(name, BY_NAME, n=1, cutoff=0.0)[0]
+            near = limits.similar(name, BY_NAME, cutoff=0.0)[0]
             raise ConfigError(
                 f"{file} has the key {limits.quote(name)}, which is no setting; the nearest is "
                 f"{near}. `cutaway config show` lists all."

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import cast
 
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.models.parts.config_fields import Fields
 
 
@@ -40,7 +39,7 @@ def check_read(fields: Fields, overrides: Sequence[str]) -> None:
         name = entry.partition("=")[0].partition(".")[0]
         if name in fields.asked:
             continue
-        near = get_close_matches(name, fields.asked, n=1)
+        near = similar(name, fields.asked)
         hint = (
             f"did you mean {near[0]}?" if near else f"it reads {', '.join(sorted(fields.asked))}."
         )

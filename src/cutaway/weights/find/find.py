@@ -6,7 +6,6 @@ readers.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from cutaway.core.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.weights.find import hub, package
 from cutaway.weights.find.file_sampling import file_sampling
 from cutaway.weights.find.folder import check_folder, folder_licence, folder_sampling
@@ -75,7 +74,7 @@ def find(
         return _folder(path, path.resolve().name) if path.is_dir() else _file(path)
     if _HUB_ID.fullmatch(name) and path.suffix not in (".gguf", ".safetensors", ".json"):
         return _folder(hub.fetch(name), name)
-    close = difflib.get_close_matches(name.lower(), NAMED, n=3, cutoff=0.5)
+    close = similar(name.lower(), NAMED, most=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     raise ModelNotFoundError(f"there is no model {quote(name)}.{hint} A model is {_FORMS}.")
 
