@@ -7,6 +7,8 @@ from typing import Any
 
 from cutaway.core.errors import DeadlineError
 from cutaway.core.output import Delta, DrawProof, TokenLogprob, Usage
+from cutaway.core.request import Request, SamplingParams
+from cutaway.fleet.resume import Stream
 from cutaway.service.inbox import MANY, Inbox
 
 
@@ -39,7 +41,7 @@ def taken(
 
 def test_news_that_waits_is_told_together_choice_by_choice() -> None:
     usage = Usage(1, 3, 0)
-    first = news(0, 97, prompt_logprobs=(None,), seam=True)
+    first = news(0, 97, prompt_logprobs=(None,))
     ends = news(0, 99, finish_reason="stop", usage=usage, stopped_by=99)
     found = taken([first, news(0, 98), news(1, 120), ends, news(1, 121)])
     assert [(each.choice, each.token_ids, each.text) for each in found] == [
@@ -51,12 +53,12 @@ def test_news_that_waits_is_told_together_choice_by_choice() -> None:
     joined = found[0]
     assert [each.token_id for each in joined.logprobs] == [97, 98]
     assert [each.u for each in joined.draws] == [97, 98]
-    assert joined.prompt_logprobs == (None,) and joined.seam is True
+    assert joined.prompt_logprobs == (None,)
     assert joined.finish_reason is None
 
     (whole,) = taken([first, news(0, 98), ends])
     assert (whole.text, whole.finish_reason, whole.usage) == ("abc", "stop", usage)
-    assert whole.stopped_by == 99 and whole.seam is True
+    assert whole.stopped_by == 99
     assert len(taken([first, news(0, 98), ends], num_readers=MANY - 1)) == 3
 
 
@@ -66,6 +68,20 @@ def test_faults_are_told_alone_behind_what_was_said() -> None:
     assert taken([news(0, 97), news(0, 98), broken]) == [*taken([news(0, 97), news(0, 98)]), broken]
     found = taken([news(0, 97), moved, news(0, 98)])
     assert [getattr(each, "text", each) for each in found] == ["a", moved, "b"]
+
+
+def test_a_seam_is_told_alone_so_that_no_token_is_taken_for_a_part_of_it() -> None:
+    request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams(seed=1))
+    stream = Stream(request, "class", lambda: 0.0)
+    stream.bind("class")
+    stream.take(news(0, 97))
+    stream.unbind(has_ended=True)
+    stream.bind("class")
+    found = taken([Delta("r", 0, seam=True), news(0, 98), news(0, 99)])
+    told = [delta for each in found if isinstance(each, Delta) and (delta := stream.take(each)[0])]
+    assert [each.text for each in told] == ["bc"]
+    (choice,) = stream.list_begun()
+    assert choice.token_ids == (97, 98, 99) and stream.is_exact
 
 
 def test_a_reader_in_time_gets_each_token_when_it_comes() -> None:

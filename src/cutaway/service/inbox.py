@@ -74,8 +74,13 @@ class Inbox:
 
 
 def _following(last: Delta, news: Delta | BaseException) -> Delta | None:
-    """The news where it can be told in one with what came before it: faults are told alone."""
+    """The news where it can be told in one with what came before it.
+
+    Faults are told alone, and seams: who goes on with an answer takes a seam's news for its own.
+    """
     if not isinstance(news, Delta) or news.error is not None:
+        return None
+    if last.seam is not None or news.seam is not None:
         return None
     return news if last.finish_reason is None and news.choice == last.choice else None
 
@@ -89,5 +94,4 @@ def _joined(parts: Sequence[Delta]) -> Delta:
         logprobs=tuple(each for part in parts for each in part.logprobs),
         prompt_logprobs=tuple(each for part in parts for each in part.prompt_logprobs),
         draws=tuple(each for part in parts for each in part.draws),
-        seam=next((part.seam for part in parts if part.seam is not None), None),
     )
