@@ -90,7 +90,7 @@ def test_its_numbers_are_those_of_the_stations_at_any_token(opened: Opened) -> N
         film.get_by_text(
             f"Follow another token of this answer: {step + 1} of {NUM_TOKENS}"
         ).wait_for()
-        live = live_values(page, step)
+        live = live_values(opened, step)
         film.get_by_role("button", name="Chances", exact=True).click()
         bars = film.locator(".bars .told").all_inner_texts()
         assert len(bars) >= 7 and digits(bars[0]) == pytest.approx(

@@ -23,7 +23,7 @@ from cutaway.views import VIEWS
 from house_tree import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_an_answer_saved_as_html_is_scrubbed_without_its_server(
         scrubber.fill(str(step))
         saved.get_by_text(f"token {step + 1} of {NUM_TOKENS}").wait_for()
         shown = saved.locator("article[data-view=probabilities][aria-busy=false]")
-        live = live_values(page, step)
+        live = live_values(opened, step)
         saved.wait_for_function(
             "came => document.querySelector('article dd').innerText === came",
             arg=live["chosen"]["text"],
@@ -121,12 +121,11 @@ def test_an_answer_saved_as_html_is_scrubbed_without_its_server(
     context.close()
 
 
-def live_values(page: Page, token: int) -> Any:
+def live_values(opened: Opened, token: int) -> Any:
     """The same view as the server gives it, by the page's own session."""
-    trace = page.evaluate("() => performance.getEntriesByType('resource').map((e) => e.name)")
-    url = next(name for name in trace if name.endswith("/views"))
+    url = next(name for name in opened.asked if name.endswith("/views"))
     body = {"view": "probabilities", "token": token}
-    answer = page.evaluate(
+    answer = opened.page.evaluate(
         """async ([url, body]) => (await (await fetch(url, {method: 'POST',
           headers: {'content-type': 'application/json', accept: 'application/json'},
           body: JSON.stringify(body)})).json()).values""",
