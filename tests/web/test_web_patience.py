@@ -166,6 +166,11 @@ def test_an_open_answer_and_settings_leave_the_chat_its_room(opened: Opened, wid
     assert box and box["width"] >= 320 and field and field["width"] >= 200
 
 
+FRAMES = """async () => {
+    for (let i = 0; i < 3; i++) await new Promise((done) => requestAnimationFrame(done));
+}"""
+
+
 def test_the_header_is_one_line_whatever_stands_beside_it(opened: Opened) -> None:
     page = look_inside(opened)
     header = page.locator(".middle > header")
@@ -177,6 +182,7 @@ def test_the_header_is_one_line_whatever_stands_beside_it(opened: Opened) -> Non
             page.set_viewport_size({"width": width, "height": 800})
             for _ in range(2):  # with the settings, and without
                 settings.press("Enter")
+                page.evaluate(FRAMES)  # until what watches sizes has answered to the new one
                 box = header.bounding_box()
                 assert box and box["height"] < 60, (width, is_open)
 
