@@ -243,7 +243,7 @@ ROWS = (
             "seconds at twice the capacity",
             3600,
             *of(LOAD, "h11_overload_is_refused_and_leaves_nothing"),
-            each=1800,  # the shortest that tells how memory grows in an hour
+            each=1200,  # the shortest that tells how memory grows in an hour
         ),
     ),
     row(
