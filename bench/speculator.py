@@ -142,9 +142,9 @@ def main() -> None:
     assert isinstance(drafter, TrainedDrafter), "it is the one"
     limited = Limited(drafter.propose)
     forward = Watched(llm.engine.runner.forward, clock)
-    propose, observe = Watched(limited, clock), Watched(drafter.observe, clock)
+    propose, observe = Watched(limited, clock), Watched(drafter.observe_step, clock)
     llm.engine.runner.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
-    drafter.propose, drafter.observe = propose, observe  # pyright: ignore
+    drafter.propose, drafter.observe_step = propose, observe  # pyright: ignore
     prompts = [plain.encode_chat(each) for each in asked][:: args.every]
 
     def answer(side: LLM, prompt: Sequence[int], draft: str) -> tuple[float, Sequence[int]]:

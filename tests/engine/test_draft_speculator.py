@@ -30,7 +30,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator, read_shape
 from cutaway.kernels import capture
-from cutaway.kernels.native import Chain
+from cutaway.kernels.native import Chain, RowRoom
 from cutaway.quantize.packed import ServingPacked
 from cutaway.train.losses.speculator_passes import passes_over
 from cutaway.weights.files.safetensors_writer import write_safetensors
@@ -205,14 +205,15 @@ def both_forms(model: LoadedModel, folder: Path) -> tuple[TrainedDrafter, Traine
 
 
 @needs_chains
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(("temperature", "count"), [(0.0, 1), (0.0, 3), (0.8, 1), (0.8, 3)])
 def test_a_packed_layer_is_replayed_as_its_modules_compute(
-    model: LoadedModel, folder: Path, temperature: float
+    model: LoadedModel, folder: Path, temperature: float, count: int
 ) -> None:
-    """Guess by guess, over borders of pages, for several answers at once, as these grow."""
+    """Guess by guess, over borders of pages, for one answer and for several, as these grow."""
     forms = both_forms(model, folder)
     params = SamplingParams(temperature=temperature, seed=3)
     texts = {"one": list(range(5, 25)), "two": list(range(40, 47)), "six": list(range(60, 69))}
+    texts = dict(list(texts.items())[:count])
     streams = {key: torch.randn(60, 3 * 48) for key in texts}
     told = dict.fromkeys(texts, 0)
     for turn in range(4):
@@ -235,6 +236,33 @@ def test_a_packed_layer_is_replayed_as_its_modules_compute(
         for key in texts:
             drafter.finish(key)
         assert drafter.cache_stats.used == 0
+
+
+@pytest.mark.skipif(not capture.is_available(), reason="the native kernels are not built")
+def test_streams_are_copied_by_address_as_by_torch() -> None:
+    """Few rows and many, from any on, to any place; and told in the midst of a step."""
+    layers = (4, 1, 4)
+    left = {layer: torch.randn(20, 6) for layer in set(layers)}
+    native, told = Streams(layers), Streams(layers)
+    native.leave(left, 17)
+    for layer in (1, 2, 4):
+        told(left.get(layer, torch.zeros(20, 6))[:17], layer)
+    whole = torch.cat([left[layer] for layer in layers], dim=1)
+    for first, count, place in ((0, 1, 0), (15, 2, 3), (3, 8, 1), (2, 15, 0), (0, 17, 2)):
+        for streams in (native, told):
+            room = streams.room(20)
+            room.tensor.zero_()
+            streams.put(first, count, room, place)
+            expected = torch.zeros(20, 18)
+            expected[place : place + count] = whole[first : first + count]
+            assert torch.equal(room.tensor, expected)
+    for streams in (native, told):
+        assert streams.are_there
+        taken = streams.take()
+        assert taken is not None and torch.equal(taken, whole[:17])
+        assert not streams.are_there and streams.take() is None
+    with pytest.raises(AssertionError, match="room"):
+        room.put_side_by_side([RowRoom(left[1])], 0, 20)
 
 
 @needs_chains

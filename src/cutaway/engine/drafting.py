@@ -9,7 +9,15 @@ from collections.abc import Sequence as Items
 from cutaway.core.errors import ConfigError, GrammarError, RequestError
 from cutaway.core.limits import quote
 from cutaway.engine.config import NEEDED_BY_DRAFT, EngineConfig
-from cutaway.engine.drafters import Controller, Draft, Drafter, GuessSource, Wish, most_of
+from cutaway.engine.drafters import (
+    Controller,
+    Draft,
+    Drafter,
+    GuessSource,
+    Limits,
+    Wish,
+    most_of,
+)
 from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.drafters.trained_drafter import TrainedDrafter
 from cutaway.engine.running import Running
@@ -167,7 +175,11 @@ class Drafting:
                 asking = [each for each in asking if each in forced]
             if not asking:
                 continue
-            wishes = [_wish(each, answers[each].grammar) for each in asking]
+            limits = source.limits(len(decoding), len(asking)) if may_guess else None
+            wishes = [
+                _wish(each, answers[each].grammar, None if each in forced else limits)
+                for each in asking
+            ]
             drafts = source.propose(wishes, forced, num_answers=len(decoding))
             yield from zip(asking, drafts, strict=True)
         may_rest = len(decoding) == len(running) and not self._sought and len(asked) == 1
@@ -184,14 +196,14 @@ class Drafting:
         if not any(asking.get(item.sequence) == "trained" for item in scheduled):
             left.drop()
             return
-        streams = left.take()
-        if streams is None or not isinstance(drafter, TrainedDrafter):
+        if not left.are_there or not isinstance(drafter, TrainedDrafter):
             return
         first = 0
         for item in scheduled:
             if asking.get(item.sequence) == "trained":
-                drafter.observe(item.sequence, item.start, streams[first : first + item.count])
+                drafter.observe_step(item.sequence, item.start, left, first, item.count)
             first += item.count + item.num_other
+        left.drop()
 
     def learn(self, item: Scheduled, *, right: int) -> None:
         """How one answer's guesses came out: of the way on which more stood, so many."""
@@ -270,12 +282,12 @@ def check_draft(
         drafting.check(draft)
 
 
-def _wish(sequence: Sequence, grammar: GrammarState | None) -> Wish:
-    request = sequence.request
+def _wish(sequence: Sequence, grammar: GrammarState | None, limits: Limits | None) -> Wish:
+    request, most = sequence.request, most_of(sequence.max_length - sequence.num_tokens)
     return Wish(
         sequence,
         sequence.token_ids,
-        most_of(sequence.max_length - sequence.num_tokens),
+        most if limits is None else min(most, limits.most),
         num_prompt=sequence.num_prompt_tokens,
         params=request.params,
         seed=sequence.seed,
@@ -283,6 +295,8 @@ def _wish(sequence: Sequence, grammar: GrammarState | None) -> Wish:
         max_length=sequence.max_length,
         root=sequence.cache_root,
         allowed=None if grammar is None else _allowing(grammar),
+        least_kept=0.0 if limits is None else limits.least_kept,
+        least_followed=0.0 if limits is None else limits.least_followed,
     )
 
 

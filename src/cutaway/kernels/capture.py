@@ -184,11 +184,10 @@ class Tape:
         assert self._program is not None, "what runs in torch reads a step's tensors"
         return _replay(self._program, NativeStep.of_numbers(numbers), is_over)
 
-    def run_rows(self, count: int) -> Tensor:
-        """Replay what reads nothing of a step but rows that are given. Shapes: -> [count, ...]."""
+    def run_rows(self, count: int) -> None:
+        """Replay what reads nothing of a step but rows that are given; what it makes is result."""
         assert self._program is not None, "what runs in torch reads a step's tensors"
         self._program.run(NativeStep.of_rows(count))
-        return self.result[:count]
 
     def chain(self, token_ids: Tensor, is_last: Tensor, *, page_size: int, most: int) -> Chain:
         """What runs it again on what it said: see Chain. It reads given rows, and tells a stream.

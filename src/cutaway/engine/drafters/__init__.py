@@ -1,8 +1,17 @@
 """Guesses of the next tokens, which one step then verifies together."""
 
 from cutaway.engine.drafters.controller import Controller
-from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
+from cutaway.engine.drafters.drafter import Draft, Drafter, Limits, Wish
 from cutaway.engine.drafters.guess_source import GuessSource, most_of
 from cutaway.engine.drafters.ngram import NGramDrafter
 
-__all__ = ["Controller", "Draft", "Drafter", "GuessSource", "NGramDrafter", "Wish", "most_of"]
+__all__ = [
+    "Controller",
+    "Draft",
+    "Drafter",
+    "GuessSource",
+    "Limits",
+    "NGramDrafter",
+    "Wish",
+    "most_of",
+]

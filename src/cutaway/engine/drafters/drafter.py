@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.rejection import Proposal
 
 _GREEDY = SamplingParams(temperature=0.0)
+
+
+class Limits(NamedTuple):
+    """Within what a draft is made, by a drafter that heeds bounds: see Wish."""
+
+    most: int
+    least_kept: float
+    least_followed: float
 
 
 @dataclass(frozen=True)

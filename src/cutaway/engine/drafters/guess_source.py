@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from cutaway.engine.drafters.controller import MOST_DRAFTS, OTHER, Controller
-from cutaway.engine.drafters.drafter import Draft, Drafter, Wish
+from cutaway.engine.drafters.drafter import Draft, Drafter, Limits, Wish
 
 
 class GuessSource:
@@ -40,6 +40,16 @@ class GuessSource:
     def _heeds_bounds(self) -> bool:
         return self.drafter.only_kind is not None and self.drafter.heeds_bounds
 
+    def limits(self, num_answers: int, num_asking: int) -> Limits | None:
+        """Within what the drafts of a step are to be made; None where no bounds are set before.
+
+        num_answers: that the step brings a token.   num_asking: of these, those that want guesses.
+        """
+        if self._controller is None or not self._heeds_bounds:
+            return None
+        most = self._controller.most(num_answers, num_asking)
+        return Limits(most, *self._controller.bounds(num_answers))
+
     def skip(self, num_answers: int) -> int:
         """Steps behind one that may not have guesses for which that need not be asked again."""
         return 0 if self._controller is None else self._controller.skip(num_answers)
@@ -49,6 +59,7 @@ class GuessSource:
     ) -> list[Draft]:
         """A draft for each wish, at most as long as pays.
 
+        wishes:      within limits() where that sets any, but those for which something is forced.
         forced:      by key, what an answer's grammar leaves no choice but to say.
         num_answers: that the step brings a token, guesses or none.
         """
@@ -62,6 +73,8 @@ class GuessSource:
         self, wishes: Sequence[Wish], forced: Mapping[Hashable, list[int]], num_answers: int
     ) -> list[Draft]:
         kind = self.drafter.only_kind
+        if self._heeds_bounds and not forced:
+            return self.drafter.propose(wishes)  # as far as each wish goes
         if kind is None:
             made = iter(self.drafter.propose(wishes))
             drafts = [_chosen(wish, next(made), forced) for wish in wishes]
@@ -70,22 +83,13 @@ class GuessSource:
         # Each guess costs a step of the drafter: no more are made than will be taken.
         drafts = [_chosen(wish, Draft([0] * wish.most, kind), forced) for wish in wishes]
         lengths = self._lengths(wishes, drafts, num_answers)
-        kept = followed = 0.0
-        if self._controller is not None and self._heeds_bounds:
-            # What it gives up is known by the chances of its guesses: no length is chosen before.
-            most = self._controller.most(num_answers, len(wishes))
-            kept, followed = self._controller.bounds(num_answers)
+        if self._heeds_bounds:  # no length is chosen before its guesses are known
             lengths = [
-                length if wish.key in forced else min(wish.most, most)
+                length if wish.key in forced else wish.most
                 for wish, length in zip(wishes, lengths, strict=True)
             ]
         asked = [
-            replace(
-                wish,
-                most=0 if wish.key in forced else length,
-                least_kept=kept,
-                least_followed=followed,
-            )
+            replace(wish, most=0 if wish.key in forced else length)
             for wish, length in zip(wishes, lengths, strict=True)
         ]
         if not any(lengths):

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from cutaway.blocks.guessing_layer import FromGivenStates, StatesOfStreams
+from cutaway.cache.table import PageTable
 from cutaway.core.step import LayerCache, Numbers
 from cutaway.engine.drafters.controller import MOST_DRAFTS
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator
 from cutaway.kernels import capture
 from cutaway.kernels.capture import Tape
-from cutaway.kernels.native import Chain, NativeStep
+from cutaway.kernels.native import Chain, NativeStep, RowRoom
 from cutaway.quantize.packed import Packed
 
 _MOST_TOKENS = 128  # of a step
@@ -58,6 +59,9 @@ class RecordedLayer:
         self.is_whole = self._tape.takes_numbers and Chain.is_available()
         if not self.is_whole:
             return
+        assert self._tape.given is not None and self._states.given is not None, "rows are given"
+        self._given, self._given_streams = RowRoom(self._tape.given), RowRoom(self._states.given)
+        self._made_states = RowRoom(self._states.result)
         ends = torch.tensor(sorted(end_token_ids), dtype=torch.int64)
         self._chain = self._tape.chain(
             speculator.drafted,
@@ -71,12 +75,14 @@ class RecordedLayer:
         """What would run in torch, in order; is_whole says that nothing does."""
         return self._tape.torch_calls
 
-    def states_of(self, streams: Sequence[Tensor]) -> Tensor:
-        """States by the target's streams, valid until the next. Shapes: [n, 3 D] each -> [T, D]."""
-        count = sum(map(len, streams))
-        assert self._states.given is not None, "it reads the streams that are given"
-        torch.cat([*streams], out=self._states.given[:count])
-        return self._states.run_rows(count)
+    def put_states(self, streams: RowRoom, count: int, out: RowRoom, place: int) -> None:
+        """Put states by so many of the target's streams into rows from a place on.
+
+        Shapes: streams [room, 3 D], out [room, D].
+        """
+        streams.copy(0, self._given_streams, 0, count)
+        self._states.run_rows(count)
+        self._made_states.copy(0, out, place, count)
 
     def run(self, states: Sequence[Tensor], numbers: Numbers) -> tuple[Tensor, Tensor]:
         """What follows each token, as a state, and what those say whose rows the step wants.
@@ -108,6 +114,37 @@ class RecordedLayer:
             least_kept=least_kept,
             least_followed=least_followed,
         )
+
+    def follow_one(
+        self,
+        states: RowRoom,
+        first: int,
+        token_ids: Sequence[int],
+        table: PageTable,
+        *,
+        position: int,
+        most: int,
+        least_kept: float,
+        least_followed: float,
+    ) -> tuple[list[int], list[float]]:
+        """The same of one answer, whose states lie in rows from the first on.
+
+        They are as many as tokens; the first token has that position, and its place among those of
+        the pages is that of its state. Shapes: states [room, D].
+        """
+        count = len(token_ids)
+        states.copy(first, self._given, 0, count)
+        step = NativeStep.of_one(
+            token_ids,
+            position=position,
+            context=first + count,
+            pages=table.pages,
+            slots=table.slots(first, count),
+        )
+        (made,) = self._chain.run(
+            step, (most,), least_kept=least_kept, least_followed=least_followed
+        )
+        return made
 
     def _put(self, states: Sequence[Tensor], numbers: Numbers) -> None:
         assert self._tape.given is not None, "it reads the states that are given"

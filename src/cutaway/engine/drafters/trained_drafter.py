@@ -8,8 +8,8 @@ step computed, have no streams here: it then sees the answer from behind them on
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
 
@@ -25,9 +25,12 @@ from cutaway.engine.drafters.controller import MOST_DRAFTS
 from cutaway.engine.drafters.drafter import Draft, Wish
 from cutaway.engine.drafters.drawn_guesses import guess_from
 from cutaway.engine.drafters.recorded_layer import RecordedLayer, can_be_recorded
+from cutaway.engine.drafters.streams import Streams
 from cutaway.engine.loading.speculator_folder import LoadedSpeculator
+from cutaway.kernels.native import RowRoom
 from cutaway.sampling.sampler import Sampler
 
+_FEW_WAITING = 8  # streams of an answer for which there is always room
 _NEAR = 16  # an answer that lacks no more is nothing that others wait for
 
 
@@ -37,32 +40,23 @@ class _Seen:
 
     start:     the first token of which there are streams.
     states:    of the tokens from there on [room, D], as far as num_states says.
-    streams:   of those behind them, in pieces [n, 3 D].
+    waiting:   streams of those behind them [room, 3 D], as far as num_waiting says.
     tables:    pages of keys and values; their first token is that at start.
     num_pairs: states, each with the token behind it, whose keys and values are there and final.
     """
 
     start: int
-    states: Tensor
+    states: RowRoom
+    waiting: RowRoom
     num_states: int = 0
-    streams: list[Tensor] = field(default_factory=list[Tensor])
+    num_waiting: int = 0
     tables: PageTables | None = None
     num_pairs: int = 0
 
     @property
     def end(self) -> int:
         """The token behind those of which there are streams."""
-        return self.start + self.num_states + sum([each.shape[0] for each in self.streams])
-
-    def add(self, states: Tensor) -> None:
-        """Take in states of what follows. Shapes: [n, D]."""
-        first, last = self.num_states, self.num_states + states.shape[0]
-        if last > self.states.shape[0]:
-            room = self.states.new_empty(2 * last, self.states.shape[1])
-            room[:first] = self.states[:first]
-            self.states = room
-        self.states[first:last] = states
-        self.num_states = last
+        return self.start + self.num_states + self.num_waiting
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ class TrainedDrafter:
             )
             self._recorded = recorded if recorded.is_whole else None
         width = speculator.embedding.width
-        self._no_states = torch.empty(0, width, dtype=self._dtype, device=self._device)
+        self._no_states = RowRoom(torch.empty(0, width, dtype=self._dtype, device=self._device))
         self._vocab_size, self._max_length = vocab_size, max_length
         self._sampler, self._end_token_ids = Sampler(vocab_size), end_token_ids
         self._seen: dict[Hashable, _Seen] = {}  # the one told of last at the end
@@ -144,26 +138,78 @@ class TrainedDrafter:
         return self.cache.stats
 
     def observe(self, key: Hashable, start: int, streams: Tensor) -> None:
-        """Take in what a step left of an answer's tokens from start on.
+        """Take in what the target's layers left of an answer's tokens from start on.
 
         Streams of guesses that fell are told again by the tokens that came in their place.
-        Shapes: streams [n, 3 D], the layers' side by side; they stay as they are.
+        Shapes: streams [n, 3 D], the layers' side by side.
         """
+        count = streams.shape[0]
+        room, place = self._room_for(key, start, count, lambda n: RowRoom(_widened(streams, n)))
+        with torch.inference_mode():
+            room.tensor[place : place + count] = streams
+
+    def observe_step(
+        self, key: Hashable, start: int, left: Streams, first: int, count: int
+    ) -> None:
+        """The same of what a step left, where an answer's tokens begin at the step's first."""
+        left.put(first, count, *self._room_for(key, start, count, left.room))
+
+    def _room_for(
+        self, key: Hashable, start: int, count: int, room: Callable[[int], RowRoom]
+    ) -> tuple[RowRoom, int]:
+        """Where streams of an answer's tokens from start on are to be put."""
         seen = self._seen.pop(key, None)
         if seen is not None and not seen.start <= start <= seen.end:
             self._release(seen)  # some were not told
             seen = None
         if seen is None:
-            seen = _Seen(start, self._no_states)
+            seen = _Seen(start, self._no_states, room(_FEW_WAITING))
         self._cut(seen, start)
-        seen.streams.append(streams)
         self._seen[key] = seen
+        place = seen.num_waiting
+        seen.num_waiting += count
+        seen.waiting = _grown(seen.waiting, place, seen.num_waiting)
+        return seen.waiting, place
 
-    @torch.inference_mode()
     def propose(self, wishes: Sequence[Wish]) -> list[Draft]:
         """What the speculator says next, one token after the other, for all answers at once."""
         self.is_behind = False
         self._busy = {wish.key for wish in wishes}
+        if len(wishes) == 1 and self._recorded is not None and _takes_likeliest(wishes[0]):
+            return [self._propose_alone(wishes[0], self._recorded)]
+        return self._propose_together(wishes)
+
+    def _propose_alone(self, wish: Wish, recorded: RecordedLayer) -> Draft:
+        """The same for one answer that takes the likeliest tokens: what most are.
+
+        Most of what it took was Python and torch, behind a step that left no cache any of it.
+        """
+        seen = self._prepared(wish)
+        if seen is None:
+            return Draft([], self.only_kind, [])
+        first, end, most = seen.num_pairs, seen.num_states, min(wish.most, MOST_DRAFTS)
+        if end - first > recorded.most_tokens:
+            return self._propose_together([wish])[0]
+        assert seen.tables is not None, "its pages were reserved"
+        if most > 1 and not self._reserve(seen, end + most - 1):
+            most = 1
+        token_ids, chances = recorded.follow_one(
+            seen.states,
+            first,
+            wish.token_ids[seen.start + first + 1 : seen.start + end + 1],
+            seen.tables.groups[0],
+            position=seen.start + first,
+            most=most,
+            least_kept=wish.least_kept,
+            least_followed=wish.least_followed,
+        )
+        seen.num_pairs = end
+        if most > 1:
+            self.cache.truncate(seen.tables, end)
+        return Draft(token_ids, self.only_kind, chances)
+
+    @torch.inference_mode()
+    def _propose_together(self, wishes: Sequence[Wish]) -> list[Draft]:
         drafts = [Draft([], self.only_kind, []) for _ in wishes]
         pairs = [
             made
@@ -195,12 +241,7 @@ class TrainedDrafter:
 
     def _cut(self, seen: _Seen, end: int) -> None:
         """Forget what was told of the tokens from end on."""
-        spare = seen.end - end
-        while spare > 0 and seen.streams:
-            last = seen.streams.pop()
-            if last.shape[0] > spare:
-                seen.streams.append(last[: last.shape[0] - spare])
-            spare -= last.shape[0]
+        seen.num_waiting = max(0, min(seen.num_waiting, end - seen.start - seen.num_states))
         known = max(0, end - seen.start)
         seen.num_states = min(seen.num_states, known)
         if seen.num_pairs > known:
@@ -210,6 +251,15 @@ class TrainedDrafter:
 
     def _new_pairs(self, wish: Wish, draft: Draft) -> _Pairs | None:
         """What is new of an answer, with its pages reserved; None where nothing can be guessed."""
+        seen = self._prepared(wish)
+        if seen is None:
+            return None
+        first, end = seen.num_pairs, seen.num_states
+        token_ids = wish.token_ids[seen.start + first + 1 : seen.start + end + 1]
+        return _Pairs(wish, draft, seen, first, seen.states.tensor[first:end], token_ids)
+
+    def _prepared(self, wish: Wish) -> _Seen | None:
+        """States of all that is known of an answer, and pages for the pairs that are not there."""
         seen, known = self._seen.get(wish.key), len(wish.token_ids)
         # The last token was not computed: the state before it is the last that the target knows.
         if seen is None or wish.most < 1 or seen.end < known - 1 or seen.start >= known - 1:
@@ -221,24 +271,27 @@ class TrainedDrafter:
         if seen.tables is None:
             seen.tables = self._admit(known - 1 - seen.start)
         seen.num_pairs = min(seen.num_pairs, seen.num_states - 1)  # its result is drawn from
-        new = seen.states[seen.num_pairs : seen.num_states]
-        self.is_behind |= new.shape[0] > _NEAR
+        self.is_behind |= seen.num_states - seen.num_pairs > _NEAR
         if seen.tables is None or not self._reserve(seen, known - 1 - seen.start):
             return None
-        first = seen.num_pairs
-        token_ids = wish.token_ids[seen.start + first + 1 : known]
-        return _Pairs(wish, draft, seen, first, new, token_ids)
+        return seen
 
     def _fuse(self, seen: _Seen) -> None:
         """Make states of the streams that wait."""
-        recorded = self._recorded
-        if recorded is not None and seen.end - seen.start - seen.num_states <= recorded.most_tokens:
-            if seen.streams:
-                seen.add(recorded.states_of(seen.streams))
+        recorded, count, first = self._recorded, seen.num_waiting, seen.num_states
+        if not count:
+            return
+        last = first + count
+        seen.states = _grown(seen.states, first, last)
+        if recorded is not None and count <= recorded.most_tokens:
+            recorded.put_states(seen.waiting, count, seen.states, first)
         else:
-            for each in seen.streams:
-                seen.add(self._module.states_of(each.to(self._dtype)))
-        seen.streams = []
+            with torch.inference_mode():
+                streams = seen.waiting.tensor[:count].to(self._dtype)
+                seen.states.tensor[first:last] = self._module.states_of(streams)
+        seen.num_states, seen.num_waiting = last, 0
+        if count > _FEW_WAITING:  # of a prompt: what follows needs no such room
+            seen.waiting = RowRoom(seen.waiting.tensor[:_FEW_WAITING].clone())
 
     def _admit(self, count: int) -> PageTables | None:
         keys = self.cache.keys(b"")
@@ -272,7 +325,7 @@ class TrainedDrafter:
             and sum(len(each.token_ids) for each in pairs) > recorded.most_tokens
         ):
             recorded = None
-        follows = recorded is not None and all(map(_takes_likeliest, pairs))
+        follows = recorded is not None and all(_takes_likeliest(each.wish) for each in pairs)
         most = [self._reserve_all(each) if follows else 1 for each in pairs]
         numbers = self._numbers(pairs)
         for each in pairs:
@@ -342,7 +395,7 @@ class TrainedDrafter:
     def _guess(self, pairs: Sequence[_Pairs], last: Tensor, logits: Tensor) -> list[_Pairs]:
         """Add a guess to each draft, and the pairs of those that go on."""
         following: list[_Pairs] = []
-        if all(map(_takes_likeliest, pairs)):
+        if all(_takes_likeliest(each.wish) for each in pairs):
             gave = self._likeliest(pairs, logits)
         else:
             whole = self._whole(logits)
@@ -385,7 +438,21 @@ class TrainedDrafter:
         return whole.index_copy_(1, self._speculator.drafted, logits.float())
 
 
-def _takes_likeliest(pairs: _Pairs) -> bool:
+def _widened(rows: Tensor, count: int) -> Tensor:
+    """Room for so many rows like some. Shapes: [n, D] -> [count, D]."""
+    return rows.new_empty(count, rows.shape[1])
+
+
+def _grown(rows: RowRoom, used: int, wanted: int) -> RowRoom:
+    """The same room where so many rows fit, else one of twice as many that holds those in use."""
+    if wanted <= rows.room:
+        return rows
+    with torch.inference_mode():
+        tensor = _widened(rows.tensor, 2 * wanted)
+        tensor[:used] = rows.tensor[:used]
+    return RowRoom(tensor)
+
+
+def _takes_likeliest(wish: Wish) -> bool:
     """Whether an answer takes the likeliest token, and nothing stands in its way."""
-    wish = pairs.wish
     return wish.params.is_greedy and not wish.params.has_penalties and wish.allowed is None

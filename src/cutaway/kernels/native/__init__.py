@@ -23,6 +23,7 @@ from cutaway.kernels.native.experts import (
     experts,
     route,
 )
+from cutaway.kernels.native.few_rows import RowRoom, row_rooms
 from cutaway.kernels.native.large_pages import Shelf
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
 from cutaway.kernels.native.library import is_available
@@ -70,6 +71,7 @@ __all__ = [
     "Routing",
     "RoutingRule",
     "RowChoice",
+    "RowRoom",
     "RowSampler",
     "Shelf",
     "StatePages",
@@ -92,6 +94,7 @@ __all__ = [
     "room",
     "rotate",
     "route",
+    "row_rooms",
     "run",
     "store",
     "store_latent",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -110,6 +110,37 @@ class NativeStep:
         )
         for index, (first, width, last) in enumerate(group_starts):
             struct.groups[index] = GroupStruct(address + 8 * first, width, address + 8 * last)
+        return NativeStep(struct, (kept,))
+
+    @staticmethod
+    def of_one(
+        token_ids: Sequence[int],
+        *,
+        position: int,
+        context: int,
+        pages: Sequence[int],
+        slots: Sequence[int],
+    ) -> NativeStep:
+        """The same of one sequence in one cache group, whose last row is wanted.
+
+        position: of its first token, which is not the page's where pages begin within a text.
+        context: tokens in its pages, these included.
+        """
+        count = len(token_ids)
+        if len(slots) != count or not count:
+            raise AssertionError(f"{count} tokens have {len(slots)} slots")
+        words = [*token_ids, *range(position, position + count), 0, count, context, count - 1]
+        words += pages
+        words += slots
+        kept = array("q", words)
+        address, _ = kept.buffer_info()
+        starts = address + 16 * count
+        struct = StepStruct(
+            *(count, 1, 1),
+            *(address, address + 8 * count, starts, starts + 16, starts + 24),
+        )
+        table = starts + 32
+        struct.groups[0] = GroupStruct(table, len(pages), table + 8 * len(pages))
         return NativeStep(struct, (kept,))
 
     @staticmethod
