@@ -12,11 +12,15 @@ from torch import nn
 
 from cutaway import LLM, SamplingParams
 from cutaway.blocks.linear import Linear
+from cutaway.blocks.norm import OffsetRMSNorm, RMSNorm
+from cutaway.core.request import Request
 from cutaway.core.step import Step
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.drafters import NGramDrafter
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.profiling import profile
+from cutaway.kernels.norm import late
+from cutaway.kernels.norm.late import norm_later
 from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
 from drafters import SaidBefore
@@ -130,6 +134,56 @@ def test_a_captured_step_equals_the_eager_one(kind: str) -> None:
     graphs.run = watched
     run(target, [r for r in workload(2) if not r.params.stop][:4])
     assert len(checked) > 5 and prompts and all(checked)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "wide bfloat16", "int4", "int4 offset"])
+def test_norms_and_gates_within_products_change_no_bit(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one answer's captured steps: beside the same steps in parts, and beside watched ones."""
+    width = 1024 if kind == "bfloat16" else 4096 if kind == "wide bfloat16" else 2048
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 3072, "head_dim": 64}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 2}
+    model = loaded(device="cuda", dtype=torch.bfloat16, **sizes)
+    if kind.startswith("int4"):
+        in_fewer_bits(model, "int4")
+    if kind.endswith("offset"):
+        for part in model.transformer.modules():
+            if isinstance(part, RMSNorm):
+                part.__class__, part.weight.data = OffsetRMSNorm, part.weight.data - 1
+    target = engine(model)
+    target._ahead = None
+    graphs = target.runner._graphs
+    replay, checked, left = graphs.run, [], 0
+
+    def count(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        late_norm = norm_later(*given, **named)
+        left += late_norm is not None
+        return late_norm
+
+    @torch.inference_mode()
+    def watched(numbers, sink=None):
+        nonlocal left
+        captured = replay(numbers).clone()
+        size = graphs._size(numbers)
+        if size is None or len(numbers.token_ids) > 1:
+            return captured
+        static, left = graphs._inputs(size).step, 0
+        checked.append(torch.equal(captured, model.transformer(static)))
+        assert left == 3, "of two layers, but for the first norm"
+        seen = replace(static, sink=lambda name, value, layer: None)
+        checked.append(torch.equal(captured, model.transformer(seen)))
+        with monkeypatch.context() as patched:
+            patched.setattr(late, "LEAVES_NORMS", False)
+            checked.append(torch.equal(captured, model.transformer(static)))
+        return captured
+
+    monkeypatch.setattr("cutaway.blocks.norm.norm_later", count)
+    graphs.run = watched
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    run(target, [Request(request_id="one", prompt_token_ids=tuple(range(20)), params=params)])
+    assert len(checked) > 20 and all(checked)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "kv float8_e4m3fn", "experts"])

@@ -14,7 +14,10 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TRITON = Path(os.environ.get("CUTAWAY_TRITON", ROOT / ".venv" / "triton"))
-NAMES = ("test_triton.py", "test_triton_experts.py", "test_triton_invariant.py")
+NAMES = (
+    *("test_triton.py", "test_triton_experts.py", "test_triton_invariant.py"),
+    "test_triton_normed.py",
+)
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from cutaway.kernels.gate import (
+    Gate,
     clamped_gate,
     gelu,
     gelu_gate,
@@ -20,7 +21,6 @@ from cutaway.kernels.gate import (
 )
 
 Activation = Callable[[Tensor], Tensor]
-Gate = Callable[[Tensor, Tensor], Tensor]  # of gate and value, the activation included
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": silu,

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.layer_inputs import LayerInput
-from cutaway.blocks.slots import AddingNorm, Attention, Cosines, FeedForward, Norm
+from cutaway.blocks.slots import AddingNorm, Attention, Cosines, FeedForward, Norm, given_to
 from cutaway.core.step import Step
+from cutaway.kernels.norm.late import LateNorm
 
 
 class Block(nn.Module):
@@ -46,7 +47,7 @@ class Block(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        normed: Tensor,
+        normed: Tensor | LateNorm,
         rotation: Cosines | None,
         step: Step,
         layer: int,
@@ -54,32 +55,40 @@ class Block(nn.Module):
         layer_input: Tensor | None = None,
         next_norm: Norm | None = None,
         rows: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | LateNorm]:
         """The stream after this layer, and what the next layer's first norm makes of it.
 
-        normed:      hidden after attention_norm, which whoever made hidden took at once.
+        normed:      hidden after attention_norm, which whoever made hidden took at once; or that
+                     norm yet to be taken, and hidden is then the room for its sum.
         layer_input: what its LayerInput reads [T, P], where the block has one.
         next_norm:   None after the last layer; the stream itself then comes twice.
         rows:        the tokens of which more than keys and values is wanted [R]; None for all.
         """
-        update = self.attention(normed, rotation, step, layer)
+        if self.mlp_norm is None and isinstance(normed, LateNorm):
+            normed = normed.take()  # for both parts
+        update = self.attention(given_to(self.attention, normed), rotation, step, layer)
         update = self._prepare_update(update, self.attention_after_norm)
         update = step.tap("blocks.attention.update", update, layer)
         if rows is not None:
             assert self.layer_input is None, "inputs beside the stream are of all tokens"
-            hidden, update, normed = (each[rows] for each in (hidden, update, normed))
+            hidden, update = hidden[rows], update[rows]
+            normed = normed[rows] if isinstance(normed, Tensor) else normed
             if not len(rows):
                 return hidden, hidden
         if self.mlp_norm is None:
             hidden = hidden + update
         else:
-            hidden, normed = add_and_norm(hidden, update, self.mlp_norm)
-        update = self._prepare_update(self.mlp(normed, step, layer), self.mlp_after_norm)
+            hidden, normed = add_and_norm_later(hidden, update, self.mlp_norm)
+        update = self.mlp(given_to(self.mlp, normed), step, layer)
+        update = self._prepare_update(update, self.mlp_after_norm)
         update = step.tap("blocks.mlp.update", update, layer)
         # A sink may replace the sum, so it sees it before the norm does.
         ends_here = self.layer_input is None and self.gain is None and step.sink is None
         if ends_here and next_norm is not None:
-            return add_and_norm(hidden, update, next_norm)
+            # Who reads the stream reads it before the next layer begins.
+            is_read = step.streams is not None and layer in step.streams.layers
+            add = add_and_norm if is_read else add_and_norm_later
+            return add(hidden, update, next_norm)
         hidden = hidden + update
         if self.layer_input is not None:
             assert layer_input is not None, "a block with a layer input is given one"
@@ -108,3 +117,11 @@ def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Te
         return norm.add(hidden, update)
     hidden = hidden + update
     return hidden, norm(hidden)
+
+
+def add_and_norm_later(
+    hidden: Tensor, update: Tensor, norm: Norm
+) -> tuple[Tensor, Tensor | LateNorm]:
+    """The same, or a norm left to whoever reads it, and room where the sum is from then on."""
+    late = norm.add_later(hidden, update) if isinstance(norm, AddingNorm) else None
+    return add_and_norm(hidden, update, norm) if late is None else (late.total, late)

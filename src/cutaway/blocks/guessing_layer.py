@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.attention.grouped import GroupedAttention
-from cutaway.blocks.block import add_and_norm
+from cutaway.blocks.block import add_and_norm_later
 from cutaway.blocks.embedding import Embedding
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
@@ -116,8 +116,9 @@ class Speculator(nn.Module):
 
     def finish(self, residual: Tensor, update: Tensor, step: Step) -> Tensor:
         """The layer behind its attention. Shapes: [T, D] each -> [T, D]."""
-        hidden, normed = add_and_norm(residual, update, self.mlp_norm)
-        return hidden + self.mlp(normed, step, 0)
+        hidden, normed = add_and_norm_later(residual, update, self.mlp_norm)
+        update = self.mlp(normed, step, 0)  # the sum may be there only now
+        return hidden + update
 
     def read(self, states: Tensor) -> Tensor:
         """What states say, in the drafted vocabulary. Shapes: [R, D] -> [R, drafted]."""

@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.shards import cuts, widths
+from cutaway.kernels.gate import Gate
 from cutaway.kernels.gather import Gatherer, gather_columns
-from cutaway.kernels.linear import LowRankPair, LowRankPairs, Matrix, linear, project
+from cutaway.kernels.linear import (
+    LowRankPair,
+    LowRankPairs,
+    Matrix,
+    NormingMatrix,
+    linear,
+    project,
+)
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.floats8 import KeptFloats8
 from cutaway.quantize.integers import KeptIntegers
@@ -64,12 +73,17 @@ class Linear(nn.Module):
         if self.biases is not None:
             self.biases = nn.ParameterList(torch.zeros(count) for count in counts)
 
-    def forward(self, x: Tensor, adapters: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor | LateNorm, adapters: Tensor | None = None) -> Tensor:
         """The results of all segments side by side.
 
         adapters: which adapter each row has, as Step has them.
         Shapes: x [..., K], adapters [T] -> [..., sum of N].
         """
+        if isinstance(x, LateNorm):
+            rows = self._with_norm(x, adapters)
+            if rows is not None:
+                return rows
+            x = x.take()
         if self.group is not None:
             self.group.check()
         segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
@@ -78,6 +92,29 @@ class Linear(nn.Module):
         biases = None if self.biases is None else list(self.biases)
         rows = project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
         return rows if self.division is None else gather_columns(rows, *self.division)
+
+    def gated(self, x: Tensor | LateNorm, gate: Gate, adapters: Tensor | None = None) -> Tensor:
+        """A gate of the first half of the results and the second.
+
+        Shapes: x [..., K], adapters [T] -> [..., half of the sum of N].
+        """
+        if isinstance(x, LateNorm):
+            product = self._with_norm(x, adapters, gate)
+            if product is not None:
+                return product
+        return gate(*self(x, adapters).chunk(2, dim=-1))
+
+    def _with_norm(
+        self, x: LateNorm, adapters: Tensor | None, gate: Gate | None = None
+    ) -> Tensor | None:
+        """The product with the norm in it; None where something stands between the two."""
+        is_whole = self.group is None and self.biases is None and len(self.segments) == 1
+        if not is_whole or (self.pairs is not None and adapters is not None):
+            return None
+        segment = self.segments[0]
+        if not isinstance(segment, NormingMatrix):
+            return None
+        return segment.multiply_normed(x, gate)
 
     def dense(self) -> Tensor:
         """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K].

@@ -10,6 +10,7 @@ from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
 from cutaway.kernels.gate import silu_gate
 from cutaway.kernels.gather import Gatherer, gather_columns
+from cutaway.kernels.norm.late import LateNorm
 
 
 class GatedMLP(nn.Module):
@@ -20,6 +21,8 @@ class GatedMLP(nn.Module):
     Shapes: hidden [T, D] -> [T, D].
     Source: Shazeer 2020, arXiv 2002.05202.
     """
+
+    takes_norm = True
 
     def __init__(
         self,
@@ -42,9 +45,9 @@ class GatedMLP(nn.Module):
         self.division = divide_inner(self.gate_up, group, units=self.down.in_features)
         self.down.divide(group)
 
-    def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
+    def forward(self, hidden: Tensor | LateNorm, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = whole(self.gate(*self.sides(hidden, step.adapters)), self.division)
+        product = whole(self.gate_up.gated(hidden, self.gate, step.adapters), self.division)
         product = step.tap("blocks.mlp.product", product, layer)
         return self.down(product, step.adapters)
 

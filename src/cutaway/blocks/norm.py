@@ -15,6 +15,7 @@ from cutaway.kernels.norm import (
     rms_norm,
     wide_rms_norm,
 )
+from cutaway.kernels.norm.late import LateNorm, norm_later
 
 
 class RMSNorm(nn.Module):
@@ -36,6 +37,10 @@ class RMSNorm(nn.Module):
         """The sum of both, and its norm."""
         return add_rms_norm(hidden, update, self.weight, self.epsilon)
 
+    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
+        """Both, for whoever reads the norm to take it; None where that does not pay."""
+        return norm_later(hidden, update, self.weight, self.epsilon, kind="rounded")
+
     @property
     def of_heads(self) -> HeadNorm:
         """The norm as a part of what is done to heads at once."""
@@ -52,6 +57,10 @@ class WideRMSNorm(RMSNorm):
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, and its norm."""
         return add_wide_rms_norm(hidden, update, self.weight, self.epsilon)
+
+    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
+        """Both, for whoever reads the norm to take it; None where that does not pay."""
+        return norm_later(hidden, update, self.weight, self.epsilon, kind="wide")
 
     @property
     def of_heads(self) -> HeadNorm:
@@ -95,6 +104,10 @@ class OffsetRMSNorm(nn.Module):
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, and its norm."""
         return add_offset_rms_norm(hidden, update, self.weight, self.epsilon)
+
+    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
+        """Both, for whoever reads the norm to take it; None where that does not pay."""
+        return norm_later(hidden, update, self.weight, self.epsilon, kind="offset")
 
     @property
     def of_heads(self) -> HeadNorm:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from cutaway.blocks.positions import Frequencies
 from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
+from cutaway.kernels.norm.late import LateNorm
 
 Cosines = tuple[Tensor, Tensor]  # cosines and sines [T, C'/2] of the step's positions
 
@@ -26,6 +27,24 @@ class AddingNorm(Protocol):
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, and its norm. Shapes: [..., D] each."""
         ...
+
+    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
+        """Both, for whoever reads the norm to take it; None where that does not pay."""
+        ...
+
+
+@runtime_checkable
+class NormTaker(Protocol):
+    """A part that may be given a norm that nobody has taken yet, in the place of its result."""
+
+    takes_norm: bool
+
+
+def given_to(part: object, normed: Tensor | LateNorm) -> Any:
+    """What a part reads: the norm, taken here unless the part takes it."""
+    if isinstance(normed, Tensor) or isinstance(part, NormTaker):
+        return normed
+    return normed.take()
 
 
 class Attention(Protocol):

@@ -31,6 +31,7 @@ from cutaway.core.weight_targets import KeptRows
 from cutaway.host.pulse import PULSE
 from cutaway.host.turns import breathe
 from cutaway.kernels.gather import Gatherer
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.quantize.packed import Packed
 
 SPARES_ROWS = frozenset({"cuda"})  # devices on which the last block is spared what nobody reads
@@ -222,7 +223,7 @@ class Transformer(nn.Module):
         own = self.own_layers
         blocks = [cast(Block, self.blocks[layer]) for layer in own]
         norms = [block.attention_norm for block in blocks]
-        normed = norms[0](hidden) if norms else hidden
+        normed: Tensor | LateNorm = norms[0](hidden) if norms else hidden
         for index, (layer, block) in enumerate(zip(own, blocks, strict=True)):
             turn = self._turns[layer]
             rotation = None if turn is None else rotations[turn]
@@ -295,7 +296,7 @@ class Transformer(nn.Module):
 def _end(
     block: Block,
     hidden: Tensor,
-    normed: Tensor,
+    normed: Tensor | LateNorm,
     rotation: tuple[Tensor, Tensor] | None,
     step: Step,
     layer: int,

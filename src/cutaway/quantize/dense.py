@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cutaway.kernels.linear import invariant_linear, linear
+from cutaway.kernels.gate import Gate
+from cutaway.kernels.linear import invariant_linear, linear, normed_linear
+from cutaway.kernels.norm.late import LateNorm
 
 
 class DenseWeight(nn.Module):
@@ -57,6 +59,12 @@ class DenseWeight(nn.Module):
         if self.is_invariant:
             return invariant_linear(x, self.weight, whole_rows=self.whole_rows)
         return linear(x, self.weight)
+
+    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
+        """The same of a norm taken on the way, and of a gate of both halves; None: it cannot."""
+        if self.product_dtype is not None or self.is_invariant:
+            return None
+        return normed_linear(x, self.weight, gate)
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.kernels import integers
+from cutaway.kernels.gate import Gate
 from cutaway.kernels.linear import linear
 from cutaway.kernels.native import Groups, Kind, PackedWeight
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.quantize.packed import Packed
 
 _PACKED_COLUMNS = 32  # that share a scale in the native layouts
@@ -134,6 +136,13 @@ class KeptIntegers(nn.Module):
             return linear(x, self.dense().to(x.dtype))
         matrix = (self.quants, self.quant_scale, self.zero)
         return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles)
+
+    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
+        """The same of a norm taken on the way, and of a gate of both halves; None: it cannot."""
+        if self.group_of_column is not None:
+            return None
+        matrix = (self.quants, self.quant_scale, self.zero)
+        return integers.multiply_normed(x, *matrix, has_nibbles=self._has_nibbles, gate=gate)
 
     @classmethod
     def stack(cls, parts: Sequence[KeptIntegers]) -> KeptIntegers | None:

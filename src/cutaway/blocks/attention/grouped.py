@@ -27,6 +27,7 @@ from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.heads.placing import HeadNorms, HeadPages, ProductHeads, place, turn
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.rotary import rotate
 
 # The other form of the sums over pages, for compare/variant.py.
@@ -55,6 +56,8 @@ class GroupedAttention(nn.Module):
     Shapes: hidden [T, D], cos and sin [T, C'/2] -> [T, D].
     Source: Ainslie et al. 2023, arXiv 2305.13245.
     """
+
+    takes_norm = True
 
     def __init__(
         self,
@@ -143,7 +146,9 @@ class GroupedAttention(nn.Module):
             return CacheSpec((), self.extent, source=self.source)
         return grouped_cache_spec(self.num_groups, self.head_size, self.extent)
 
-    def forward(self, hidden: Tensor, rotation: Cosines | None, step: Step, layer: int) -> Tensor:
+    def forward(
+        self, hidden: Tensor | LateNorm, rotation: Cosines | None, step: Step, layer: int
+    ) -> Tensor:
         """What attention adds to the stream.
 
         rotation: by the layer's frequencies; None without them.
@@ -153,7 +158,7 @@ class GroupedAttention(nn.Module):
         if self.norms_rows or self.clip is not None:
             heads, gate, norms = self._change_rows(rows), None, HeadNorms()
         else:
-            heads, gate = self._heads(rows.view(hidden.shape[0], -1, self.head_size))
+            heads, gate = self._heads(rows.view(rows.shape[0], -1, self.head_size))
             norms = HeadNorms(self.query_norm, self.key_norm, self.value_norm)
         tap = partial(self._tap, step, layer)
         if step.caches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
@@ -10,7 +12,9 @@ from cutaway.kernels.gate import plain
 from cutaway.kernels.recording import operation
 
 __all__ = [
+    "Gate",
     "clamped_gate",
+    "fused_number",
     "gelu",
     "gelu_gate",
     "gelu_tanh",
@@ -20,6 +24,8 @@ __all__ = [
     "silu",
     "silu_gate",
 ]
+
+Gate = Callable[[Tensor, Tensor], Tensor]  # of gate and value, the activation included
 
 
 @operation()
@@ -64,6 +70,11 @@ def relu(x: Tensor) -> Tensor:
 def clamped_gate(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
     """See plain.clamped_gate."""
     return plain.clamped_gate(gate, up, alpha=alpha, limit=limit)
+
+
+def fused_number(gate: Gate) -> int | None:
+    """A gate's number in triton.py, for kernels that have it in them; None for others."""
+    return 0 if gate is silu_gate else 1 if gate is gelu_tanh_gate else None
 
 
 def _are_rows(gate: Tensor, up: Tensor) -> bool:

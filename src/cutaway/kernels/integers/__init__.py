@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
+from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.integers import plain
 from cutaway.kernels.integers.plain import separate, unpack
 from cutaway.kernels.linear import linear
+from cutaway.kernels.norm.late import LateNorm
 
-__all__ = ["multiply", "separate", "unpack"]
+__all__ = ["multiply", "multiply_normed", "separate", "unpack"]
 
 _MOST_TOKENS = 64  # for which the matrix is unpacked in registers; beyond, once, for cuBLAS
 _GROUPS = (32, 64, 128)  # columns that Triton's forms take
@@ -29,3 +31,30 @@ def multiply(
     if 0 < x.numel() // columns <= _MOST_TOKENS:
         return triton.multiply(x, *matrix, has_nibbles=has_nibbles)
     return linear(x, triton.unpack(*matrix, has_nibbles=has_nibbles, dtype=x.dtype))
+
+
+def multiply_normed(
+    x: LateNorm,
+    quants: Tensor,
+    quant_scale: Tensor,
+    zero: Tensor,
+    *,
+    has_nibbles: bool,
+    gate: Gate | None,
+) -> Tensor | None:
+    """multiply of a norm that the product takes on the way, in the same bits; None: it cannot.
+
+    gate: of the first half of the rows and the second, in place of both.
+    """
+    num_rows, num_groups = quant_scale.shape
+    width = quants.shape[1] * 2
+    number = None if gate is None else fused_number(gate)
+    if not has_nibbles or width // num_groups not in _GROUPS or (gate and number is None):
+        return None
+    if not uses_triton(x.hidden, quant_scale):
+        return None
+    from cutaway.kernels.integers import triton_nibbles
+
+    if not triton_nibbles.takes_norm(num_rows, width):
+        return None
+    return triton_nibbles.multiply_normed(x, quants, quant_scale, zero, gate=number)

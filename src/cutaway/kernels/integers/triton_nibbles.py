@@ -18,6 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.norm.late import LateNorm
+from cutaway.kernels.norm.triton import scaled, shape_of, summed
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
 RUN = 32  # columns that share a scale of the token
@@ -30,10 +33,11 @@ def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -
     num_rows, num_groups = quant_scale.shape
     width = quants.shape[1] * 2
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
-    rows, runs, warps, programs = _tile(num_rows, width)
-    blocks = triton.cdiv(num_rows, rows)
-    form = _multiply_row if runs * RUN < width else _multiply_rows
-    form[(blocks if form is _multiply_row else min(blocks, programs),)](
+    rows, runs, warps, _ = _tile(num_rows, width)
+    if runs * RUN >= width:
+        _launch_rows(x.contiguous(), None, quants, quant_scale, zero, out, gate=None)
+        return out
+    _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), quants.view(torch.int32), quant_scale, zero, out, num_rows),
         WIDTH=width,
         GROUP=width // num_groups,
@@ -45,6 +49,58 @@ def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -
         num_warps=warps,
     )
     return out
+
+
+def takes_norm(num_rows: int, width: int) -> bool:
+    """Whether multiply_normed has a norm of that width, summed as the norm's own kernel does."""
+    _, runs, warps, _ = _tile(num_rows, width)
+    return shape_of(width) == (runs * RUN, warps)
+
+
+def multiply_normed(
+    x: LateNorm, quants: Tensor, quant_scale: Tensor, zero: Tensor, *, gate: int | None
+) -> Tensor:
+    """multiply_row of a norm that is taken on the way, and a gate behind it, in their very bits.
+
+    gate: of gate/triton.py, over the first half of the rows and the second; None for no gate.
+    Every program takes the norm, and the first one keeps the sum.
+    """
+    num_rows = len(quant_scale) if gate is None else len(quant_scale) // 2
+    out = x.total.new_empty(*x.total.shape[:-1], num_rows)
+    _launch_rows(x.hidden.contiguous(), x, quants, quant_scale, zero, out, gate=gate)
+    return out
+
+
+def _launch_rows(
+    x: Tensor,
+    norm: LateNorm | None,
+    quants: Tensor,
+    quant_scale: Tensor,
+    zero: Tensor,
+    out: Tensor,
+    *,
+    gate: int | None,
+) -> None:
+    """One token whose runs are held at once. norm: of x and an update, which then is the token."""
+    num_rows, num_groups = quant_scale.shape
+    width = quants.shape[1] * 2
+    rows, runs, warps, programs = _tile(num_rows, width)
+    num_outs = out.shape[-1]
+    given = (x, x, x) if norm is None else (norm.update.contiguous(), norm.weight, norm.total)
+    _multiply_rows[(min(triton.cdiv(num_outs, rows if gate is None else rows // 2), programs),)](
+        *(x, *given, quants.view(torch.int32), quant_scale, zero, out, num_outs),
+        0.0 if norm is None else norm.epsilon,
+        WIDTH=width,
+        GROUP=width // num_groups,
+        ONE_ZERO=zero.numel() == 1,
+        ASM=x.is_cuda,
+        NORM=-1 if norm is None else norm.number,
+        GATE=-1 if gate is None else gate,
+        ROWS=rows,
+        RUNS=runs,
+        **early(x),
+        num_warps=warps,
+    )
 
 
 def multiply_tokens(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -> Tensor:
@@ -180,13 +236,12 @@ def _runs(
 
 
 @triton.jit
-def _rounded(x_ptr, first, WIDTH: tl.constexpr, RUNS: tl.constexpr):
+def _rounded(x, RUNS: tl.constexpr):
     """Some runs of the token as integers of 16 bits for _dot, and the scale and sum of each.
 
-    -> [J, 4] four times, [J] float32, [J] integers.
+    x [32 J] -> [J, 4] four times, [J] float32, [J] integers.
     """
-    column = first * 32 + tl.arange(0, RUNS * 32)
-    x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    x = x.to(tl.float32)
     even, odd = tl.split(tl.reshape(x, [RUNS, 4, 4, 2]))
     ae, cg = tl.split(tl.reshape(even, [RUNS, 4, 2, 2]))
     bf, dh = tl.split(tl.reshape(odd, [RUNS, 4, 2, 2]))
@@ -256,7 +311,9 @@ def _multiply_row(
     )
     await_last(EARLY)
     for first in range(0, ALL, RUNS):
-        even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x_ptr, first, WIDTH, RUNS)
+        column = first * 32 + tl.arange(0, RUNS * 32)
+        x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0)
+        even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x, RUNS)
         total += _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM)
         if ALL > RUNS:
             words, scale, zero = _runs(
@@ -270,39 +327,66 @@ def _multiply_row(
 @triton.jit
 def _multiply_rows(
     x_ptr,
+    update_ptr,
+    norm_ptr,
+    total_ptr,
     words_ptr,
     scale_ptr,
     zero_ptr,
     out_ptr,
-    num_rows,
+    num_outs,
+    epsilon,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
     ONE_ZERO: tl.constexpr,
     ASM: tl.constexpr,
+    NORM: tl.constexpr,
+    GATE: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The same where all runs of a token are held at once: rounded once for several blocks."""
+    """The same where all runs of a token are held at once: rounded once for several blocks.
+
+    With a gate half of a block's rows are the gate's, and half what it is multiplied by.
+    """
     start_next(EARLY)
+    OUTS: tl.constexpr = ROWS if GATE < 0 else ROWS // 2
     block, step = tl.program_id(0), tl.num_programs(0)
-    row = block * ROWS + tl.arange(0, ROWS)
+    side = tl.arange(0, ROWS) // OUTS * num_outs
+    out = block * OUTS + tl.arange(0, ROWS) % OUTS
     words, scale, zero = _runs(
-        *(words_ptr, scale_ptr, zero_ptr, row, row < num_rows, 0),
+        *(words_ptr, scale_ptr, zero_ptr, side + out, out < num_outs, 0),
         *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
     )
+    column = tl.arange(0, RUNS * 32)
+    inside = column < WIDTH
+    if NORM >= 0:
+        norm = tl.load(norm_ptr + column, mask=inside, other=0.0)
     await_last(EARLY)
-    even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x_ptr, 0, WIDTH, RUNS)
-    for _ in range(0, tl.cdiv(num_rows, ROWS * step)):
-        later = row + ROWS * step
+    x = tl.load(x_ptr + column, mask=inside, other=0.0)
+    if NORM >= 0:
+        x = summed(x, tl.load(update_ptr + column, mask=inside, other=0.0))
+        if block == 0:
+            tl.store(total_ptr + column, x, mask=inside)
+        x = scaled(x, norm, epsilon, WIDTH, True, NORM)
+    even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x, RUNS)
+    for _ in range(0, tl.cdiv(num_outs, OUTS * step)):
+        later = out + OUTS * step
         following = _runs(
-            *(words_ptr, scale_ptr, zero_ptr, later, later < num_rows, 0),
+            *(words_ptr, scale_ptr, zero_ptr, side + later, later < num_outs, 0),
             *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
         )
         total = _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM)
-        out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + row, out, mask=row < num_rows)
-        row = later
+        product = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
+        if GATE < 0:
+            tl.store(out_ptr + out, product, mask=out < num_outs)
+        else:
+            gate, up = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
+            place = block * OUTS + tl.arange(0, OUTS)
+            tl.store(out_ptr + place, gated(gate, up, GATE), mask=place < num_outs)
+            block += step
+        out = later
         words, scale, zero = following
 
 

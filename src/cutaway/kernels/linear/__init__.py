@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
+from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.linear import plain
 from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.recording import operation
 
 __all__ = [
     "LowRankPair",
     "LowRankPairs",
     "Matrix",
+    "NormingMatrix",
     "invariant_linear",
     "linear",
+    "normed_linear",
     "project",
     "project_heads",
     "take_rows",
@@ -41,6 +45,18 @@ class Matrix(Protocol):
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows. Shapes: token_ids [T] -> [T, K]."""
+        ...
+
+
+@runtime_checkable
+class NormingMatrix(Protocol):
+    """A matrix whose product of one token may have the norm before it and a gate behind it."""
+
+    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
+        """The product, in the bits that the parts have; None where it cannot.
+
+        gate: of the first half of the rows and the second.   Shapes: x [..., K] -> [..., N or N/2].
+        """
         ...
 
 
@@ -113,6 +129,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
         return triton.linear(x, weight)
     return plain.linear(x, weight, bias)
+
+
+def normed_linear(x: LateNorm, weight: Tensor, gate: Gate | None) -> Tensor | None:
+    """linear of a norm that the product takes on the way, in the same bits; None: it cannot.
+
+    gate: of the first half of the rows and the second, in place of both.
+    """
+    number = None if gate is None else fused_number(gate)
+    is_plain = x.hidden.dtype == weight.dtype and weight.is_contiguous()
+    if (gate and number is None) or not is_plain or not uses_triton(x.hidden, weight):
+        return None
+    from cutaway.kernels.linear import triton
+
+    takes = triton.takes_norm(weight) if gate is None else triton.takes_gate(weight)
+    if not takes:
+        return None
+    is_kept = isinstance(weight, torch.nn.Parameter)
+    return triton.multiply_normed(x, weight, gate=number, is_kept=is_kept)
 
 
 def invariant_linear(x: Tensor, weight: Tensor, *, whole_rows: int | None = None) -> Tensor:

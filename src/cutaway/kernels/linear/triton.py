@@ -17,6 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.norm.late import LateNorm
+from cutaway.kernels.norm.triton import scaled, shape_of, summed
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _TOKENS = 16  # room for as many
@@ -66,21 +69,65 @@ def multiply_row(
 
     Shapes: x [..., K], weight [N, K], row_scale [N] float32, of the weight's rows -> [..., N].
     """
+    out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype, device=x.device)
+    _launch_row(x.contiguous(), None, weight, row_scale, out, gate=None, is_kept=is_kept)
+    return out
+
+
+def takes_norm(weight: Tensor) -> bool:
+    """Whether multiply_normed takes the norm too, summed as the norm's own kernel does."""
     num_rows, width = weight.shape
-    out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
+    return shape_of(width) == _tile(num_rows, width, weight.element_size())[1:]
+
+
+def takes_gate(weight: Tensor) -> bool:
+    """Whether a program of one token's product has rows of a gate and of what it multiplies."""
+    num_rows, width = weight.shape
+    return num_rows % 2 == 0 and _tile(num_rows, width, weight.element_size())[0] > 1
+
+
+def multiply_normed(x: LateNorm, weight: Tensor, *, gate: int | None, is_kept: bool) -> Tensor:
+    """multiply_row of a norm, taken on the way where it can be, and a gate, in their very bits.
+
+    gate: of gate/triton.py, over the first half of the rows and the second; None for no gate.
+    Every program takes the norm, and the first one keeps the sum.
+    """
+    num_outs = len(weight) if gate is None else len(weight) // 2
+    out = x.total.new_empty(*x.total.shape[:-1], num_outs)
+    token, norm = (x.hidden.contiguous(), x) if takes_norm(weight) else (x.take(), None)
+    _launch_row(token, norm, weight, None, out, gate=gate, is_kept=is_kept)
+    return out
+
+
+def _launch_row(
+    x: Tensor,
+    norm: LateNorm | None,
+    weight: Tensor,
+    row_scale: Tensor | None,
+    out: Tensor,
+    *,
+    gate: int | None,
+    is_kept: bool,
+) -> None:
+    """One token. norm: of x and an update, which then is the token."""
+    num_rows, width = weight.shape
     rows, columns, warps = _tile(num_rows, width, weight.element_size())
-    _multiply_row[(triton.cdiv(num_rows, rows),)](
-        *(x.contiguous(), weight, weight if row_scale is None else row_scale, out, num_rows),
+    num_outs = out.shape[-1]
+    given = (x, x, x) if norm is None else (norm.update.contiguous(), norm.weight, norm.total)
+    _multiply_row[(triton.cdiv(num_outs, rows if gate is None else rows // 2),)](
+        *(x, *given, weight, weight if row_scale is None else row_scale, out, num_outs),
+        0.0 if norm is None else norm.epsilon,
         HAS_SCALE=row_scale is not None,
         IS_KEPT=is_kept,
         WIDTH=width,
+        NORM=-1 if norm is None else norm.number,
+        GATE=-1 if gate is None else gate,
         ROWS=rows,
         COLUMNS=columns,
         **early(x),
         num_warps=warps,
         num_stages=2,
     )
-    return out
 
 
 def _tile_of_some(num_rows: int, width: int) -> SomeTile:
@@ -163,36 +210,60 @@ def _columns(weight_ptr, is_row, first, WIDTH: tl.constexpr, COLUMNS: tl.constex
 @triton.jit
 def _multiply_row(
     x_ptr,
+    update_ptr,
+    norm_ptr,
+    total_ptr,
     weight_ptr,
     scale_ptr,
     out_ptr,
-    num_rows,
+    num_outs,
+    epsilon,
     HAS_SCALE: tl.constexpr,
     IS_KEPT: tl.constexpr,
     WIDTH: tl.constexpr,
+    NORM: tl.constexpr,
+    GATE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """With a gate half of the rows are the gate's; with a norm all columns are held at once."""
     start_next(EARLY)
     if not IS_KEPT:
         await_last(EARLY)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = row < num_rows
+    OUTS: tl.constexpr = ROWS if GATE < 0 else ROWS // 2
+    out = tl.program_id(0) * OUTS + tl.arange(0, ROWS) % OUTS
+    is_row = out < num_outs
+    row = tl.arange(0, ROWS) // OUTS * num_outs + out
     weight_ptr += row.to(tl.int64)[:, None] * WIDTH
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     weight = _columns(weight_ptr, is_row, 0, WIDTH, COLUMNS)
+    if NORM >= 0:
+        place = tl.arange(0, COLUMNS)
+        norm = tl.load(norm_ptr + place, mask=place < WIDTH, other=0.0)
     if IS_KEPT:
         await_last(EARLY)
     for first in range(0, WIDTH, COLUMNS):
         column = first + tl.arange(0, COLUMNS)
-        x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-        total += weight.to(tl.float32) * x[None, :]
+        inside = column < WIDTH
+        x = tl.load(x_ptr + column, mask=inside, other=0.0)
+        if NORM >= 0:
+            x = summed(x, tl.load(update_ptr + column, mask=inside, other=0.0))
+            if tl.program_id(0) == 0:
+                tl.store(total_ptr + column, x, mask=inside)
+            x = scaled(x, norm, epsilon, WIDTH, True, NORM)
+        total += weight.to(tl.float32) * x.to(tl.float32)[None, :]
         weight = _columns(weight_ptr, is_row, first + COLUMNS, WIDTH, COLUMNS)
-    out = tl.sum(total, 1)
+    product = tl.sum(total, 1)
     if HAS_SCALE:
-        out *= tl.load(scale_ptr + row, mask=is_row, other=0.0)
-    tl.store(out_ptr + row, out.to(out_ptr.dtype.element_ty), mask=is_row)
+        product *= tl.load(scale_ptr + row, mask=is_row, other=0.0)
+    product = product.to(out_ptr.dtype.element_ty)
+    if GATE < 0:
+        tl.store(out_ptr + out, product, mask=is_row)
+    else:
+        gate, up = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
+        place = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+        tl.store(out_ptr + place, gated(gate, up, GATE), mask=place < num_outs)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

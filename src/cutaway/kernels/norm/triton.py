@@ -26,11 +26,20 @@ def norm(x: Tensor, weight: Tensor | None, epsilon: float, *, kind: int) -> Tens
 
 
 def add_norm(
-    x: Tensor, update: Tensor, weight: Tensor | None, epsilon: float, *, kind: int
+    x: Tensor,
+    update: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    *,
+    kind: int,
+    total: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The sum, and the norm of what the sum is in x's dtype. Shapes: [..., D] each."""
+    """The sum, and the norm of what the sum is in x's dtype. Shapes: [..., D] each.
+
+    total: where the sum is put, instead of in a tensor of its own.
+    """
     x, update = x.contiguous(), update.contiguous()
-    total, out = torch.empty_like(x), torch.empty_like(x)
+    total, out = torch.empty_like(x) if total is None else total, torch.empty_like(x)
     _launch(x, update, weight, epsilon, kind, total, out)
     return total, out
 
@@ -48,7 +57,7 @@ def _launch(
     num_rows = x.numel() // width
     if not num_rows:
         return
-    block = triton.next_power_of_2(width)
+    block, warps = shape_of(width)
     _norm[(num_rows,)](
         *(x, x if update is None else update, x if weight is None else weight),
         *(out if total is None else total, out, epsilon),
@@ -58,8 +67,36 @@ def _launch(
         KIND=kind,
         BLOCK=block,
         **early(x),
-        num_warps=min(8, max(1, block // 256)),
+        num_warps=warps,
     )
+
+
+def shape_of(width: int) -> tuple[int, int]:
+    """Columns of a program and its warps. Whoever takes a norm otherwise sums it otherwise."""
+    block = triton.next_power_of_2(width)
+    return block, min(8, max(1, block // 256))
+
+
+@triton.jit
+def summed(x, update):
+    """The sum, in x's dtype."""
+    return (x.to(tl.float32) + update.to(tl.float32)).to(x.dtype)
+
+
+@triton.jit
+def scaled(x, weight, epsilon, WIDTH: tl.constexpr, HAS_WEIGHT: tl.constexpr, KIND: tl.constexpr):
+    """A row's norm. Shapes: x, weight [BLOCK], with zeros behind WIDTH -> [BLOCK]."""
+    wide = x.to(tl.float32)
+    quotient = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / WIDTH + epsilon))
+    if HAS_WEIGHT:
+        weight = weight.to(tl.float32)
+        if KIND == 0:
+            quotient = quotient.to(x.dtype).to(tl.float32) * weight
+        elif KIND == 1:
+            quotient = quotient * weight
+        else:
+            quotient = quotient * (1.0 + weight)
+    return quotient.to(x.dtype)
 
 
 @triton.jit
@@ -85,16 +122,10 @@ def _norm(
     x = tl.load(x_ptr + first + place, mask=inside, other=0.0)
     if ADDS:
         update = tl.load(update_ptr + first + place, mask=inside, other=0.0)
-        x = (x.to(tl.float32) + update.to(tl.float32)).to(x.dtype)
+        x = summed(x, update)
         tl.store(total_ptr + first + place, x, mask=inside)
-    wide = x.to(tl.float32)
-    quotient = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / WIDTH + epsilon))
+    weight = x
     if HAS_WEIGHT:
-        weight = tl.load(weight_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        if KIND == 0:
-            quotient = quotient.to(x.dtype).to(tl.float32) * weight
-        elif KIND == 1:
-            quotient = quotient * weight
-        else:
-            quotient = quotient * (1.0 + weight)
-    tl.store(out_ptr + first + place, quotient.to(x.dtype), mask=inside)
+        weight = tl.load(weight_ptr + place, mask=inside, other=0.0)
+    normed = scaled(x, weight, epsilon, WIDTH, HAS_WEIGHT, KIND)
+    tl.store(out_ptr + first + place, normed, mask=inside)
