@@ -8,7 +8,15 @@ import pytest
 import torch
 
 import tiny
-from cutaway.blocks.positions import Dynamic, Llama3, Plain, Yarn, angles, yarn_attention_factor
+from cutaway.blocks.positions import (
+    Dynamic,
+    Frequencies,
+    Llama3,
+    Plain,
+    Yarn,
+    angles,
+    yarn_attention_factor,
+)
 from cutaway.core.errors import ModelFormatError
 from cutaway.core.step import Step
 from cutaway.models.parts import rotary_config
@@ -137,3 +145,24 @@ def test_positions_are_what_tells_two_orders_apart() -> None:
         assert torch.allclose(*last, atol=1e-12)
         last = [block(*each, turning, step, 0)[0][2] for each in streams]
         assert not torch.allclose(*last, atol=1e-3)
+
+
+def test_frequencies_that_lengths_do_not_change_are_made_once_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Frequencies] = []
+    for kind in (Plain, Dynamic):
+        inverse = kind.inverse
+        monkeypatch.setattr(kind, "inverse", lambda f, x, of=inverse: (made.append(f), of(f, x))[1])
+    steady = Plain(12, 12345.0)
+    moving = Dynamic(12, 1e4, factor=2.0, trained_length=8)
+    at, lengths = torch.tensor([3, 9]), torch.tensor([4, 64])
+    before = [angles(each, at, lengths, torch.float32) for each in (steady, moving)]
+    monkeypatch.setattr("cutaway.blocks.positions.KEEPS_INVERSE", {"cpu"})
+    monkeypatch.setattr("cutaway.blocks.positions._kept", {})
+    made.clear()
+    for _ in range(2):
+        after = [angles(each, at, lengths, torch.float32) for each in (steady, moving)]
+        for pair, same in zip(before, after, strict=True):
+            assert all(map(torch.equal, pair, same))
+    assert made == [steady, moving, moving]

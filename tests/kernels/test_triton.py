@@ -38,6 +38,8 @@ from cutaway.kernels.linear import triton as triton_linear  # noqa: E402
 from cutaway.kernels.linear.triton import SomeTile  # noqa: E402
 from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
 from cutaway.kernels.norm import triton as triton_norm  # noqa: E402
+from cutaway.kernels.rotary import plain as plain_rotary  # noqa: E402
+from cutaway.kernels.rotary import triton as triton_rotary  # noqa: E402
 from cutaway.kernels.store import scale_rows  # noqa: E402
 from cutaway.quantize.floats8 import KeptFloats8  # noqa: E402
 from cutaway.quantize.integers import KeptIntegers  # noqa: E402
@@ -88,6 +90,20 @@ def test_a_norm_without_a_weight_equals_the_plain_one() -> None:
     x = drawn(3, 48)
     ours = triton_norm.norm(x, None, 1e-6, kind=triton_norm.WIDE)
     assert error(ours, plain_norm.wide_rms_norm(x, None, 1e-6)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tokens, factor", [(1, 1.0), (3, 1.0986122886681098)])
+def test_cosines_are_those_of_the_plain_form(
+    tokens: int, factor: float, dtype: torch.dtype
+) -> None:
+    positions = torch.tensor([131_071, 0, 777], device=DEVICE)[:tokens]
+    for rows in {1, tokens}:
+        inverse = 10_000.0 ** -drawn(rows, 24).double().abs()
+        ours = triton_rotary.cosines(positions, inverse, factor, dtype)
+        plain = plain_rotary.cosines(positions, inverse, factor, dtype)
+        for one, other in zip(ours, plain, strict=True):
+            assert error(one, other) < (1e-7 if dtype == torch.float32 else ROUNDING[dtype] / 16)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

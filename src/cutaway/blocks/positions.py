@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+KEEPS_INVERSE = frozenset({"cuda"})  # devices on which making it anew takes a dozen kernels a step
+_LONG = 1 << 40  # a declared length above any trained one
+_kept: dict[tuple[Frequencies, torch.device], Tensor] = {}
+
 
 class Frequencies(Protocol):
     """Angle per position of each pair of a head."""
@@ -259,8 +263,25 @@ def angles(
     """
     from cutaway.kernels.rotary import cosines
 
-    inverse = frequencies.inverse(declared_lengths)
+    inverse = _kept_inverse(frequencies, declared_lengths)
     return cosines(positions, inverse, frequencies.attention_factor, dtype)
+
+
+def _kept_inverse(frequencies: Frequencies, declared_lengths: Tensor) -> Tensor:
+    """Radians per position; made once on a device that keeps them, if lengths play no part."""
+    import torch
+
+    device = declared_lengths.device
+    if device.type not in KEEPS_INVERSE or frequencies.key(1) != frequencies.key(_LONG):
+        return frequencies.inverse(declared_lengths)
+    found = _kept.get((frequencies, device))
+    if found is None:
+        with torch.inference_mode(False), torch.no_grad():
+            found = frequencies.inverse(declared_lengths)
+        # What is made during a capture is there only when the graph has run.
+        if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+            _kept[frequencies, device] = found
+    return found
 
 
 def _exponents(size: int, device: torch.device) -> Tensor:

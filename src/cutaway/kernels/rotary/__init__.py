@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cutaway.kernels.dispatch import TRITON_DTYPES, has_triton
 from cutaway.kernels.recording import operation
 from cutaway.kernels.rotary import plain
 
@@ -16,6 +17,10 @@ def cosines(
     positions: Tensor, inverse: Tensor, factor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """See plain.cosines."""
+    if positions.is_cuda and dtype in TRITON_DTYPES and has_triton():
+        from cutaway.kernels.rotary import triton
+
+        return triton.cosines(positions, inverse, factor, dtype)
     return plain.cosines(positions, inverse, factor, dtype)
 
 
