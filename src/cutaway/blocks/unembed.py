@@ -52,7 +52,8 @@ class Unembedding(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step) -> Tensor:
         """Logits of the rows that the step wants. Shapes: hidden [T, D] -> [R, V]."""
-        return self.of_rows(hidden[step.logit_rows], step)
+        is_one = len(hidden) == len(step.logit_rows) == 1
+        return self.of_rows(hidden if is_one else hidden[step.logit_rows], step)
 
     def of_rows(self, wanted: Tensor, step: Step) -> Tensor:
         """The same, of these rows alone. Shapes: [R, D] -> [R, V]."""

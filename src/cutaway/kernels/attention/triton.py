@@ -513,6 +513,10 @@ def _merge_splits(
     split = tl.arange(0, SPLITS)
     entry = tl.arange(0, BLOCK)
     exists = split < splits
+    # Both are read before either is looked at: a launch's time is that of what it waits for.
+    inside = exists[:, None] & (entry < SIZE)[None, :]
+    partial_ptr += (place * splits + split)[:, None] * SIZE + entry[None, :]
+    partial = tl.load(partial_ptr, mask=inside, other=0.0)
     logarithm = tl.load(weight_ptr + place * splits + split, mask=exists, other=-float("inf"))
     highest = tl.max(logarithm, 0)
     weights = tl.exp2(logarithm - highest)
@@ -520,9 +524,7 @@ def _merge_splits(
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
         total += tl.exp2(sink - highest)
-    inside = (weights > 0)[:, None] & (entry < SIZE)[None, :]
-    partial_ptr += (place * splits + split)[:, None] * SIZE + entry[None, :]
-    partial = tl.load(partial_ptr, mask=inside, other=0.0)
+    partial = tl.where((weights > 0)[:, None], partial, 0.0)
     mixed = tl.sum(partial * weights[:, None], 0) / total
     out_ptr += place * SIZE + entry
     tl.store(out_ptr, mixed.to(out_ptr.dtype.element_ty), mask=entry < SIZE)
