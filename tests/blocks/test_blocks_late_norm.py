@@ -13,8 +13,9 @@ import tiny
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
-from cutaway.core.step import Step
+from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step
 from cutaway.kernels.gate import Gate
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import LowRankPairs
 from cutaway.kernels.norm.late import LateNorm, norm_later
 from cutaway.quantize.dense import DenseWeight
@@ -131,3 +132,41 @@ def test_norms_are_left_on_a_gpu_alone() -> None:
     x = torch.ones(1, 8, dtype=torch.bfloat16)
     assert norm_later(x, x, x[0], 1e-5, kind="rounded") is None
     assert GroupedAttention.takes_norm and GatedMLP.takes_norm
+
+
+@torch.no_grad()
+def test_a_product_may_put_its_heads_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, model = tiny.random_model()
+    model.join_segments()
+
+    def decoded(sink: Sink | None = None) -> list[Tensor]:
+        """Logits of a second token, and what pages hold then."""
+        drawn = torch.Generator().manual_seed(1)
+        fields = [
+            {name: torch.randn(3, 4, 2, 12, generator=drawn).double() for name in ("key", "value")}
+            for _ in range(2)
+        ]
+        caches = tuple(LayerCache(each, 0, 4) for each in fields)
+        plan, tables = ShapePlan((1,), (2,)), [[[1]]]
+        numbers = Numbers([7], [1], [9], [0], plan, tables, [[5]])
+        logits = model(Step.of(numbers, caches, device=torch.device("cpu"), sink=sink))
+        return [logits, *(page for each in fields for page in each.values())]
+
+    exact = decoded()
+    left, placed = leave_norms(monkeypatch), list[HeadPlaces]()
+    gates = take_along(monkeypatch)
+    along = DenseWeight.multiply_normed
+
+    def multiply(self: DenseWeight, x: LateNorm, after: Gate | HeadPlaces | None) -> Tensor | None:
+        if not isinstance(after, HeadPlaces):
+            return along(self, x, after)
+        placed.append(after)
+        return after.place(self.multiply(x.take()).view(1, -1, 12))
+
+    monkeypatch.setattr(DenseWeight, "multiply_normed", multiply)
+    assert all(map(torch.equal, decoded(), exact)) and not placed, "a CPU does it apart"
+    monkeypatch.setattr("cutaway.blocks.attention.grouped.are_placed", lambda *_: True)
+    assert all(map(torch.equal, decoded(), exact))
+    assert len(placed) == 1 and len(left) == 6 and gates, "the first layer's norm is not late"
+    assert all(map(torch.equal, decoded(lambda name, value, layer: None), exact))
+    assert len(placed) == 1, "who looks at heads has them made apart"

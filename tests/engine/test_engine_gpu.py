@@ -143,7 +143,7 @@ def test_norms_and_gates_within_products_change_no_bit(
     """Of one answer's captured steps: beside the same steps in parts, and beside watched ones."""
     width = 1024 if kind == "bfloat16" else 4096 if kind == "wide bfloat16" else 2048
     sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 3072, "head_dim": 64}
-    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 2}
+    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8}
     model = loaded(device="cuda", dtype=torch.bfloat16, **sizes)
     if kind.startswith("int4"):
         in_fewer_bits(model, "int4")
@@ -154,7 +154,9 @@ def test_norms_and_gates_within_products_change_no_bit(
     target = engine(model)
     target._ahead = None
     graphs = target.runner._graphs
-    replay, checked, left = graphs.run, [], 0
+    replay, checked, left, placed = graphs.run, [], 0, []
+    place = Linear.placed
+    monkeypatch.setattr(Linear, "placed", lambda *given: placed.append(place(*given)) or placed[-1])
 
     def count(*given: Any, **named: Any) -> Any:
         nonlocal left
@@ -184,6 +186,7 @@ def test_norms_and_gates_within_products_change_no_bit(
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     run(target, [Request(request_id="one", prompt_token_ids=tuple(range(20)), params=params)])
     assert len(checked) > 20 and all(checked)
+    assert placed and all(each is not None for each in placed)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4", "kv float8_e4m3fn", "experts"])

@@ -17,6 +17,8 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install trito
 HAS_GPU = torch.cuda.is_available()
 from cutaway.kernels.gate import plain as plain_gate  # noqa: E402
 from cutaway.kernels.gate import triton as triton_gate  # noqa: E402
+from cutaway.kernels.heads import HeadPlaces  # noqa: E402
+from cutaway.kernels.heads import triton as triton_heads  # noqa: E402
 from cutaway.kernels.integers import triton as triton_integers  # noqa: E402
 from cutaway.kernels.integers import triton_nibbles  # noqa: E402
 from cutaway.kernels.linear import triton as triton_linear  # noqa: E402
@@ -99,19 +101,23 @@ def test_a_dense_product_takes_the_norm_and_the_gate_in_their_bits(
     wanted = of_halves(triton_linear.multiply_row(normed, weight, is_kept=True), gate)
     for is_kept in (True, False):
         x.total.fill_(math.nan)
-        ours = triton_linear.multiply_normed(x, weight, gate=gate, is_kept=is_kept)
+        ours = triton_linear.multiply_normed(x, weight, after=gate, is_kept=is_kept)
         assert torch.equal(ours, wanted) and torch.equal(x.total, total)
     assert error(wanted, exactly(x, weight, gate)) < 6 * ROUNDING[dtype]
 
 
-@pytest.mark.parametrize("outs, width", [(2048, 2500), *([(14336, 4096)] if HAS_GPU else [])])
-def test_a_wide_dense_product_takes_the_gate_alone(outs: int, width: int) -> None:
+@pytest.mark.parametrize("outs, width", [(14336, 4096)] if HAS_GPU else [(5, 2500)])
+def test_a_wide_dense_product_takes_the_gate_alone(
+    outs: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, weight = a_norm(width, "rounded", SHORT[-1]), drawn(2 * outs, width, seed=3, dtype=SHORT[-1])
-    assert triton_linear.takes_gate(weight) and not triton_linear.takes_norm(weight)
-    assert not triton_linear.takes_gate(weight[:100]), "its programs have a row each"
+    assert triton_linear.takes_pairs(weight) is HAS_GPU, "a program of few rows has one each"
+    if not HAS_GPU:  # as of many
+        monkeypatch.setattr(triton_linear, "_tile", lambda *_: (2, 2048, 8))
+    assert triton_linear.takes_pairs(weight) and not triton_linear.takes_norm(weight)
     _, normed = unfused(x)
     wanted = of_halves(triton_linear.multiply_row(normed, weight, is_kept=True), triton_gate.SILU)
-    ours = triton_linear.multiply_normed(x, weight, gate=triton_gate.SILU, is_kept=True)
+    ours = triton_linear.multiply_normed(x, weight, after=triton_gate.SILU, is_kept=True)
     assert torch.equal(ours, wanted)
 
 
@@ -136,7 +142,7 @@ def test_a_product_of_nibbles_takes_the_norm_and_the_gate_in_their_bits(
     assert triton_nibbles.takes_norm(rows, width)
     total, normed = unfused(x)
     wanted = of_halves(triton_integers.multiply(normed, *matrix, has_nibbles=True), gate)
-    ours = triton_nibbles.multiply_normed(x, *matrix, gate=gate)
+    ours = triton_nibbles.multiply_normed(x, *matrix, after=gate)
     assert torch.equal(ours, wanted) and torch.equal(x.total, total)
     assert error(ours, exactly(x, weight.dense(), gate)) < 6 * ROUNDING[dtype]
 
@@ -146,3 +152,61 @@ def test_a_width_whose_norm_would_be_summed_otherwise_is_left_to_its_kernel(widt
     assert not triton_nibbles.takes_norm(4096, width)
     weight = torch.empty(4096, {64: 512}.get(width, 2 * width), dtype=torch.bfloat16)
     assert not triton_linear.takes_norm(weight)
+
+
+def placed(size: int, groups: int, dtype: torch.dtype) -> HeadPlaces:
+    """Where the heads of such a product go; pages hold something already."""
+    angle = drawn(1, size // 2, seed=4)
+    pages = [drawn(4, 8, groups, size, seed=seed, dtype=dtype) for seed in (5, 6)]
+    return HeadPlaces(angle.cos(), angle.sin(), *pages, torch.tensor([9], device=DEVICE))
+
+
+def held(places: HeadPlaces, rows: Tensor) -> list[Tensor]:
+    """By the kernels one after the other: queries, and both pages."""
+    pages = [places.key_pages.clone(), places.value_pages.clone()]
+    heads = rows.view(1, -1, pages[0].shape[3])
+    turned = (places.cos, places.sin, *pages, places.slots)
+    return [triton_heads.turn_and_store(heads, *turned), *pages]
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("heads, groups, size", [(4, 2, 16), (6, 1, 24), (32, 8, 128)])
+@pytest.mark.parametrize("width", [520, 1000, *([4096] if HAS_GPU else [])])
+def test_a_dense_product_puts_heads_in_their_places(
+    width: int, heads: int, groups: int, size: int, dtype: torch.dtype
+) -> None:
+    if size == 128 and not HAS_GPU:
+        pytest.skip("as large as a model's: compiled alone")
+    rows = (heads + 2 * groups) * size
+    x, weight = a_norm(width, "rounded", dtype), drawn(rows, width, seed=3, dtype=dtype)
+    if not triton_linear.takes_pairs(weight):
+        pytest.skip("its programs have a row each")
+    places = placed(size, groups, dtype)
+    total, normed = unfused(x)
+    wanted = held(places, triton_linear.multiply_row(normed, weight, is_kept=True))
+    query = triton_linear.multiply_normed(x, weight, after=places, is_kept=True)
+    for ours, other in zip((query, places.key_pages, places.value_pages), wanted, strict=True):
+        assert torch.equal(ours, other)
+    assert torch.equal(x.total, total)
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("width, heads, groups, size", [(1152, 4, 2, 16), (4096, 32, 8, 128)])
+def test_a_product_of_nibbles_puts_heads_in_their_places(
+    width: int, heads: int, groups: int, size: int, dtype: torch.dtype, monkeypatch
+) -> None:
+    if size == 128 and not HAS_GPU:
+        pytest.skip("as large as a model's: compiled alone")
+    if not HAS_GPU:
+        monkeypatch.setattr(triton_nibbles, "_MULTIPROCESSORS", 1)
+    rows = (heads + 2 * groups) * size
+    x = a_norm(width, "rounded", dtype)
+    weight = KeptIntegers(round_matrix(drawn(rows, width, seed=3), scheme_of("int4")))
+    matrix = (weight.quants, weight.quant_scale, weight.zero)
+    places = placed(size, groups, dtype)
+    total, normed = unfused(x)
+    wanted = held(places, triton_integers.multiply(normed, *matrix, has_nibbles=True))
+    query = triton_nibbles.multiply_normed(x, *matrix, after=places)
+    for ours, other in zip((query, places.key_pages, places.value_pages), wanted, strict=True):
+        assert torch.equal(ours, other)
+    assert torch.equal(x.total, total)

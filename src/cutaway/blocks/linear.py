@@ -13,6 +13,7 @@ from cutaway.core.errors import ConfigError
 from cutaway.core.shards import cuts, widths
 from cutaway.kernels.gate import Gate
 from cutaway.kernels.gather import Gatherer, gather_columns
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import (
     LowRankPair,
     LowRankPairs,
@@ -104,8 +105,17 @@ class Linear(nn.Module):
                 return product
         return gate(*self(x, adapters).chunk(2, dim=-1))
 
+    def placed(
+        self, x: LateNorm, places: HeadPlaces, adapters: Tensor | None = None
+    ) -> Tensor | None:
+        """The queries, where the product itself puts heads in their places; else None.
+
+        Shapes: x [1, K] -> [1, H, C].
+        """
+        return self._with_norm(x, adapters, places)
+
     def _with_norm(
-        self, x: LateNorm, adapters: Tensor | None, gate: Gate | None = None
+        self, x: LateNorm, adapters: Tensor | None, after: Gate | HeadPlaces | None = None
     ) -> Tensor | None:
         """The product with the norm in it; None where something stands between the two."""
         is_whole = self.group is None and self.biases is None and len(self.segments) == 1
@@ -114,7 +124,7 @@ class Linear(nn.Module):
         segment = self.segments[0]
         if not isinstance(segment, NormingMatrix):
             return None
-        return segment.multiply_normed(x, gate)
+        return segment.multiply_normed(x, after)
 
     def dense(self) -> Tensor:
         """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K].

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cutaway.kernels.gate import Gate
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import invariant_linear, linear, normed_linear
 from cutaway.kernels.norm.late import LateNorm
 
@@ -60,11 +61,11 @@ class DenseWeight(nn.Module):
             return invariant_linear(x, self.weight, whole_rows=self.whole_rows)
         return linear(x, self.weight)
 
-    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
-        """The same of a norm taken on the way, and of a gate of both halves; None: it cannot."""
+    def multiply_normed(self, x: LateNorm, after: Gate | HeadPlaces | None) -> Tensor | None:
+        """The same of a norm taken on the way, and what follows; None: it cannot."""
         if self.product_dtype is not None or self.is_invariant:
             return None
-        return normed_linear(x, self.weight, gate)
+        return normed_linear(x, self.weight, after)
 
     def rows(self, token_ids: Tensor) -> Tensor:
         """Some rows, for a tied embedding. Shapes: token_ids [T] -> [T, K]."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cutaway.kernels import integers
 from cutaway.kernels.gate import Gate
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import linear
 from cutaway.kernels.native import Groups, Kind, PackedWeight
 from cutaway.kernels.norm.late import LateNorm
@@ -137,12 +138,12 @@ class KeptIntegers(nn.Module):
         matrix = (self.quants, self.quant_scale, self.zero)
         return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles)
 
-    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
-        """The same of a norm taken on the way, and of a gate of both halves; None: it cannot."""
+    def multiply_normed(self, x: LateNorm, after: Gate | HeadPlaces | None) -> Tensor | None:
+        """The same of a norm taken on the way, and what follows; None: it cannot."""
         if self.group_of_column is not None:
             return None
         matrix = (self.quants, self.quant_scale, self.zero)
-        return integers.multiply_normed(x, *matrix, has_nibbles=self._has_nibbles, gate=gate)
+        return integers.multiply_normed(x, *matrix, has_nibbles=self._has_nibbles, after=after)
 
     @classmethod
     def stack(cls, parts: Sequence[KeptIntegers]) -> KeptIntegers | None:

@@ -26,6 +26,7 @@ from cutaway.kernels.attention import (
 from cutaway.kernels.dispatch import attends_by_length
 from cutaway.kernels.elementwise import sigmoid
 from cutaway.kernels.gather import Gatherer, gather_columns
+from cutaway.kernels.heads import HeadPlaces, are_placed
 from cutaway.kernels.heads.placing import HeadNorms, HeadPages, ProductHeads, place, turn
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.rotary import rotate
@@ -154,6 +155,11 @@ class GroupedAttention(nn.Module):
         rotation: by the layer's frequencies; None without them.
         Shapes: hidden [T, D] -> [T, D].
         """
+        if isinstance(hidden, LateNorm):
+            query = self._placed(hidden, rotation, step, layer)
+            if query is not None:
+                mixed = self._over_pages(query, step, step.caches[layer])
+                return self.output(mixed.flatten(1), step.adapters)
         rows = self.qkv(hidden, step.adapters)
         if self.norms_rows or self.clip is not None:
             heads, gate, norms = self._change_rows(rows), None, HeadNorms()
@@ -175,6 +181,21 @@ class GroupedAttention(nn.Module):
             gate = self._whole(sigmoid(gate))
             mixed = mixed * step.tap("blocks.attention.gate", gate, layer)
         return self.output(mixed.flatten(1), step.adapters)
+
+    def _placed(
+        self, hidden: LateNorm, rotation: Cosines | None, step: Step, layer: int
+    ) -> Tensor | None:
+        """Queries, where nobody looks and heads are only turned, by the product that makes them."""
+        norms = (self.query_norm, self.key_norm, self.value_norm)
+        is_bare = all(norm is None for norm in norms) and not (self.norms_rows or self.has_gate)
+        is_whole = self._num_own == 2 and self.division is None and self.clip is None
+        if rotation is None or step.sink is not None or not (step.caches and is_bare and is_whole):
+            return None
+        pages = self._pages(step, step.caches[layer])
+        places = HeadPlaces(*rotation, pages.key, pages.value, pages.slots)
+        if pages.key_scales is not None or not are_placed(hidden.hidden, places):
+            return None
+        return self.qkv.placed(hidden, places, step.adapters)
 
     def _whole(self, heads: Tensor) -> Tensor:
         """All heads, where ranks have some of them. Shapes: [T, own H, C] -> [T, H, C]."""

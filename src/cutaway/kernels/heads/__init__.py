@@ -6,9 +6,9 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import MOST_HEAD_SIZE, uses_triton
 from cutaway.kernels.heads import plain
-from cutaway.kernels.heads.plain import HeadNorm
+from cutaway.kernels.heads.plain import HeadNorm, HeadPlaces
 
-__all__ = ["HeadNorm", "is_fused", "turn_and_store"]
+__all__ = ["HeadNorm", "HeadPlaces", "are_placed", "is_fused", "turn_and_store"]
 
 
 def is_fused(
@@ -47,3 +47,13 @@ def turn_and_store(
         key_scales=key_scales,
         value_scales=value_scales,
     )
+
+
+def are_placed(like: Tensor, places: HeadPlaces) -> bool:
+    """Whether a product of one token may put its heads in their places by itself.
+
+    like: of the product's dtype and device. Whole heads turn, and pages have that dtype.
+    """
+    turns_whole = 2 * places.cos.shape[-1] == places.key_pages.shape[-1]
+    is_one = len(places.slots) == 1
+    return turns_whole and is_one and is_fused(like, places.key_pages, places.value_pages)

@@ -27,6 +27,25 @@ class HeadNorm:
         return _NORMS[self.kind](heads, self.weight, self.epsilon)
 
 
+@dataclass(frozen=True)
+class HeadPlaces:
+    """Where heads of a product go that are only turned: keys and values to their slots.
+
+    Shapes: cos, sin [T, C/2], key_pages and value_pages [N, P, G, C], slots [T].
+    """
+
+    cos: Tensor
+    sin: Tensor
+    key_pages: Tensor
+    value_pages: Tensor
+    slots: Tensor
+
+    def place(self, heads: Tensor) -> Tensor:
+        """Turn and store them, and return the queries. Shapes: [T, H + 2G, C] -> [T, H, C]."""
+        given = (self.cos, self.sin, self.key_pages, self.value_pages, self.slots)
+        return turn_and_store(heads, *given)
+
+
 _NORMS = {
     "rounded": norms.rms_norm,
     "offset": norms.offset_rms_norm,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
-from cutaway.kernels.gate import Gate, fused_number
+from cutaway.kernels.gate import Gate
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.integers import plain
 from cutaway.kernels.integers.plain import separate, unpack
-from cutaway.kernels.linear import linear
+from cutaway.kernels.linear import can_follow, linear, numbered
 from cutaway.kernels.norm.late import LateNorm
 
 __all__ = ["multiply", "multiply_normed", "separate", "unpack"]
@@ -40,21 +41,20 @@ def multiply_normed(
     zero: Tensor,
     *,
     has_nibbles: bool,
-    gate: Gate | None,
+    after: Gate | HeadPlaces | None,
 ) -> Tensor | None:
     """multiply of a norm that the product takes on the way, in the same bits; None: it cannot.
 
-    gate: of the first half of the rows and the second, in place of both.
+    after: see NormingMatrix.
     """
     num_rows, num_groups = quant_scale.shape
     width = quants.shape[1] * 2
-    number = None if gate is None else fused_number(gate)
-    if not has_nibbles or width // num_groups not in _GROUPS or (gate and number is None):
+    if not has_nibbles or width // num_groups not in _GROUPS:
         return None
-    if not uses_triton(x.hidden, quant_scale):
+    if not can_follow(after) or not uses_triton(x.hidden, quant_scale):
         return None
     from cutaway.kernels.integers import triton_nibbles
 
     if not triton_nibbles.takes_norm(num_rows, width):
         return None
-    return triton_nibbles.multiply_normed(x, quants, quant_scale, zero, gate=number)
+    return triton_nibbles.multiply_normed(x, quants, quant_scale, zero, after=numbered(after))

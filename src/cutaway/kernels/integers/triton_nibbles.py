@@ -19,6 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.heads.plain import HeadPlaces
+from cutaway.kernels.heads.triton_places import PLACES, paired_row, place_arguments, place_pairs
+from cutaway.kernels.linear.triton import room_for
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.norm.triton import scaled, shape_of, summed
 from cutaway.kernels.triton_launches import await_last, early, start_next
@@ -35,7 +38,7 @@ def multiply_row(x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor) -
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
     rows, runs, warps, _ = _tile(num_rows, width)
     if runs * RUN >= width:
-        _launch_rows(x.contiguous(), None, quants, quant_scale, zero, out, gate=None)
+        _launch_rows(x.contiguous(), None, quants, quant_scale, zero, out, after=None)
         return out
     _multiply_row[(triton.cdiv(num_rows, rows),)](
         *(x.contiguous(), quants.view(torch.int32), quant_scale, zero, out, num_rows),
@@ -58,16 +61,21 @@ def takes_norm(num_rows: int, width: int) -> bool:
 
 
 def multiply_normed(
-    x: LateNorm, quants: Tensor, quant_scale: Tensor, zero: Tensor, *, gate: int | None
+    x: LateNorm,
+    quants: Tensor,
+    quant_scale: Tensor,
+    zero: Tensor,
+    *,
+    after: int | HeadPlaces | None,
 ) -> Tensor:
-    """multiply_row of a norm that is taken on the way, and a gate behind it, in their very bits.
+    """multiply_row of a norm that is taken on the way, and of what follows, in their very bits.
 
-    gate: of gate/triton.py, over the first half of the rows and the second; None for no gate.
+    after: a gate of gate/triton.py, over the first half of the rows and the second; or where heads
+    are put, of which the queries are returned [1, H, C].
     Every program takes the norm, and the first one keeps the sum.
     """
-    num_rows = len(quant_scale) if gate is None else len(quant_scale) // 2
-    out = x.total.new_empty(*x.total.shape[:-1], num_rows)
-    _launch_rows(x.hidden.contiguous(), x, quants, quant_scale, zero, out, gate=gate)
+    out = room_for(x, len(quant_scale), after)
+    _launch_rows(x.hidden.contiguous(), x, quants, quant_scale, zero, out, after=after)
     return out
 
 
@@ -79,23 +87,26 @@ def _launch_rows(
     zero: Tensor,
     out: Tensor,
     *,
-    gate: int | None,
+    after: int | HeadPlaces | None,
 ) -> None:
     """One token whose runs are held at once. norm: of x and an update, which then is the token."""
     num_rows, num_groups = quant_scale.shape
     width = quants.shape[1] * 2
     rows, runs, warps, programs = _tile(num_rows, width)
-    num_outs = out.shape[-1]
+    num_outs, outs = (num_rows, rows) if after is None else (num_rows // 2, rows // 2)
     given = (x, x, x) if norm is None else (norm.update.contiguous(), norm.weight, norm.total)
-    _multiply_rows[(min(triton.cdiv(num_outs, rows if gate is None else rows // 2), programs),)](
-        *(x, *given, quants.view(torch.int32), quant_scale, zero, out, num_outs),
+    places = after if isinstance(after, HeadPlaces) else None
+    tensors, named = place_arguments(places, num_rows, x)
+    _multiply_rows[(min(triton.cdiv(num_outs, outs), programs),)](
+        *(x, *given, quants.view(torch.int32), quant_scale, zero, out, *tensors, num_outs),
         0.0 if norm is None else norm.epsilon,
         WIDTH=width,
         GROUP=width // num_groups,
         ONE_ZERO=zero.numel() == 1,
         ASM=x.is_cuda,
         NORM=-1 if norm is None else norm.number,
-        GATE=-1 if gate is None else gate,
+        GATE=-1 if after is None else after if isinstance(after, int) else PLACES,
+        **named,
         ROWS=rows,
         RUNS=runs,
         **early(x),
@@ -334,6 +345,11 @@ def _multiply_rows(
     scale_ptr,
     zero_ptr,
     out_ptr,
+    cos_ptr,
+    sin_ptr,
+    key_ptr,
+    value_ptr,
+    slots_ptr,
     num_outs,
     epsilon,
     WIDTH: tl.constexpr,
@@ -342,21 +358,25 @@ def _multiply_rows(
     ASM: tl.constexpr,
     NORM: tl.constexpr,
     GATE: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    HALF: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """The same where all runs of a token are held at once: rounded once for several blocks.
 
-    With a gate half of a block's rows are the gate's, and half what it is multiplied by.
+    With what follows half of a block's rows are beside the others: gate and value, pairs that turn.
     """
     start_next(EARLY)
     OUTS: tl.constexpr = ROWS if GATE < 0 else ROWS // 2
     block, step = tl.program_id(0), tl.num_programs(0)
-    side = tl.arange(0, ROWS) // OUTS * num_outs
+    side = tl.arange(0, ROWS) // OUTS
     out = block * OUTS + tl.arange(0, ROWS) % OUTS
+    row = paired_row(out, side, num_outs, GATE, HALF)
     words, scale, zero = _runs(
-        *(words_ptr, scale_ptr, zero_ptr, side + out, out < num_outs, 0),
+        *(words_ptr, scale_ptr, zero_ptr, row, out < num_outs, 0),
         *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
     )
     column = tl.arange(0, RUNS * 32)
@@ -373,8 +393,9 @@ def _multiply_rows(
     even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x, RUNS)
     for _ in range(0, tl.cdiv(num_outs, OUTS * step)):
         later = out + OUTS * step
+        row = paired_row(later, side, num_outs, GATE, HALF)
         following = _runs(
-            *(words_ptr, scale_ptr, zero_ptr, side + later, later < num_outs, 0),
+            *(words_ptr, scale_ptr, zero_ptr, row, later < num_outs, 0),
             *(WIDTH, GROUP, ONE_ZERO, ROWS, RUNS),
         )
         total = _sums(words, scale, zero, even, even_low, odd, odd_low, x_scale, x_sum, ASM)
@@ -382,9 +403,26 @@ def _multiply_rows(
         if GATE < 0:
             tl.store(out_ptr + out, product, mask=out < num_outs)
         else:
-            gate, up = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
+            first, second = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
             place = block * OUTS + tl.arange(0, OUTS)
-            tl.store(out_ptr + place, gated(gate, up, GATE), mask=place < num_outs)
+            exists = place < num_outs
+            if GATE == 2:
+                place_pairs(
+                    *(
+                        first,
+                        second,
+                        place,
+                        exists,
+                        cos_ptr,
+                        sin_ptr,
+                        key_ptr,
+                        value_ptr,
+                        slots_ptr,
+                    ),
+                    *(out_ptr, NUM_HEADS, NUM_GROUPS, HALF),
+                )
+            else:
+                tl.store(out_ptr + place, gated(first, second, GATE), mask=exists)
             block += step
         out = later
         words, scale, zero = following

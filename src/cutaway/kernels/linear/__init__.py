@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.gate import Gate, fused_number
+from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import plain
 from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
 from cutaway.kernels.norm.late import LateNorm
@@ -20,9 +21,11 @@ __all__ = [
     "LowRankPairs",
     "Matrix",
     "NormingMatrix",
+    "can_follow",
     "invariant_linear",
     "linear",
     "normed_linear",
+    "numbered",
     "project",
     "project_heads",
     "take_rows",
@@ -52,10 +55,12 @@ class Matrix(Protocol):
 class NormingMatrix(Protocol):
     """A matrix whose product of one token may have the norm before it and a gate behind it."""
 
-    def multiply_normed(self, x: LateNorm, gate: Gate | None) -> Tensor | None:
+    def multiply_normed(self, x: LateNorm, after: Gate | HeadPlaces | None) -> Tensor | None:
         """The product, in the bits that the parts have; None where it cannot.
 
-        gate: of the first half of the rows and the second.   Shapes: x [..., K] -> [..., N or N/2].
+        after: a gate of the first half of the rows and the second; or where the heads go that the
+        rows are, of which the queries come back.
+        Shapes: x [..., K] -> [..., N], with a gate [..., N / 2], with places [1, H, C].
         """
         ...
 
@@ -131,22 +136,31 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return plain.linear(x, weight, bias)
 
 
-def normed_linear(x: LateNorm, weight: Tensor, gate: Gate | None) -> Tensor | None:
+def can_follow(after: Gate | HeadPlaces | None) -> bool:
+    """Whether products in Triton can do it behind them."""
+    return after is None or isinstance(after, HeadPlaces) or fused_number(after) is not None
+
+
+def numbered(after: Gate | HeadPlaces | None) -> int | HeadPlaces | None:
+    """The same with a gate's number in its place."""
+    return after if after is None or isinstance(after, HeadPlaces) else fused_number(after)
+
+
+def normed_linear(x: LateNorm, weight: Tensor, after: Gate | HeadPlaces | None) -> Tensor | None:
     """linear of a norm that the product takes on the way, in the same bits; None: it cannot.
 
-    gate: of the first half of the rows and the second, in place of both.
+    after: see NormingMatrix.
     """
-    number = None if gate is None else fused_number(gate)
     is_plain = x.hidden.dtype == weight.dtype and weight.is_contiguous()
-    if (gate and number is None) or not is_plain or not uses_triton(x.hidden, weight):
+    if not can_follow(after) or not is_plain or not uses_triton(x.hidden, weight):
         return None
     from cutaway.kernels.linear import triton
 
-    takes = triton.takes_norm(weight) if gate is None else triton.takes_gate(weight)
+    takes = triton.takes_norm(weight) if after is None else triton.takes_pairs(weight)
     if not takes:
         return None
     is_kept = isinstance(weight, torch.nn.Parameter)
-    return triton.multiply_normed(x, weight, gate=number, is_kept=is_kept)
+    return triton.multiply_normed(x, weight, after=numbered(after), is_kept=is_kept)
 
 
 def invariant_linear(x: Tensor, weight: Tensor, *, whole_rows: int | None = None) -> Tensor:

@@ -18,6 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.heads.plain import HeadPlaces
+from cutaway.kernels.heads.triton_places import PLACES, paired_row, place_arguments, place_pairs
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.norm.triton import scaled, shape_of, summed
 from cutaway.kernels.triton_launches import await_last, early, start_next
@@ -70,7 +72,7 @@ def multiply_row(
     Shapes: x [..., K], weight [N, K], row_scale [N] float32, of the weight's rows -> [..., N].
     """
     out = torch.empty(*x.shape[:-1], len(weight), dtype=x.dtype, device=x.device)
-    _launch_row(x.contiguous(), None, weight, row_scale, out, gate=None, is_kept=is_kept)
+    _launch_row(x.contiguous(), None, weight, row_scale, out, after=None, is_kept=is_kept)
     return out
 
 
@@ -80,23 +82,33 @@ def takes_norm(weight: Tensor) -> bool:
     return shape_of(width) == _tile(num_rows, width, weight.element_size())[1:]
 
 
-def takes_gate(weight: Tensor) -> bool:
-    """Whether a program of one token's product has rows of a gate and of what it multiplies."""
+def takes_pairs(weight: Tensor) -> bool:
+    """Whether a program of one token's product has two rows that belong together."""
     num_rows, width = weight.shape
     return num_rows % 2 == 0 and _tile(num_rows, width, weight.element_size())[0] > 1
 
 
-def multiply_normed(x: LateNorm, weight: Tensor, *, gate: int | None, is_kept: bool) -> Tensor:
-    """multiply_row of a norm, taken on the way where it can be, and a gate, in their very bits.
+def multiply_normed(
+    x: LateNorm, weight: Tensor, *, after: int | HeadPlaces | None, is_kept: bool
+) -> Tensor:
+    """multiply_row of a norm, taken on the way where it can be, and what follows, in their bits.
 
-    gate: of gate/triton.py, over the first half of the rows and the second; None for no gate.
+    after: a gate of gate/triton.py, over the first half of the rows and the second; or where heads
+    are put, of which the queries are returned [1, H, C].
     Every program takes the norm, and the first one keeps the sum.
     """
-    num_outs = len(weight) if gate is None else len(weight) // 2
-    out = x.total.new_empty(*x.total.shape[:-1], num_outs)
+    out = room_for(x, len(weight), after)
     token, norm = (x.hidden.contiguous(), x) if takes_norm(weight) else (x.take(), None)
-    _launch_row(token, norm, weight, None, out, gate=gate, is_kept=is_kept)
+    _launch_row(token, norm, weight, None, out, after=after, is_kept=is_kept)
     return out
+
+
+def room_for(x: LateNorm, num_rows: int, after: int | HeadPlaces | None) -> Tensor:
+    """Of what is made of a product's rows."""
+    if isinstance(after, HeadPlaces):
+        groups, size = after.key_pages.shape[2:]
+        return x.total.new_empty(1, num_rows // size - 2 * groups, size)
+    return x.total.new_empty(*x.total.shape[:-1], num_rows if after is None else num_rows // 2)
 
 
 def _launch_row(
@@ -106,22 +118,25 @@ def _launch_row(
     row_scale: Tensor | None,
     out: Tensor,
     *,
-    gate: int | None,
+    after: int | HeadPlaces | None,
     is_kept: bool,
 ) -> None:
     """One token. norm: of x and an update, which then is the token."""
     num_rows, width = weight.shape
     rows, columns, warps = _tile(num_rows, width, weight.element_size())
-    num_outs = out.shape[-1]
+    num_outs, outs = (num_rows, rows) if after is None else (num_rows // 2, rows // 2)
     given = (x, x, x) if norm is None else (norm.update.contiguous(), norm.weight, norm.total)
-    _multiply_row[(triton.cdiv(num_outs, rows if gate is None else rows // 2),)](
-        *(x, *given, weight, weight if row_scale is None else row_scale, out, num_outs),
+    places = after if isinstance(after, HeadPlaces) else None
+    tensors, named = place_arguments(places, num_rows, x)
+    _multiply_row[(triton.cdiv(num_outs, outs),)](
+        *(x, *given, weight, weight if row_scale is None else row_scale, out, *tensors, num_outs),
         0.0 if norm is None else norm.epsilon,
         HAS_SCALE=row_scale is not None,
         IS_KEPT=is_kept,
         WIDTH=width,
         NORM=-1 if norm is None else norm.number,
-        GATE=-1 if gate is None else gate,
+        GATE=-1 if after is None else after if isinstance(after, int) else PLACES,
+        **named,
         ROWS=rows,
         COLUMNS=columns,
         **early(x),
@@ -216,6 +231,11 @@ def _multiply_row(
     weight_ptr,
     scale_ptr,
     out_ptr,
+    cos_ptr,
+    sin_ptr,
+    key_ptr,
+    value_ptr,
+    slots_ptr,
     num_outs,
     epsilon,
     HAS_SCALE: tl.constexpr,
@@ -223,18 +243,21 @@ def _multiply_row(
     WIDTH: tl.constexpr,
     NORM: tl.constexpr,
     GATE: tl.constexpr,
+    NUM_HEADS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    HALF: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """With a gate half of the rows are the gate's; with a norm all columns are held at once."""
+    """With what follows half of the rows are beside the others; a norm has all columns at once."""
     start_next(EARLY)
     if not IS_KEPT:
         await_last(EARLY)
     OUTS: tl.constexpr = ROWS if GATE < 0 else ROWS // 2
     out = tl.program_id(0) * OUTS + tl.arange(0, ROWS) % OUTS
     is_row = out < num_outs
-    row = tl.arange(0, ROWS) // OUTS * num_outs + out
+    row = paired_row(out, tl.arange(0, ROWS) // OUTS, num_outs, GATE, HALF)
     weight_ptr += row.to(tl.int64)[:, None] * WIDTH
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     weight = _columns(weight_ptr, is_row, 0, WIDTH, COLUMNS)
@@ -261,9 +284,16 @@ def _multiply_row(
     if GATE < 0:
         tl.store(out_ptr + out, product, mask=is_row)
     else:
-        gate, up = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
+        first, second = tl.split(tl.trans(tl.reshape(product, [2, OUTS])))
         place = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
-        tl.store(out_ptr + place, gated(gate, up, GATE), mask=place < num_outs)
+        inside = place < num_outs
+        if GATE == 2:
+            place_pairs(
+                *(first, second, place, inside, cos_ptr, sin_ptr, key_ptr, value_ptr, slots_ptr),
+                *(out_ptr, NUM_HEADS, NUM_GROUPS, HALF),
+            )
+        else:
+            tl.store(out_ptr + place, gated(first, second, GATE), mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
