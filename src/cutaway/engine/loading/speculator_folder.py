@@ -24,6 +24,7 @@ from cutaway.core.errors import ConfigError, ModelFormatError
 from cutaway.core.limits import quote
 from cutaway.core.weight_targets import Target
 from cutaway.engine.loading.unloaded_model import as_kept
+from cutaway.kernels.native import Kind, PackedWeight
 from cutaway.models.parts import rotary_config
 from cutaway.models.parts.config_fields import Fields
 from cutaway.models.parts.sizes import Sizes, sizes_from_hf
@@ -34,6 +35,7 @@ from cutaway.weights.find.folder import CONFIG
 from cutaway.weights.load import load_weights
 
 KIND = "eagle3"
+_GROUP = 32  # columns that share a scale where they are rounded
 TABLE, HEAD, OFFSETS, KNOWN = "embed_tokens.weight", "lm_head.weight", "d2t", "t2d"
 
 
@@ -236,18 +238,24 @@ def load_speculator(
         module.head = DenseWeight.of(table.rows(drafted).to(device=device, dtype=dtype))
     if isinstance(table, Packed):
         _pack(module)
-        if is_shared:  # the target's own numbers
-            module.head = ServingPacked(table.packed.take(drafted))
     return LoadedSpeculator(module.eval(), own, shape.layers, drafted)
 
 
 def _pack(module: Speculator) -> None:
-    """Keep its matrices in 8 bits, as a packed target's are: reading them is what a guess costs."""
+    """Keep its matrices in few bits, as a packed target's are: reading them is what a guess costs.
+
+    The map to the vocabulary, which is most of it, in 4: of 1,507 first guesses 632 were right by
+    it, 630 by 8 bits. A layer of 4 bits guessed 1.4 % fewer tokens a step.
+    """
     for each in module.modules():
         if isinstance(each, Linear):
             packed = [_packed(cast(DenseWeight, segment)) for segment in each.segments]
             each.segments = nn.ModuleList(packed)
-    module.head = _packed(cast(DenseWeight, module.head))
+    head = cast(DenseWeight, module.head)
+    module.head = _packed(head)
+    if head.weight.shape[1] % _GROUP == 0:
+        matrix = head.weight.detach().to(torch.float32)
+        module.head = ServingPacked(PackedWeight.from_matrix(matrix, Kind.Q4_AFFINE))
 
 
 def _packed(weight: DenseWeight) -> Packed:
