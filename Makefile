@@ -62,7 +62,7 @@ check: $(DEV)  ## lint, format, types, import contracts, docs
 
 # What waits for a registry, or has one thread, leaves a core to the others.
 ready:  ## check, and all that the tests need, made side by side
-	@$(MAKE) --no-print-directory -j 4 -O types rules native web oracles interpreter
+	@$(MAKE) --no-print-directory -j 4 -O types rules native web oracles interpreter page
 
 types: $(DEV)  # a source tree that passed is not checked again: that is a minute on a slow machine
 	@passed=.venv/typed-$(KEY)-$$(find src -name '*.py' | sort | xargs sha256sum | sha256sum | cut -c 1-16); \
@@ -82,8 +82,14 @@ native: $(NATIVE)  ## compile the CPU kernels; without a C++ compiler Cutaway ru
 
 web: $(WEB)  ## build the page; without Node Cutaway runs without it
 
-page: web/node_modules/.package-lock.json
-	@test ! -x web/node_modules/.bin/vitest || (cd web && npm run --silent check && npm test --silent)
+PAGE_SOURCES := web tests/sampling/golden tests/trace/files
+page: web/node_modules/.package-lock.json  # as types: sources that passed are not checked again
+	@test -x web/node_modules/.bin/vitest || exit 0; \
+	  passed=web/node_modules/.passed-$$(find $(PAGE_SOURCES) -name node_modules -prune -o -type f -print | \
+	    LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16); \
+	  test -e $$passed && echo "page: its sources are as they were when they last passed" && exit; \
+	  (cd web && npm run --silent check && npm test --silent) && \
+	  { rm -f web/node_modules/.passed-*; touch $$passed; }
 
 oracles: $(DEV)  ## fetch the public references that tests compare with, into the user's cache
 	@$(BIN)/python tests/fetch_oracles.py </dev/null || \
