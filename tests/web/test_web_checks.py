@@ -100,10 +100,13 @@ def checked(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_svelte_check_is_looking(tmp_path: Path) -> None:
+    """As it is called over the page: the same words and settings, over one faulty file."""
     folder = tmp_path / "web"
-    shutil.copytree(WEB, folder, ignore=shutil.ignore_patterns("node_modules"))
+    (folder / "page" / "chat").mkdir(parents=True)
+    for name in ("package.json", "tsconfig.json", "vite.config.ts"):
+        shutil.copy(WEB / name, folder)
     (folder / "node_modules").symlink_to(MODULES)
-    with (folder / "page" / "chat" / "Ribbon.svelte").open("a", encoding="utf-8") as file:
+    with (folder / "page" / "chat" / "Ribbon.svelte").open("w", encoding="utf-8") as file:
         file.write("<script module lang='ts'>export const three: number = 'three';</script>")
         file.write("<img src='x.svg' />")
     done = checked(folder)
