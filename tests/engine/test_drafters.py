@@ -203,6 +203,27 @@ def test_bounded_drafts_that_never_stand_cost_little() -> None:
     assert spent < 2000 / 0.99
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("share", "cost", "least"), [(0.45, 0.15, 1.15), (0.3, 0.1, 1.1), (0.1, 0.35, 0.98)]
+)
+def test_what_bounded_drafts_win_is_found_on_a_busy_machine(
+    share: float, cost: float, least: float, seed: int
+) -> None:
+    """Steps take a fifth more or less by chance, and now and then all take longer for a while."""
+    controller, chance = Controller(), random.Random(seed)
+    tokens, spent, load = 0, 0.0, 1.0
+    for number in range(3000):
+        if number % 150 == 0:
+            load = chance.choice((1.0, 1.3, 1.7))
+        kept = int(controller.most(1, 1) > 0)
+        right, took = kept * (chance.random() < share), 1 + cost * kept
+        seconds = 0.005 * load * took * chance.lognormvariate(0, 0.2)
+        controller.learn_time(1, kept, seconds, right=right, was_sought=kept > 0)
+        tokens, spent = tokens + 1 + right, spent + took
+    assert tokens / spent > least
+
+
 def test_guesses_that_were_wrong_are_tried_again_seldom() -> None:
     controller = taught(slope=0.1, share=0.02)
     tried = 0

@@ -9,6 +9,7 @@ GuessSource: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.1
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,11 +26,16 @@ _FIRST_SLOPE = 0.15  # a further token of a step, in steps of one token each, be
 _HOPED = 0.15  # plain steps won by one that looked for guesses, before it is known
 # Plain steps: what may be lost until no guesses are looked for, and what was won before and is kept
 # to be lost too. A step that guesses wins or loses half of one by luck, and 0.1 of one by right.
-_RISKED, _SAVED = 2.0, 6.0
+_RISKED, _SAVED = 4.0, 5.0
 _SPENT = 0.004  # of all time, on trying again what did not pay
 _LONGEST = 1024  # steps without a trial: guesses may have become better
 _PROBE = 64  # steps without guesses after which some are tried anew
 _PLAIN_PROBE = 128  # steps that looked for guesses after which a plain one is tried anew
+# The same of drafts that end by their bounds: almost all steps have some, and what a plain step
+# takes is another as soon as the machine has more to do.
+_BOUNDED_PROBE = 24
+_NEW, _NEW_AFTER_GUESSES = 0.15, 0.4  # weight of a plain step among those before it
+_NEW_RATIO = 0.02  # the least weight of a step with guesses: of few all count alike
 # Steps for which one answers whether guesses may pay: asking takes 0.1 ms, read from memory behind
 # a model's weights, 1 % of a step of SmolLM2.
 _UNWATCHED = 15
@@ -55,6 +61,7 @@ class _Times:
     num_plain: int = 0
     ratios: dict[int, float] = field(default_factory=dict[int, float])  # by further tokens
     known: dict[int, float] = field(default_factory=dict[int, float])  # what follows for any
+    measured: Counter[int] = field(default_factory=Counter[int])  # steps, since they rested
     since_plain: int = 0
     since_drafts: int = 0
     won: float = _HOPED  # plain steps, by one that looked for guesses, lately
@@ -106,7 +113,7 @@ class Controller:
     def most(self, num_answers: int, num_asking: int) -> int:
         """How long a draft may be that ends by its bounds: as pays if all of it is right."""
         times = self._times.setdefault(num_answers, _Times())
-        if times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE or times.rest:
+        if times.num_plain < 3 or times.since_plain >= _BOUNDED_PROBE or times.rest:
             return 0
         best, taken = _LEAST_GAIN, 0
         for length in range(1, MOST_DRAFTS + 1):
@@ -114,7 +121,7 @@ class Controller:
             gained = won / self.ratio(num_answers, num_asking * length)
             if gained > best:
                 best, taken = gained, length
-        return taken
+        return taken or int(times.since_drafts >= _LONGEST)  # guesses may have become cheaper
 
     def bounds(self, num_answers: int) -> tuple[float, float]:
         """Products of chances down to which a guess is worth verifying, and worth one behind it.
@@ -160,7 +167,7 @@ class Controller:
         Nobody need ask before they are over, nor measure what they take.
         """
         times = self._times.get(num_answers)
-        if times is None or times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE:
+        if times is None or times.num_plain < 3 or times.since_plain >= _BOUNDED_PROBE:
             return 0  # this one is to be measured, and may be the last that is
         left = times.rest or times.wait - times.since_drafts
         count = max(0, min(_UNWATCHED, left - 1))
@@ -197,7 +204,7 @@ class Controller:
             times = _Times()
         known = times.known.get(further)
         if known is None:  # asked some ten times a step, and mostly the same
-            known = times.known[further] = _ratio(times.ratios, further)
+            known = times.known[further] = max(1.0, _ratio(times.ratios, further))
         return known
 
     def learn(self, key: Hashable, kind: str, *, tried: int, right: int) -> None:
@@ -227,24 +234,26 @@ class Controller:
         if not further and not was_sought:
             times.rest = max(0, times.rest - 1)
             times.num_plain += 1
+            weight = max(_NEW_AFTER_GUESSES if times.since_plain else _NEW, 1 / times.num_plain)
             times.since_plain, times.since_drafts = 0, times.since_drafts + 1
-            times.plain = seconds if times.num_plain == 1 else _nearer(times.plain, seconds)
+            times.plain = _nearer(times.plain or seconds, seconds, weight)
             return
         times.since_plain += 1
         times.since_drafts = 0 if further else times.since_drafts + 1
         if not times.plain:
             return
-        ratio = seconds / times.plain
         # Where the machine held the step up, that was no fault of its guesses; and a length that
         # seemed dear when it was first tried might never be tried again.
-        took = min(ratio, 1.5 * self.ratio(num_answers, further))
+        before = self.ratio(num_answers, further)
+        times.measured[further] += 1
+        weight = max(_NEW_RATIO, 1 / times.measured[further])
+        times.ratios[further] = _nearer(before, seconds / times.plain, weight)
+        times.known.clear()
+        # Weighed by what such steps take: of one step the noise is larger than what it wins.
+        took = self.ratio(num_answers, further)
         self._weigh(times, min(1.0, 1 + right / num_answers - took))  # luck is soon forgotten
         if further:
             times.wait = _pause(took - 1 - right / num_answers)
-        times.known.clear()
-        before = times.ratios.get(further)
-        ratio, took = max(1.0, ratio), max(1.0, took)
-        times.ratios[further] = took if before is None else _nearer(before, ratio)
 
     def _weigh(self, times: _Times, won: float) -> None:
         """Take in what a step won; where steps lose, none looks for guesses for a while.
@@ -257,6 +266,7 @@ class Controller:
         if times.lost > _RISKED:
             times.rest, times.assured = _pause(times.lost - times.least_lost), 0
             times.won, times.lost, times.least_lost = _HOPED, 0.0, 0.0
+            times.measured.clear()
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer; what all of its kind taught stays."""
@@ -268,9 +278,9 @@ def _pause(lost: float) -> int:
     return max(_PROBE, min(_LONGEST, round(lost / _SPENT)))
 
 
-def _nearer(before: float, now: float) -> float:
+def _nearer(before: float, now: float, weight: float) -> float:
     """The mean of what was measured lately; a step that the machine held up counts for little."""
-    return before + 0.15 * (min(now, 1.5 * before) - before)
+    return before + weight * (min(now, 1.5 * before) - before)
 
 
 def _ratio(ratios: Mapping[int, float], further: int) -> float:
