@@ -155,8 +155,10 @@ def test_norms_and_gates_within_products_change_no_bit(
     target._ahead = None
     graphs = target.runner._graphs
     replay, checked, left, placed = graphs.run, [], 0, []
-    place = Linear.placed
-    monkeypatch.setattr(Linear, "placed", lambda *given: placed.append(place(*given)) or placed[-1])
+    place = Linear.place_heads
+    monkeypatch.setattr(
+        Linear, "place_heads", lambda *given: placed.append(place(*given)) or placed[-1]
+    )
 
     def count(*given: Any, **named: Any) -> Any:
         nonlocal left

@@ -94,7 +94,9 @@ class Linear(nn.Module):
         rows = project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
         return rows if self.division is None else gather_columns(rows, *self.division)
 
-    def gated(self, x: Tensor | LateNorm, gate: Gate, adapters: Tensor | None = None) -> Tensor:
+    def gate_halves(
+        self, x: Tensor | LateNorm, gate: Gate, adapters: Tensor | None = None
+    ) -> Tensor:
         """A gate of the first half of the results and the second.
 
         Shapes: x [..., K], adapters [T] -> [..., half of the sum of N].
@@ -105,7 +107,7 @@ class Linear(nn.Module):
                 return product
         return gate(*self(x, adapters).chunk(2, dim=-1))
 
-    def placed(
+    def place_heads(
         self, x: LateNorm, places: HeadPlaces, adapters: Tensor | None = None
     ) -> Tensor | None:
         """The queries, where the product itself puts heads in their places; else None.

@@ -47,7 +47,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: Tensor | LateNorm, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = whole(self.gate_up.gated(hidden, self.gate, step.adapters), self.division)
+        product = whole(self.gate_up.gate_halves(hidden, self.gate, step.adapters), self.division)
         product = step.tap("blocks.mlp.product", product, layer)
         return self.down(product, step.adapters)
 

@@ -195,7 +195,7 @@ class GroupedAttention(nn.Module):
         places = HeadPlaces(*rotation, pages.key, pages.value, pages.slots)
         if pages.key_scales is not None or not are_placed(hidden.hidden, places):
             return None
-        return self.qkv.placed(hidden, places, step.adapters)
+        return self.qkv.place_heads(hidden, places, step.adapters)
 
     def _whole(self, heads: Tensor) -> Tensor:
         """All heads, where ranks have some of them. Shapes: [T, own H, C] -> [T, H, C]."""

@@ -57,11 +57,11 @@ def _gate(
     inside = place < width
     gate = tl.load(gate_ptr + row * gate_stride + place, mask=inside, other=0.0)
     up = tl.load(up_ptr + row * up_stride + place, mask=inside, other=0.0)
-    tl.store(out_ptr + row * width + place, gated(gate, up, KIND), mask=inside)
+    tl.store(out_ptr + row * width + place, apply_gate(gate, up, KIND), mask=inside)
 
 
 @triton.jit
-def gated(gate, up, KIND: tl.constexpr):
+def apply_gate(gate, up, KIND: tl.constexpr):
     """activation(gate) * up of numbers of one dtype."""
     wide = gate.to(tl.float32)
     if KIND == 0:

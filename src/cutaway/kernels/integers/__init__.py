@@ -9,7 +9,7 @@ from cutaway.kernels.gate import Gate
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.integers import plain
 from cutaway.kernels.integers.plain import separate, unpack
-from cutaway.kernels.linear import can_follow, linear, numbered
+from cutaway.kernels.linear import can_follow, linear, number_gate
 from cutaway.kernels.norm.late import LateNorm
 
 __all__ = ["multiply", "multiply_normed", "separate", "unpack"]
@@ -57,4 +57,4 @@ def multiply_normed(
 
     if not triton_nibbles.takes_norm(num_rows, width):
         return None
-    return triton_nibbles.multiply_normed(x, quants, quant_scale, zero, after=numbered(after))
+    return triton_nibbles.multiply_normed(x, quants, quant_scale, zero, after=number_gate(after))

@@ -18,12 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.gate.triton import apply_gate
 from cutaway.kernels.heads.plain import HeadPlaces
 from cutaway.kernels.heads.triton_places import PLACES, paired_row, place_arguments, place_pairs
 from cutaway.kernels.linear.triton import room_for
 from cutaway.kernels.norm.late import LateNorm
-from cutaway.kernels.norm.triton import scaled, shape_of, summed
+from cutaway.kernels.norm.triton import add_update, scale_row, shape_of
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
 RUN = 32  # columns that share a scale of the token
@@ -386,10 +386,10 @@ def _multiply_rows(
     await_last(EARLY)
     x = tl.load(x_ptr + column, mask=inside, other=0.0)
     if NORM >= 0:
-        x = summed(x, tl.load(update_ptr + column, mask=inside, other=0.0))
+        x = add_update(x, tl.load(update_ptr + column, mask=inside, other=0.0))
         if block == 0:
             tl.store(total_ptr + column, x, mask=inside)
-        x = scaled(x, norm, epsilon, WIDTH, True, NORM)
+        x = scale_row(x, norm, epsilon, WIDTH, True, NORM)
     even, even_low, odd, odd_low, x_scale, x_sum = _rounded(x, RUNS)
     for _ in range(0, tl.cdiv(num_outs, OUTS * step)):
         later = out + OUTS * step
@@ -422,7 +422,7 @@ def _multiply_rows(
                     *(out_ptr, NUM_HEADS, NUM_GROUPS, HALF),
                 )
             else:
-                tl.store(out_ptr + place, gated(first, second, GATE), mask=exists)
+                tl.store(out_ptr + place, apply_gate(first, second, GATE), mask=exists)
             block += step
         out = later
         words, scale, zero = following

@@ -25,7 +25,7 @@ __all__ = [
     "invariant_linear",
     "linear",
     "normed_linear",
-    "numbered",
+    "number_gate",
     "project",
     "project_heads",
     "take_rows",
@@ -141,7 +141,7 @@ def can_follow(after: Gate | HeadPlaces | None) -> bool:
     return after is None or isinstance(after, HeadPlaces) or fused_number(after) is not None
 
 
-def numbered(after: Gate | HeadPlaces | None) -> int | HeadPlaces | None:
+def number_gate(after: Gate | HeadPlaces | None) -> int | HeadPlaces | None:
     """The same with a gate's number in its place."""
     return after if after is None or isinstance(after, HeadPlaces) else fused_number(after)
 
@@ -160,7 +160,7 @@ def normed_linear(x: LateNorm, weight: Tensor, after: Gate | HeadPlaces | None) 
     if not takes:
         return None
     is_kept = isinstance(weight, torch.nn.Parameter)
-    return triton.multiply_normed(x, weight, after=numbered(after), is_kept=is_kept)
+    return triton.multiply_normed(x, weight, after=number_gate(after), is_kept=is_kept)
 
 
 def invariant_linear(x: Tensor, weight: Tensor, *, whole_rows: int | None = None) -> Tensor:

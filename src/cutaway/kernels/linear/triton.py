@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.gate.triton import gated
+from cutaway.kernels.gate.triton import apply_gate
 from cutaway.kernels.heads.plain import HeadPlaces
 from cutaway.kernels.heads.triton_places import PLACES, paired_row, place_arguments, place_pairs
 from cutaway.kernels.norm.late import LateNorm
-from cutaway.kernels.norm.triton import scaled, shape_of, summed
+from cutaway.kernels.norm.triton import add_update, scale_row, shape_of
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _TOKENS = 16  # room for as many
@@ -271,10 +271,10 @@ def _multiply_row(
         inside = column < WIDTH
         x = tl.load(x_ptr + column, mask=inside, other=0.0)
         if NORM >= 0:
-            x = summed(x, tl.load(update_ptr + column, mask=inside, other=0.0))
+            x = add_update(x, tl.load(update_ptr + column, mask=inside, other=0.0))
             if tl.program_id(0) == 0:
                 tl.store(total_ptr + column, x, mask=inside)
-            x = scaled(x, norm, epsilon, WIDTH, True, NORM)
+            x = scale_row(x, norm, epsilon, WIDTH, True, NORM)
         total += weight.to(tl.float32) * x.to(tl.float32)[None, :]
         weight = _columns(weight_ptr, is_row, first + COLUMNS, WIDTH, COLUMNS)
     product = tl.sum(total, 1)
@@ -293,7 +293,7 @@ def _multiply_row(
                 *(out_ptr, NUM_HEADS, NUM_GROUPS, HALF),
             )
         else:
-            tl.store(out_ptr + place, gated(first, second, GATE), mask=inside)
+            tl.store(out_ptr + place, apply_gate(first, second, GATE), mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -78,13 +78,15 @@ def shape_of(width: int) -> tuple[int, int]:
 
 
 @triton.jit
-def summed(x, update):
+def add_update(x, update):
     """The sum, in x's dtype."""
     return (x.to(tl.float32) + update.to(tl.float32)).to(x.dtype)
 
 
 @triton.jit
-def scaled(x, weight, epsilon, WIDTH: tl.constexpr, HAS_WEIGHT: tl.constexpr, KIND: tl.constexpr):
+def scale_row(
+    x, weight, epsilon, WIDTH: tl.constexpr, HAS_WEIGHT: tl.constexpr, KIND: tl.constexpr
+):
     """A row's norm. Shapes: x, weight [BLOCK], with zeros behind WIDTH -> [BLOCK]."""
     wide = x.to(tl.float32)
     quotient = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / WIDTH + epsilon))
@@ -122,10 +124,10 @@ def _norm(
     x = tl.load(x_ptr + first + place, mask=inside, other=0.0)
     if ADDS:
         update = tl.load(update_ptr + first + place, mask=inside, other=0.0)
-        x = summed(x, update)
+        x = add_update(x, update)
         tl.store(total_ptr + first + place, x, mask=inside)
     weight = x
     if HAS_WEIGHT:
         weight = tl.load(weight_ptr + place, mask=inside, other=0.0)
-    normed = scaled(x, weight, epsilon, WIDTH, HAS_WEIGHT, KIND)
+    normed = scale_row(x, weight, epsilon, WIDTH, HAS_WEIGHT, KIND)
     tl.store(out_ptr + first + place, normed, mask=inside)
