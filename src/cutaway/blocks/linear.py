@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -45,7 +44,6 @@ class Linear(nn.Module):
         self.kept: tuple[tuple[range, ...], ...] | None = None  # rows of each segment; None: all
         self.segments = nn.ModuleList(DenseWeight(count, in_features) for count in rows)
         self.pairs: LowRankPairs | None = None  # of adapters that serve beside the weights
-        self.joins_products = False  # in training: one product for all dense segments
         self.biases = nn.ParameterList(torch.zeros(count) for count in rows) if has_bias else None
         self.group: Gatherer | None = None  # of the ranks that have other rows
         self.division: Division | None = None  # where results are gathered
@@ -74,10 +72,13 @@ class Linear(nn.Module):
         if self.biases is not None:
             self.biases = nn.ParameterList(torch.zeros(count) for count in counts)
 
-    def forward(self, x: Tensor | LateNorm, adapters: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | LateNorm, adapters: Tensor | None = None, *, trains: bool = False
+    ) -> Tensor:
         """The results of all segments side by side.
 
         adapters: which adapter each row has, as Step has them.
+        trains: in training dense segments and their biases are one product.
         Shapes: x [..., K], adapters [T] -> [..., sum of N].
         """
         if isinstance(x, LateNorm):
@@ -88,10 +89,13 @@ class Linear(nn.Module):
         if self.group is not None:
             self.group.check()
         segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
-        if self.joins_products and (joined := _Joined.of(segments)) is not None:
-            segments = [joined]
         biases = None if self.biases is None else list(self.biases)
-        rows = project(x, segments, biases, self.pairs, None if self.pairs is None else adapters)
+        dense = [each for each in segments if isinstance(each, DenseWeight)]
+        if trains and self.pairs is None and len(dense) == len(segments):
+            rows = _one_product(x, dense, biases)
+        else:
+            adapters = None if self.pairs is None else adapters
+            rows = project(x, segments, biases, self.pairs, adapters)
         return rows if self.division is None else gather_columns(rows, *self.division)
 
     def gate_halves(
@@ -167,28 +171,14 @@ class Division(NamedTuple):
     widths: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    """Dense segments as one matrix for one product; gradients reach each of them."""
-
-    weight: Tensor
-    x_dtype: torch.dtype
-
-    @staticmethod
-    def of(segments: Sequence[Matrix]) -> _Joined | None:
-        """None where there is one segment alone, or one is not dense."""
-        dense = [each for each in segments if isinstance(each, DenseWeight)]
-        if len(dense) < 2 or len(dense) < len(segments):
-            return None
-        dtype = dense[0].product_dtype or dense[0].weight.dtype
-        return _Joined(torch.cat([each.weight.to(dtype) for each in dense]), dtype)
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.weight)
-
-    def multiply(self, x: Tensor) -> Tensor:
-        return linear(x.to(self.x_dtype), self.weight)
-
-    def rows(self, token_ids: Tensor) -> Tensor:
-        return self.weight[token_ids]
+def _one_product(x: Tensor, dense: Sequence[DenseWeight], biases: list[Tensor] | None) -> Tensor:
+    """One product for all segments, which rounds otherwise than theirs; gradients reach each."""
+    dtype = dense[0].product_dtype or dense[0].weight.dtype
+    parts = [each.weight.to(dtype) for each in dense]
+    weight = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if biases is None:
+        return linear(x.to(dtype), weight)
+    bias = biases[0] if len(biases) == 1 else torch.cat(biases)
+    if bias.dtype == dtype:
+        return linear(x.to(dtype), weight, bias)
+    return linear(x.to(dtype), weight) + bias

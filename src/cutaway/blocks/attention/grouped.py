@@ -160,7 +160,7 @@ class GroupedAttention(nn.Module):
             if query is not None:
                 mixed = self._over_pages(query, step, step.caches[layer])
                 return self.output(mixed.flatten(1), step.adapters)
-        rows = self.qkv(hidden, step.adapters)
+        rows = self.qkv(hidden, step.adapters, trains=step.trains)
         if self.norms_rows or self.clip is not None:
             heads, gate, norms = self._change_rows(rows), None, HeadNorms()
         else:
@@ -180,7 +180,7 @@ class GroupedAttention(nn.Module):
         if gate is not None:
             gate = self._whole(sigmoid(gate))
             mixed = mixed * step.tap("blocks.attention.gate", gate, layer)
-        return self.output(mixed.flatten(1), step.adapters)
+        return self.output(mixed.flatten(1), step.adapters, trains=step.trains)
 
     def _placed(
         self, hidden: LateNorm, rotation: Cosines | None, step: Step, layer: int
@@ -243,6 +243,10 @@ class GroupedAttention(nn.Module):
         # The last ones are the keys again where keys are values too.
         key, value = own[:, : self.num_groups], own[:, -self.num_groups :]
         is_whole = gate is None and own.shape[1] == 2 * self.num_groups
+        if is_whole and heads.requires_grad:
+            # Split at once: the gradients of three slices would each be as wide as the whole.
+            counts = [self.num_heads, self.num_groups, self.num_groups]
+            query, key, value = torch.split(heads, counts, dim=1)
         return ProductHeads(query, key, value, heads if is_whole else None), gate
 
     def _change_rows(self, rows: Tensor) -> ProductHeads:

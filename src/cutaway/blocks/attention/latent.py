@@ -129,7 +129,7 @@ class LatentAttention(nn.Module):
         absorbed = project_heads(plain, up_key.transpose(1, 2))  # [T, H, R]
         query = torch.cat((absorbed, turned), dim=-1)
         query = tap_heads(self.parts, step, layer, "blocks.attention.query", query)
-        latent, rotary = self.down(hidden, step.adapters).split(
+        latent, rotary = self.down(hidden, step.adapters, trains=step.trains).split(
             (self.rank, self.rotary_size), dim=-1
         )
         latent = self.latent_norm(latent)  # [T, R]

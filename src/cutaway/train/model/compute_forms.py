@@ -14,7 +14,6 @@ from torch.utils import checkpoint
 
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
-from cutaway.blocks.linear import Linear
 from cutaway.blocks.transformer import Transformer
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import DenseStack
@@ -27,8 +26,6 @@ def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
     for module in transformer.modules():
         if isinstance(module, DenseWeight | DenseStack):
             module.product_dtype = dtype
-        if isinstance(module, Linear):
-            module.joins_products = True
 
 
 def recompute_blocks(transformer: Transformer) -> None:
