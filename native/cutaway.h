@@ -613,6 +613,32 @@ CW_API int64_t cw_num_operations(void);
 // One operation at once: what a program of it alone would do.
 CW_API int64_t cw_run(int64_t operation, const void* arguments, int64_t size, const cw_step* step);
 
+// Kernels of training, over whole tensors: forward where grad is null, else the gradient. They run
+// on the caller's threads: parallel, where there is one, runs a function on so many at once and
+// returns when all are done, as OpenMP does. Results do not hang on their number.
+typedef void (*cw_parallel)(void (*function)(void*), void* argument, unsigned num_threads,
+                            unsigned flags);
+// An activation of rows: CW_SILU, CW_GELU_TANH or CW_GELU. A gate's rows are twice as wide, what is
+// activated and then what it is multiplied with; so is its gradient.
+CW_API int64_t cw_learn_curve(int64_t kind, int64_t is_gate, int64_t rows, int64_t width,
+                              const float* x, const float* grad, float* out, int64_t num_threads,
+                              cw_parallel parallel);
+// The gradient of rows over their root mean square, times weight: out is that of x, of_weight has
+// that of weight in parts to be added up, one for each 64 rows.
+CW_API int64_t cw_learn_rms(int64_t rows, int64_t width, double epsilon, const float* x,
+                            const float* weight, const float* grad, float* out, float* of_weight,
+                            int64_t num_threads, cw_parallel parallel);
+// Causal attention of sequences to themselves: query, key, value [T, heads, C], C a multiple of 16,
+// rows so many numbers apart; out, grad and gradients [T, heads, C]; sums [T, H], which the forward
+// leaves to the gradient, as it does out.
+CW_API int64_t cw_learn_attention(int64_t num_sequences, const int64_t* starts, int64_t num_heads,
+                                  int64_t num_groups, int64_t head_size, double scale,
+                                  const float* query, int64_t query_stride, const float* key,
+                                  int64_t key_stride, const float* value, int64_t value_stride,
+                                  float* out, float* sums, const float* grad, float* of_query,
+                                  float* of_key, float* of_value, int64_t num_threads,
+                                  cw_parallel parallel);
+
 // Bytes per second at which all threads together read a buffer: the median of some rounds.
 CW_API double cw_read_bandwidth(const uint8_t* buffer, int64_t num_bytes, int64_t num_rounds);
 

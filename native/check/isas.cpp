@@ -410,6 +410,52 @@ void compare_convolutions() {
   });
 }
 
+void compare_learning() {
+  int64_t rows = pick(1, 150), width = pick(1, 70), gated = pick(0, 1);
+  std::vector<float> x = numbers(rows * width * 2), grad = numbers(rows * width);
+  std::vector<float> weight = numbers(width);
+  compare("curves", [&] {
+    std::string bytes;
+    for (int64_t kind : {CW_SILU, CW_GELU_TANH, CW_GELU}) {
+      std::vector<float> made(x.size()), pulled(x.size());
+      require(!cw_learn_curve(kind, gated, rows, width, x.data(), nullptr, made.data(), 1, nullptr),
+              "curve");
+      require(!cw_learn_curve(kind, gated, rows, width, x.data(), grad.data(), pulled.data(), 1,
+                              nullptr),
+              "gradient of a curve");
+      bytes += bytes_of(made) + bytes_of(pulled);
+    }
+    return bytes;
+  });
+  compare("gradient of a norm", [&] {
+    std::vector<float> out(grad.size()), parts(static_cast<size_t>((rows + 63) / 64 * width));
+    require(!cw_learn_rms(rows, width, 1e-6, x.data(), weight.data(), grad.data(), out.data(),
+                          parts.data(), 1, nullptr),
+            "gradient of a norm");
+    return bytes_of(out) + bytes_of(parts);
+  });
+  int64_t groups = pick(1, 3), heads = groups * pick(1, 3), size = 16 * pick(1, 4);
+  std::vector<int64_t> starts{0};
+  for (int s = 0; s < 3; s++) starts.push_back(starts.back() + pick(1, 100));
+  int64_t count = starts.back(), wide = heads * size, narrow = groups * size;
+  std::vector<float> query = numbers(count * wide), pull = numbers(count * wide);
+  std::vector<float> keys = numbers(count * 2 * narrow);
+  compare("attention to themselves", [&] {
+    std::vector<float> out(query.size()), of_query(query.size());
+    std::vector<float> sums(static_cast<size_t>(count * heads));
+    std::vector<float> of_key(static_cast<size_t>(count * narrow)), of_value(of_key.size());
+    const float* grads[] = {nullptr, pull.data()};
+    for (const float* given : grads)
+      require(!cw_learn_attention(3, starts.data(), heads, groups, size, 0.2, query.data(), wide,
+                                  keys.data(), 2 * narrow, keys.data() + narrow, 2 * narrow,
+                                  out.data(), sums.data(), given, of_query.data(), of_key.data(),
+                                  of_value.data(), 1, nullptr),
+              "attention to themselves");
+    return bytes_of(out) + bytes_of(sums) + bytes_of(of_query) + bytes_of(of_key) +
+           bytes_of(of_value);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -425,6 +471,7 @@ int main(int argc, char** argv) {
     }
     compare_delta();
     compare_convolutions();
+    compare_learning();
   }
   printf("%d rounds alike on: %s\n", rounds, cw_isas());
   return 0;

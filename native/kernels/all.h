@@ -12,6 +12,9 @@
 #include "gate.h"
 #include "heads.h"
 #include "heads_linear.h"
+#include "learn/curves.h"
+#include "learn/own_attention.h"
+#include "learn/rms.h"
 #include "linear.h"
 #include "norm.h"
 #include "pages.h"
@@ -77,6 +80,9 @@ constexpr cutaway::Isa table(const char* name) {
   isa.scratch[CW_EXPERT_SUMS] = half_scratch<cw_expert_sums>;
   isa.unpack_row = unpack_row;
   isa.sum_words = sum_words;
+  isa.learn_curve = learn_curve;
+  isa.learn_rms = learn_rms;
+  isa.learn_attention = learn_attention;
   return isa;
 }
 

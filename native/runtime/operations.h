@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../cutaway.h"
+#include "learn.h"
 #include "worker.h"
 
 namespace cutaway {
@@ -16,6 +17,9 @@ struct Isa {
   ScratchOf scratch[CW_NUM_OPERATIONS];
   void (*unpack_row)(const cw_weight& weight, int64_t row, float* out);
   uint64_t (*sum_words)(const uint8_t* buffer, int64_t num_bytes);  // reads all: for bandwidth
+  void (*learn_curve)(const Curve& curve, Range rows);
+  void (*learn_rms)(const RmsRows& rms, Range blocks);
+  void (*learn_attention)(const OwnAttention& attention, Range units, float* memory);
 };
 
 }  // namespace cutaway

@@ -9,6 +9,7 @@ from cutaway.blocks.linear import Division, Linear
 from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
 from cutaway.kernels.gate import silu_gate
+from cutaway.kernels.gate.trainable import trainable_activation, trainable_gate
 from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.norm.late import LateNorm
 
@@ -47,9 +48,13 @@ class GatedMLP(nn.Module):
 
     def forward(self, hidden: Tensor | LateNorm, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = whole(self.gate_up.gate_halves(hidden, self.gate, step.adapters), self.division)
+        if step.trains:
+            product = trainable_gate(self.gate, self.gate_up(hidden, step.adapters, trains=True))
+        else:
+            product = self.gate_up.gate_halves(hidden, self.gate, step.adapters)
+        product = whole(product, self.division)
         product = step.tap("blocks.mlp.product", product, layer)
-        return self.down(product, step.adapters)
+        return self.down(product, step.adapters, trains=step.trains)
 
     def sides(self, hidden: Tensor, adapters: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the activation gets, and what it is multiplied with. Shapes: [T, F] each."""
@@ -82,9 +87,14 @@ class PlainMLP(nn.Module):
 
     def forward(self, hidden: Tensor, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
-        product = whole(self.activation(self.up(hidden, step.adapters)), self.division)
+        inner = self.up(hidden, step.adapters, trains=step.trains)
+        if step.trains:
+            product = trainable_activation(self.activation, inner)
+        else:
+            product = self.activation(inner)
+        product = whole(product, self.division)
         product = step.tap("blocks.mlp.product", product, layer)
-        return self.down(product, step.adapters)
+        return self.down(product, step.adapters, trains=step.trains)
 
     def columns(self) -> Tensor:
         """What each unit adds for a product of 1. Shapes: [F, D]."""

@@ -26,6 +26,16 @@ from cutaway.kernels.native.experts import (
 from cutaway.kernels.native.few_rows import RowRoom, row_rooms
 from cutaway.kernels.native.large_pages import Shelf
 from cutaway.kernels.native.latent import LatentPages, attend_latent, heads_linear, store_latent
+from cutaway.kernels.native.learn import (
+    OwnHeads,
+    curve,
+    gate_sides,
+    own_attention,
+    own_attention_gradients,
+    rms_gradients,
+    takes,
+    takes_heads,
+)
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import NormWeights, Operation
 from cutaway.kernels.native.operations import gate, gather, linear, multiply_gate, norm, take
@@ -62,6 +72,7 @@ __all__ = [
     "NormKind",
     "NormWeights",
     "Operation",
+    "OwnHeads",
     "PackedPair",
     "PackedPairs",
     "PackedWeight",
@@ -80,17 +91,22 @@ __all__ = [
     "attend_latent",
     "attention",
     "convolve",
+    "curve",
     "delta",
     "expert_sums",
     "expert_units",
     "experts",
     "gate",
+    "gate_sides",
     "gather",
     "heads_linear",
     "is_available",
     "linear",
     "multiply_gate",
     "norm",
+    "own_attention",
+    "own_attention_gradients",
+    "rms_gradients",
     "room",
     "rotate",
     "route",
@@ -99,4 +115,6 @@ __all__ = [
     "store",
     "store_latent",
     "take",
+    "takes",
+    "takes_heads",
 ]

@@ -156,6 +156,11 @@ def runs_chains(opened: ctypes.CDLL) -> bool:
     return hasattr(opened, "cw_program_chain")
 
 
+def runs_training(opened: ctypes.CDLL) -> bool:
+    """Whether a library has kernels of training; one that was built before has not."""
+    return hasattr(opened, "cw_learn_attention")
+
+
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
@@ -186,6 +191,15 @@ def _declare(loaded: ctypes.CDLL) -> None:
     if runs_parts(loaded):
         loaded.cw_program_run_part.restype = integer
         loaded.cw_program_run_part.argtypes = (pointer, step, integer, integer)
+    if runs_training(loaded):
+        number, team = ctypes.c_double, [integer, pointer]
+        sizes, rows = [integer] * 4, [pointer, integer] * 3
+        loaded.cw_learn_curve.argtypes = [*sizes, *[pointer] * 3, *team]
+        loaded.cw_learn_rms.argtypes = [integer, integer, number, *[pointer] * 5, *team]
+        first = [integer, pointer, integer, integer, integer, number]
+        loaded.cw_learn_attention.argtypes = [*first, *rows, *[pointer] * 6, *team]
+        for each in (loaded.cw_learn_curve, loaded.cw_learn_rms, loaded.cw_learn_attention):
+            each.restype = integer
     if runs_chains(loaded):
         loaded.cw_program_chain.restype = integer
         loaded.cw_program_chain.argtypes = (pointer, step, ctypes.POINTER(ChainStruct))

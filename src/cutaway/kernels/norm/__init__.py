@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from cutaway.kernels.dispatch import uses_triton
-from cutaway.kernels.norm import plain
+from cutaway.kernels.norm import plain, trainable
 from cutaway.kernels.recording import operation
 
 __all__ = [
@@ -32,6 +32,8 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         from cutaway.kernels.norm import triton
 
         return triton.norm(x, weight, epsilon, kind=triton.ROUNDED)
+    if trainable.is_learned(x, weight):
+        return trainable.rms_norm(x, weight, epsilon)
     return plain.rms_norm(x, weight, epsilon)
 
 

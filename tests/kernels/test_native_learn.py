@@ -1,0 +1,165 @@
+"""Native kernels of training against plain torch in float64: values, gradients, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from cutaway.core.layout import Window
+from cutaway.core.step import ShapePlan
+from cutaway.kernels import gate, native
+from cutaway.kernels.attention import plain, trainable_attention
+from cutaway.kernels.gate.trainable import trainable_activation, trainable_gate
+from cutaway.kernels.native import learn, library
+from cutaway.kernels.norm import rms_norm
+from cutaway.kernels.norm.plain import rms_norm as plain_rms_norm
+from cutaway.kernels.rotary import plain as plain_rotary
+from cutaway.kernels.rotary import rotate
+
+pytestmark = pytest.mark.skipif(not learn.learns(), reason=library.why_missing() or "an old one")
+
+CURVES = (gate.silu, gate.gelu, gate.gelu_tanh)
+GATES = (gate.silu_gate, gate.gelu_gate, gate.gelu_tanh_gate)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def pulled(function: Callable[..., Tensor], *given: Tensor) -> list[Tensor]:
+    """What a function gives, and the gradients of what it is given."""
+    leaves = [each.clone().requires_grad_() for each in given]
+    made = function(*leaves)
+    grad = numbers(*made.shape, seed=9).to(made.dtype)
+    return [made.detach(), *torch.autograd.grad(made, leaves, grad)]
+
+
+def near(ours: list[Tensor], exact: list[Tensor], most: float = 4e-6) -> None:
+    for own, other in zip(ours, exact, strict=True):
+        assert own.dtype == torch.float32 and own.shape == other.shape
+        assert float((own.double() - other).abs().max()) <= most * max(1, float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("curve", "width"), list(product(CURVES, (1, 15, 16, 33, 512))))
+def test_activations_and_their_gradients(
+    curve: Callable[[Tensor], Tensor], width: int, threads: int
+) -> None:
+    x = 3 * numbers(70, width)
+    ours = pulled(lambda given: trainable_activation(curve, given), x)
+    near(ours, pulled(curve, x.double()))
+    assert "_Learned" in str(trainable_activation(curve, x.requires_grad_()).grad_fn)
+
+
+@pytest.mark.parametrize(("curve", "width"), list(product(GATES, (1, 15, 16, 33, 344))))
+def test_gates_and_their_gradients(
+    curve: Callable[[Tensor, Tensor], Tensor], width: int, threads: int
+) -> None:
+    sides = 2 * numbers(70, 2 * width)
+    ours = pulled(lambda given: trainable_gate(curve, given), sides)
+    near(ours, pulled(lambda given: curve(*given.chunk(2, dim=-1)), sides.double()))
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_gradients_are_finite_far_out(curve: Callable[[Tensor], Tensor]) -> None:
+    far = torch.tensor([[-1e4, -200.0, -89.0, -0.0, 89.0, 200.0, 1e4]])
+    near(pulled(lambda given: trainable_activation(curve, given), far), pulled(curve, far.double()))
+
+
+def test_what_has_no_kernel_goes_the_plain_way() -> None:
+    x = numbers(4, 6)
+    assert torch.equal(trainable_activation(gate.relu, x), gate.relu(x))
+    half = x.bfloat16()
+    assert torch.equal(trainable_activation(gate.gelu, half), gate.gelu(half))
+    assert trainable_activation(gate.gelu, x[:0]).shape == (0, 6)
+
+
+ATTENTIONS = [
+    ((12, 64, 65), 4, 4, 32),
+    ((1, 17, 130, 2, 200), 4, 2, 64),
+    ((16, 16), 6, 1, 16),
+    ((3,), 1, 1, 128),
+]
+
+
+@pytest.mark.parametrize(("lengths", "heads", "groups", "size"), ATTENTIONS)
+def test_attention_and_its_gradients(
+    lengths: tuple[int, ...], heads: int, groups: int, size: int, threads: int
+) -> None:
+    plan = ShapePlan(lengths, lengths)
+    rows = numbers(sum(lengths), heads + 2 * groups, size)
+
+    def attend(form: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        """Heads are views of the rows that a product made."""
+        return lambda given: form(
+            *given.split((heads, groups, groups), dim=1), plan=plan, softmax_scale=size**-0.5
+        )
+
+    near(pulled(attend(trainable_attention), rows), pulled(attend(plain.attention), rows.double()))
+
+
+def test_attention_bears_scores_of_hundreds() -> None:
+    heads = [8 * numbers(40, 2, 16, seed=seed) for seed in range(3)]
+
+    def attend(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *given: form(*given, plan=ShapePlan((40,), (40,)), softmax_scale=1.0)
+
+    near(
+        pulled(attend(trainable_attention), *heads),
+        pulled(attend(plain.attention), *(each.double() for each in heads)),
+        most=1e-3,
+    )
+
+
+def test_attention_through_a_narrow_window_goes_another_way() -> None:
+    heads = [numbers(40, 2, 16, seed=seed) for seed in range(3)]
+    given = {"plan": ShapePlan((40,), (40,)), "softmax_scale": 0.25, "extent": Window(8)}
+    exact = plain.attention(*(each.double() for each in heads), **given)
+    near([trainable_attention(*heads, **given)], [exact])
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (64, 16), (130, 128), (9, 3, 40)])
+def test_gradients_of_norms(shape: tuple[int, ...], threads: int) -> None:
+    x, weight = numbers(*shape), numbers(shape[-1], seed=1)
+    ours = pulled(lambda *given: rms_norm(*given, 1e-6), x, weight)
+    assert torch.equal(ours[0], plain_rms_norm(x, weight, 1e-6))
+    exact = pulled(lambda *given: plain_rms_norm(*given, 1e-6), x.double(), weight.double())
+    near(ours, exact, most=1e-5)
+
+
+def test_the_gradient_of_a_rotation_is_turned_back() -> None:
+    x, angles = numbers(7, 3, 20), numbers(7, 8, seed=1)
+    ours, plainly = (
+        pulled(lambda given, form=form: form(given, angles.cos(), angles.sin()), x)
+        for form in (rotate, plain_rotary.rotate)
+    )
+    assert torch.equal(ours[0], plainly[0])
+    near(ours, [each.double() for each in plainly], most=1e-6)
+
+
+def test_threads_change_no_bit() -> None:
+    rows = numbers(300, 8, 32)
+    heads = native.OwnHeads(*rows.split((4, 2, 2), dim=1))
+    lengths, grad = (100, 1, 199), numbers(300, 4, 32, seed=1)
+    before, found = torch.get_num_threads(), []
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        made = native.own_attention(heads, lengths, 0.2)
+        pulls = native.own_attention_gradients(heads, lengths, 0.2, made, grad)
+        flat = rows.view(300, -1)
+        curve = native.curve(native.Activation.GELU, flat, flat)
+        norm = native.rms_gradients(flat, flat[0], 1e-6, flat)
+        found.append([*made, *pulls, curve, *norm])
+    torch.set_num_threads(before)
+    assert all(map(torch.equal, *found))
