@@ -97,9 +97,33 @@ def test_a_step_gives_the_same_rows_in_every_shape_that_holds_it() -> None:
 )
 def test_steps_with_few_tokens_of_prompts_have_a_shape(lengths, wanted, shape) -> None:
     numbers = step_of(lengths, wanted=wanted, size=16)
-    assert shape_of(numbers, mixed_shapes(256, 8192)) == shape
+    assert shape_of(numbers, mixed_shapes(256, 8192, longest=8192)) == shape
 
 
 def test_shapes_go_no_further_than_steps_do() -> None:
-    assert mixed_shapes(8, 96) == ((16, 64), (16, 256))
-    assert mixed_shapes(256, 8192)[-1] == (256, 1024)
+    assert mixed_shapes(8, 96, longest=2048) == ((16, 64), (16, 256))
+    assert mixed_shapes(256, 8192, longest=2048)[-1] == (256, 1024)
+
+
+def test_padding_has_no_more_tokens_than_its_context() -> None:
+    # Where a sequence has few pages a step of 1,024 padded tokens read in front of its table.
+    pages = 16
+    target = engine(loaded(), num_pages=pages)
+    caches, size = target.runner.pool.layers, target.config.page_size
+    shapes = mixed_shapes(8, 8192, longest=pages * size)
+    assert shapes
+    room = MixedSteps(
+        caches,
+        alone=16,
+        chunk_tokens=max(shape.chunk_tokens for shape in shapes),
+        chunks=9,
+        width=pages,
+        num_groups=1,
+        device=torch.device("cpu"),
+    )
+    for shape in shapes:
+        step = room.step(shape)
+        queries = step.query_starts.diff()
+        assert (step.context_lengths >= queries).all(), shape
+    with pytest.raises(AssertionError, match="padding"):
+        room.step(MixedShape(16, pages * size + 1))

@@ -137,11 +137,12 @@ def _graph_bytes(model: LoadedModel, config: EngineConfig, step: int) -> int:
     buckets = buckets_up_to(config.max_sequences)
     # Steps with guesses leave theirs in one place, and so do those with prompts.
     drafted = 0 if config.draft == "off" else most_drafted_tokens(config.max_sequences)
-    mixed = mixed_shapes(config.max_sequences, config.max_tokens_per_step)
+    most = config.max_tokens_per_step
+    mixed = mixed_shapes(config.max_sequences, most, longest=most)
     rows = sum(buckets) + drafted + max((shape.rows for shape in mixed), default=0)
     logits = rows * model.facts.vocab_size * model.dtype.itemsize
     tokens = max(buckets[-1], drafted, *map(sum, mixed))
-    return logits + step * tokens // config.max_tokens_per_step
+    return logits + step * tokens // most
 
 
 def _mem(device: torch.device) -> tuple[int, int]:

@@ -109,7 +109,7 @@ class DecodeGraphs:
         self._captured: dict[_Size, _Captured] = {}
         self._drafted_logits: Tensor | None = None  # of all steps with guesses, one at a time
         self._mixed: MixedGraphs | None = None
-        shapes = mixed_shapes(max_sequences, max_tokens)
+        shapes = mixed_shapes(max_sequences, max_tokens, longest=max_pages * caches[0].page_size)
         if shapes and self._can_capture and self._has_one_width:
             self._mixed = MixedGraphs(
                 model,

@@ -69,8 +69,12 @@ class MixedShape(NamedTuple):
         return self.alone + _CHUNKS
 
 
-def mixed_shapes(max_sequences: int, max_tokens: int) -> tuple[MixedShape, ...]:
-    """Shapes that steps of so much need, the largest last; none where nothing is captured."""
+def mixed_shapes(max_sequences: int, max_tokens: int, longest: int) -> tuple[MixedShape, ...]:
+    """Shapes that steps of so much need, the largest last; none where nothing is captured.
+
+    longest: tokens that one sequence may have. Padding is a sequence too, of up to all tokens of
+    chunks: with fewer in its tables it would attend to what lies in front of them.
+    """
     most = min(max_tokens, CAPTURED_CHUNK_TOKENS)
     if not most:
         return ()
@@ -78,6 +82,7 @@ def mixed_shapes(max_sequences: int, max_tokens: int) -> tuple[MixedShape, ...]:
         MixedShape(count, tokens)
         for tokens in _up_to(most, _CHUNK_TOKENS)
         for count in _up_to(max_sequences, _ALONE)
+        if tokens <= longest
     )
 
 
@@ -302,6 +307,7 @@ class MixedSteps:
 
     def _view(self, shape: MixedShape) -> Step:
         alone, tokens = shape
+        assert tokens <= self._width * self._caches[0].page_size, "padding has a place in its table"
         sequences = alone + self._chunks
         sent, kinds = self._room.sent, len(_PADDING)
         lengths, starts, rows = sent[kinds + self._num_groups :]
@@ -343,8 +349,7 @@ class MixedSteps:
         self._lengths[: alone + self._chunks] = _LENGTH
         self._lengths[:count] = contexts[:count]
         self._lengths[alone : alone + chunks] = contexts[count:]
-        most = self._width * self._caches[0].page_size
-        self._lengths[alone + chunks] = max(_LENGTH, min(tokens - used, most))
+        self._lengths[alone + chunks] = max(_LENGTH, tokens - used)
         self._starts[:alone] = np.arange(alone)
         self._starts[alone : alone + self._chunks + 1] = alone + tokens
         starts = accumulate(lengths[count:], initial=alone)
