@@ -246,18 +246,21 @@ class Step:
         trains: whether attention takes the quick differentiable form.
         """
         lengths = [len(ids) for ids in sequences]
-        counts = torch.tensor(lengths, dtype=torch.int64)
-        starts = torch.tensor([0, *accumulate(lengths)])
-        places = torch.arange(sum(lengths))
+        total = sum(lengths)
+        counts = torch.tensor(lengths, dtype=torch.int64).to(device)
+        starts = torch.tensor([0, *accumulate(lengths)]).to(device)
+        # Numbers of tokens are made where they are wanted: a host's threads take longer than a GPU.
+        places = torch.arange(total, device=device)
+        behind = starts[:-1].repeat_interleave(counts, output_size=total)
         return Step(
             token_ids=torch.cat(
                 [torch.as_tensor(each, dtype=torch.int64) for each in sequences]
             ).to(device),
-            positions=(places - starts[:-1].repeat_interleave(counts)).to(device),
-            declared_lengths=counts.repeat_interleave(counts).to(device),
-            query_starts=starts.to(device),
-            context_lengths=counts.to(device),
-            logit_rows=places.to(device) if logit_rows is None else logit_rows,
+            positions=places - behind,
+            declared_lengths=counts.repeat_interleave(counts, output_size=total),
+            query_starts=starts,
+            context_lengths=counts,
+            logit_rows=places if logit_rows is None else logit_rows,
             plan=ShapePlan(tuple(lengths), tuple(lengths)),
             sink=sink,
             trains=trains,

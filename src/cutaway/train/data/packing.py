@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,23 +74,25 @@ class MicroBatch:
 
     def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
         """The forward's argument; it wants the rows that predict scored tokens, and no others."""
-        rows = self._marks.nonzero()[:, 0].sub(1).to(device)
+        rows = self._rows.to(device)
         sequences = [each.ids for each in self.sequences]
         return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
-        return torch.cat([each.ids for each in self.sequences])[self._marks].to(device)
+        ids = torch.cat([each.ids for each in self.sequences]).to(device)
+        return ids[self._rows.to(device) + 1]
 
     def owners(self, device: torch.device | str = "cpu") -> Tensor:
         """The index of the sequence that each row belongs to. Shapes: [R] int64."""
         counts = torch.tensor([each.count for each in self.sequences], device=device)
         return torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
 
-    @property
-    def _marks(self) -> Tensor:
-        """Of each token, whether it is scored. Shapes: [T] bool."""
-        return torch.cat([each.marks for each in self.sequences])
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The tokens that predict a scored one, by one thread: more wait for each other. [R]."""
+        marks = np.concatenate([each.marks.numpy() for each in self.sequences])
+        return torch.from_numpy(np.flatnonzero(marks) - 1)
 
 
 def cut(sequence: ScoredSequence, context: int) -> list[ScoredSequence]:
