@@ -427,6 +427,28 @@ def test_beside_a_short_prompt_that_is_left_only_the_oldest_of_the_others_keeps_
     assert shape(step(scheduler)) == [("b1", 7, 1), ("a1", 9, 1), ("a2", 16, 3)]
 
 
+def test_beside_a_prompt_for_which_an_answer_of_its_owner_gave_way_the_others_get_few() -> None:
+    scheduler = make_scheduler(
+        pages=14, max_sequences=5, max_tokens=40, chunk=1, prefix_cache=False
+    )
+    flood = [make_sequence(1, 90, name=name, owner="a") for name in ("a1", "a2", "a3")]
+    for each in flood:
+        scheduler.add(each)
+    step(scheduler)
+    prompt = make_sequence(25, 9, name="b1", owner="b")
+    answer = make_sequence(1, 90, name="b2", owner="b")
+    scheduler.add(prompt)
+    scheduler.add(answer)
+    while prompt.num_computed_tokens < 16:
+        step(scheduler)
+    for each in flood:
+        each.draft_token_ids[:] = [7] * 8
+    # b1 lacks a page for its token; that of b2, which had one already, is none of a prompt's.
+    steps = shape(step(scheduler))
+    assert answer.num_preemptions == 1
+    assert sorted(steps) == [("a1", 17, 1), ("a2", 17, 1), ("a3", 17, 1), ("b1", 16, 1)]
+
+
 def test_who_gives_way_in_the_step_of_its_admission_has_its_turn_back() -> None:
     scheduler = begin_two_of_one_owner((8, 24), pages=3, max_sequences=5, max_tokens=32, chunk=24)
     b, c = make_sequence(32, name="b1", owner="b"), make_sequence(40, name="c1", owner="c")

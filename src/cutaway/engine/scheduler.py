@@ -431,13 +431,13 @@ class Scheduler:
         share = self.config.max_tokens_per_step // (1 + PROMPT_TOKENS_PER_TOKEN)
         kept_back = max(1, min(share, plan.budget - len(prefills) - 1))
         plan.budget -= kept_back
-        before = plan.budget
         for sequence in prefills:
             self._grant(plan, sequence, plan.chunk(_num_left(sequence)))
         self._admit(plan, is_light=True)
-        num_prompt = before - plan.budget
         plan.budget += kept_back
-        return num_prompt
+        # Not what the budget lost: the token of an answer that gave way to a prompt came back.
+        num_answer = sum([plan.granted.get(sequence, 0) for sequence in decodes])
+        return sum(plan.granted.values()) - num_answer
 
     def _plan_heavy(self, plan: _Plan, heavy: list[Sequence], num_prompt: int) -> None:
         """A token for each answer and a chunk of each prompt; few while a light owner's goes on."""
