@@ -238,6 +238,7 @@ def cache_one(allocator: PageAllocator, name: str, owner: str) -> int:
     page = allocator.take(owner)
     assert page is not None
     allocator.publish(name.encode(), page)
+    allocator.set_clock()
     allocator.release(page)
     return page
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cutaway.cache.allocator import POOLS_UNTIL_IDLE
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import root_key
 from cutaway.core.errors import ConfigError
@@ -66,6 +67,30 @@ def test_a_prefix_is_found_by_whole_pages_and_never_whole() -> None:
     assert warm(cache, [99, *ids]) == 0
     assert cache.stats.query_tokens == 32 + 32 + 33 + 24 + 33
     assert cache.stats.hit_tokens == 24 + 32 + 16
+
+
+def test_what_a_sequence_counted_on_is_there_until_it_has_all_its_pages() -> None:
+    """Nobody is found idle meanwhile: others' shares would grow over pages that it counted on."""
+    cache = make_cache(num_pages=13)
+
+    def warm_page(number: int, owner: str) -> None:
+        token_ids = range(8 * number, 8 * number + 8)
+        admitted = cache.admit(token_ids, cache.keys(ROOT), owner=owner)
+        assert admitted is not None and cache.reserve(admitted[0], 8)
+        cache.commit(admitted[0], token_ids, 8)
+        cache.release(admitted[0])
+
+    warm_page(0, "carol")
+    for number in range(POOLS_UNTIL_IDLE * 12):
+        warm_page(number + 1, "alice")
+    allocator = cache.allocators[0]
+    assert not allocator.is_idle("carol") and allocator.owners() == {"carol": 1, "alice": 11}
+    admitted = cache.admit(range(1000, 1056), cache.keys(ROOT), owner="bob")
+    assert admitted is not None, "alice has 7 pages more than a third"
+    assert cache.reserve(admitted[0], 56)
+    assert allocator.owners() == {"carol": 1, "alice": 4, "bob": 7}
+    cache.commit(admitted[0], range(1000, 1056), 56)
+    assert allocator.is_idle("carol")
 
 
 def test_max_hit_limits_the_hit() -> None:

@@ -40,7 +40,8 @@ class PageAllocator:
         # Told of a page that is evicted and its key, while the page still holds what it held.
         self.on_evict: Callable[[bytes, int], None] | None = None
         self.num_returned = 0  # pages that came back: more can be handed out than before
-        self._num_taken = 0  # the clock by which owners are idle
+        self._num_taken = 0
+        self._now = 0  # the clock by which owners are idle: _num_taken when it was set last
         self._last_seen: dict[str, int] = {}  # of owners for whom a page counts
         self._references = [0] * num_pages
         # Taken from the end, so the page released last, still warm in a CPU's cache, goes first.
@@ -222,6 +223,13 @@ class PageAllocator:
         assert self._references[page] > 0, "only a held page has content to publish"
         return self.index.add(key, page)
 
+    def set_clock(self) -> None:
+        """Let owners become idle that were not seen for long.
+
+        Not amid taking: others' shares would grow over pages that were counted on.
+        """
+        self._now = self._num_taken
+
     def forget(self, page: int) -> None:
         """Make a page unfindable; who holds it keeps it."""
         is_cached = self._references[page] == 0 and page in self.index
@@ -248,7 +256,7 @@ class PageAllocator:
 
     def _idle_beside(self, owner: str | None) -> frozenset[str]:
         """Who is idle; whoever comes now is not."""
-        seen_since = self._num_taken - POOLS_UNTIL_IDLE * (self.num_pages - 1 - len(self._pinned))
+        seen_since = self._now - POOLS_UNTIL_IDLE * (self.num_pages - 1 - len(self._pinned))
         last_seen, idle = self._last_seen, _NOBODY
         for each, pages in self._cached.items():
             if last_seen[each] < seen_since and len(pages) >= self._held[each] and each != owner:

@@ -279,6 +279,7 @@ class PagedCache:
             for table, allocator in zip(tables.groups, self.allocators, strict=True):
                 for key, page in zip(keys, table.pages[first:last], strict=True):
                     allocator.publish(key, page)
+                allocator.set_clock()
         tables.num_committed = num_computed
         if self._has_windows:
             for table, allocator in zip(tables.groups, self.allocators, strict=True):
