@@ -16,8 +16,8 @@ from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES
 from cutaway.views import VIEWS
 from house_tree import PACKAGE, source_files
 
-# Files of an operation's folder: its definition in torch, and its form for GPUs.
-FORMS = {"plain", "triton"}
+# Files of an operation's folder: its definition in torch, its forms for GPUs and for training.
+FORMS = {"plain", "trainable", "triton"}
 # A kind of layer in its forms: the block, what is recorded of it, and the operations in C++.
 KINDS = {"attention", "convolution", "delta", "experts", "heads", "latent"}
 KIND_FOLDERS = {"blocks/attention", "kernels/lowering", "kernels/native"}

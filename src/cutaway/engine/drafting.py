@@ -13,8 +13,8 @@ from cutaway.engine.drafters import (
     Controller,
     Draft,
     Drafter,
+    GuessLimits,
     GuessSource,
-    Limits,
     Wish,
     most_of,
 )
@@ -282,7 +282,7 @@ def check_draft(
         drafting.check(draft)
 
 
-def _wish(sequence: Sequence, grammar: GrammarState | None, limits: Limits | None) -> Wish:
+def _wish(sequence: Sequence, grammar: GrammarState | None, limits: GuessLimits | None) -> Wish:
     request, most = sequence.request, most_of(sequence.max_length - sequence.num_tokens)
     return Wish(
         sequence,

@@ -1,7 +1,7 @@
 """Guesses of the next tokens, which one step then verifies together."""
 
 from cutaway.engine.drafters.controller import Controller
-from cutaway.engine.drafters.drafter import Draft, Drafter, Limits, Wish
+from cutaway.engine.drafters.drafter import Draft, Drafter, GuessLimits, Wish
 from cutaway.engine.drafters.guess_source import GuessSource, most_of
 from cutaway.engine.drafters.ngram import NGramDrafter
 
@@ -9,8 +9,8 @@ __all__ = [
     "Controller",
     "Draft",
     "Drafter",
+    "GuessLimits",
     "GuessSource",
-    "Limits",
     "NGramDrafter",
     "Wish",
     "most_of",

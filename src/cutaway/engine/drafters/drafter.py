@@ -12,7 +12,7 @@ from cutaway.sampling.rejection import Proposal
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-class Limits(NamedTuple):
+class GuessLimits(NamedTuple):
     """Within what a draft is made, by a drafter that heeds bounds: see Wish."""
 
     most: int

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from cutaway.engine.drafters.controller import MOST_DRAFTS, OTHER, Controller
-from cutaway.engine.drafters.drafter import Draft, Drafter, Limits, Wish
+from cutaway.engine.drafters.drafter import Draft, Drafter, GuessLimits, Wish
 
 
 class GuessSource:
@@ -40,7 +40,7 @@ class GuessSource:
     def _heeds_bounds(self) -> bool:
         return self.drafter.only_kind is not None and self.drafter.heeds_bounds
 
-    def limits(self, num_answers: int, num_asking: int) -> Limits | None:
+    def limits(self, num_answers: int, num_asking: int) -> GuessLimits | None:
         """Within what the drafts of a step are to be made; None where no bounds are set before.
 
         num_answers: that the step brings a token.   num_asking: of these, those that want guesses.
@@ -48,7 +48,7 @@ class GuessSource:
         if self._controller is None or not self._heeds_bounds:
             return None
         most = self._controller.most(num_answers, num_asking)
-        return Limits(most, *self._controller.bounds(num_answers))
+        return GuessLimits(most, *self._controller.bounds(num_answers))
 
     def skip(self, num_answers: int) -> int:
         """Steps behind one that may not have guesses for which that need not be asked again."""

@@ -50,10 +50,10 @@ def trainable_gate(gate: Callable[[Tensor, Tensor], Tensor], sides: Tensor) -> T
 def _learned(function: Callable[..., Tensor], x: Tensor) -> Tensor | None:
     if not native.takes(x) or not x.numel() or (kernel := _KINDS.get(function)) is None:
         return None
-    return cast(Tensor, _Learned.apply(x.contiguous(), kernel))
+    return cast(Tensor, _LearnedGate.apply(x.contiguous(), kernel))
 
 
-class _Learned(Function):
+class _LearnedGate(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: tuple[_Kernel, native.Activation]) -> Tensor:
         ctx.save_for_backward(x)

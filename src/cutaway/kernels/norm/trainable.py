@@ -21,10 +21,10 @@ def is_learned(x: Tensor, weight: Tensor) -> bool:
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """See plain.rms_norm; to the bit."""
-    return cast(Tensor, _Learned.apply(x, weight, epsilon))
+    return cast(Tensor, _LearnedNorm.apply(x, weight, epsilon))
 
 
-class _Learned(Function):
+class _LearnedNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         ctx.save_for_backward(x, weight)
