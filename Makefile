@@ -38,9 +38,8 @@ run: $(RUN) native web  ## serve the default model and open its page; ARGS as fo
 serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS as for cutaway serve
 	@$(BIN)/cutaway serve $(ARGS)
 
-# Two workers for each job: slow tests wait half of their time, and run beside the quick ones.
-test: $(DEV) native web oracles interpreter page  ## every test that needs neither GPU nor internet
-	@$(BIN)/python -m pytest -m "not gpu and not network" -n $$((2 * $(JOBS))) $(PYTEST_FLAGS)
+test: $(DEV) native web oracles interpreter page  ## every test that needs neither GPU nor internet, quick ones first
+	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
 	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)

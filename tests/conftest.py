@@ -9,7 +9,6 @@ import sys
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -43,8 +42,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, so that most faults show early; the longest at the end, where every second
-    worker begins.
+    """Quick tests first, so that most faults show early; then the longest, so that none is last.
 
     A test that needs a timeout of its own is one of the longest.
     """
@@ -52,19 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[bool, float]:
         timeout = item.get_closest_marker("timeout")
         is_slow = item.get_closest_marker("slow") is not None
-        return is_slow, float(timeout.args[0]) if is_slow and timeout else 0.0
+        return is_slow, -float(timeout.args[0]) if is_slow and timeout else 0.0
 
     items.sort(key=order)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers take quick and slow tests at once, where nothing else was asked for."""
-    if config.getoption("dist") != "load":
-        return None
-    from both_ends import BothEnds
-
-    return BothEnds(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
