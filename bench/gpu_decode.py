@@ -6,7 +6,8 @@ Weights are drawn on the device. A step reads all matrices and the keys and valu
 context; the floor is those bytes over the bandwidth of a copy, measured here. Every row is one
 engine that runs so many answers of equal length: the scheduler, the sampler and the record of
 answers are in the wall clock. --modes invariant has every row summed in one order; --plain takes
-the definitions in PyTorch, as before there was Triton.
+the definitions in PyTorch, as before there was Triton; --apart has norms, gates and heads of one
+token in kernels of their own, beside its products.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from cutaway.engine.engine import Engine
 from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.host.garbage import hold_off
 from cutaway.kernels import dispatch
+from cutaway.kernels.norm import late
 from cutaway.models.parts.reading import read_config
 from cutaway.quantize.rounding import round_matrix
 from cutaway.quantize.schemes import scheme_of
@@ -51,6 +53,7 @@ def main() -> None:
     options.add_argument("--context", type=int, default=1024)
     options.add_argument("--steps", type=int, default=24)
     options.add_argument("--plain", action="store_true")
+    options.add_argument("--apart", action="store_true")
     options.add_argument("--profile", nargs="*", type=int, default=[])
     options.add_argument("--set", action="store_true", help="nano-vllm's 256 requests too")
     options.add_argument("--prompts", nargs="*", default=[], help="as 1x4096 16x1024")
@@ -63,6 +66,7 @@ def main() -> None:
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
     if args.plain:
         dispatch.has_triton = lambda: False
+    late.LEAVES_NORMS = not args.apart
 
     modes = [{"invariant": True} if mode == "invariant" else {} for mode in args.modes]
     bandwidth = copy_bandwidth()

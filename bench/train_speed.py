@@ -147,9 +147,25 @@ def profile(update: Callable[[int], None]) -> None:
     with profiling(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         update(0)
         torch.cuda.synchronize()
+    tell_waits(seen.events())
     table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=28)
     for line in table.splitlines():
         print(line[:70], line[-75:])
+
+
+def tell_waits(events: Any) -> None:
+    """Print how long the device had nothing to do between its kernels, and the longest waits."""
+    own = [each for each in events if each.device_type == torch.autograd.DeviceType.CUDA]
+    spans = sorted((each.time_range.start, each.time_range.end, each.name) for each in own)
+    end, waits = spans[0][0], list[tuple[float, str]]()
+    for start, stop, name in spans:
+        if start > end:
+            waits.append((start - end, name))
+        end = max(end, stop)
+    whole, waited = end - spans[0][0], sum(wait for wait, _ in waits)
+    print(f"device: {whole / 1e3:.1f} ms, {waited / 1e3:.1f} of them with nothing to do; before")
+    for wait, name in sorted(waits, reverse=True)[:8]:
+        print(f"{wait / 1e3:8.2f} ms {name[:60]}")
 
 
 def main() -> None:
