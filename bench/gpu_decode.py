@@ -6,8 +6,9 @@ Weights are drawn on the device. A step reads all matrices and the keys and valu
 context; the floor is those bytes over the bandwidth of a copy, measured here. Every row is one
 engine that runs so many answers of equal length: the scheduler, the sampler and the record of
 answers are in the wall clock. --modes invariant has every row summed in one order; --plain takes
-the definitions in PyTorch, as before there was Triton; --apart has norms, gates and heads of one
-token in kernels of their own, beside its products.
+the definitions in PyTorch, as before there was Triton. --apart measures engines in turn, of which
+one has norms, gates and heads of one token in kernels of their own beside its products, another the
+merge of attention, and a third reads keys behind the kernel in front, not ahead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -44,6 +47,7 @@ from cutaway.quantize.schemes import scheme_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 MODES = ("quickest", "invariant")
+APART = ("nothing", "norms", "merges", "reads")
 
 
 def main() -> None:
@@ -53,7 +57,7 @@ def main() -> None:
     options.add_argument("--context", type=int, default=1024)
     options.add_argument("--steps", type=int, default=24)
     options.add_argument("--plain", action="store_true")
-    options.add_argument("--apart", action="store_true")
+    options.add_argument("--apart", nargs="+", default=["nothing"], choices=APART)
     options.add_argument("--profile", nargs="*", type=int, default=[])
     options.add_argument("--set", action="store_true", help="nano-vllm's 256 requests too")
     options.add_argument("--prompts", nargs="*", default=[], help="as 1x4096 16x1024")
@@ -66,7 +70,6 @@ def main() -> None:
         sys.exit("gpu_decode needs an NVIDIA GPU; torch sees none here.")
     if args.plain:
         dispatch.has_triton = lambda: False
-    late.LEAVES_NORMS = not args.apart
 
     modes = [{"invariant": True} if mode == "invariant" else {} for mode in args.modes]
     bandwidth = copy_bandwidth()
@@ -75,16 +78,19 @@ def main() -> None:
         with hold_off():  # Python's cycle collector, as in the process that serves
             model = random_model(SHAPES[shape] | COMMON, quant=args.quant, kv_dtype=args.kv_dtype)
         weights = read_bytes(model)
-        for batch, settings in product(args.batches, modes):
-            engine = engine_of(model, batch, args.context + 160, **settings)
-            row = measure(engine, batch, args.context, args.steps, profiles=batch in args.profile)
+        for batch, settings, what in product(args.batches, modes, args.apart):
+            with apart(what):
+                engine = engine_of(model, batch, args.context + 160, **settings)
+                given = (engine, batch, args.context, args.steps)
+                row = measure(*given, profiles=batch in args.profile)
             read = weights + batch * args.context * kv_bytes(model)
             if "experts_read" in row:
                 read -= expert_bytes(model) * (1 - row["experts_read"])
             floor = read / bandwidth * 1e3
             row |= {"quant": args.quant, "kv": args.kv_dtype, "floor_ms": floor} | settings
+            row |= {"apart": what, "over_floor": row["step_ms"] / floor}
             say(shape=shape, batch=batch, plain=args.plain, **row)
-            del engine
+            del engine, given
             torch.cuda.empty_cache()
         for case, settings in product(args.prompts, modes):
             count, _, length = case.partition("x")
@@ -99,6 +105,25 @@ def main() -> None:
                 say(shape=shape, quant=args.quant, kv=args.kv_dtype, step_tokens=most, **rows)
         del model
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def apart(what: str) -> Iterator[None]:
+    """Some of a step of one sequence in kernels of its own, of engines that are built within."""
+    places = {"norms": (late, "LEAVES_NORMS")}
+    if dispatch.has_triton():
+        from cutaway.kernels.attention import triton, triton_splits
+
+        places |= {"merges": (triton_splits, "MERGES_ALONG"), "reads": (triton, "READS_AHEAD")}
+    if what not in places:
+        yield
+        return
+    module, name = places[what]
+    setattr(module, name, False)
+    try:
+        yield
+    finally:
+        setattr(module, name, True)
 
 
 def say(**row: Any) -> None:

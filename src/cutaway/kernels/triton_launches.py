@@ -3,6 +3,7 @@
 A step of few sequences is hundreds of short kernels, and between two of them a card idles for about
 a microsecond. From Hopper on a kernel may be launched before its predecessor is done. It then waits
 by itself before it touches what others wrote; weights, which nobody writes, it may read before.
+Programs of one kernel that hand each other something count in a place that all kernels share.
 """
 
 # pyright: basic
@@ -19,6 +20,20 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+MOST_COUNTERS = 1024
+_counters: dict[torch.device, Tensor] = {}
+
+
+def counters(device: torch.device) -> Tensor:
+    """Of programs that are done, each 0 between launches. Shapes: [MOST_COUNTERS] int32.
+
+    Whoever is the last of its programs sets its counter back. Kernels run one after the other, and
+    one that starts early counts behind await_last.
+    """
+    if device not in _counters:
+        _counters[device] = torch.zeros(MOST_COUNTERS, dtype=torch.int32, device=device)
+    return _counters[device]
 
 
 def early(like: Tensor) -> dict[str, Any]:

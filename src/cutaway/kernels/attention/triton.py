@@ -21,13 +21,19 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels.attention import gathered
 from cutaway.kernels.attention import triton_eighths as eighths
 from cutaway.kernels.attention.plain import Scoring
-from cutaway.kernels.triton_launches import await_last, early, start_next
+from cutaway.kernels.attention.triton_splits import count_at_once, merge_last, merge_splits
+from cutaway.kernels.triton_launches import await_last, counters, early, start_next
+
+# Whether of a sequence alone in its step keys are read before the kernel in front is done, which
+# changes no bit: a decode step of one sequence is a chain of kernels that wait for each other.
+READS_AHEAD = True
 
 _LOG2_E = 1.4426950408889634
 _FEW_PROGRAMS = 264  # two for each multiprocessor of an H100 or H200
 _ENOUGH_PROGRAMS = 512  # of half the size
 _MANY_PROGRAMS = 768
 _MOST_SPLITS = 64
+_MOST_AHEAD = 1 << 14  # bytes of keys that a program reads ahead into registers
 # Queries of a sequence whose keys are split. Longer chunks are summed alike, whatever their length.
 _MOST_DECODE_QUERIES, _MOST_DECODE_ROWS = 8, 64
 
@@ -67,6 +73,7 @@ def paged_attention(
         _decode(
             *(query[:past], out[:past], pages, page_table[:count], context_lengths[:count]),
             *(length, scoring),
+            is_alone=len(plan.query_lengths) == 1,
         )
     if count == len(plan.query_lengths):
         return out
@@ -130,8 +137,13 @@ def _decode(
     num_queries: int,
     scoring: Scoring,
     query_starts: Tensor | None = None,
+    *,
+    is_alone: bool = False,
 ) -> None:
-    """query_starts: where sequences bring different numbers of queries, num_queries at most."""
+    """query_starts: where sequences bring different numbers of queries, num_queries at most.
+
+    is_alone: whether the step is of one sequence: nothing of it writes keys that were there before.
+    """
     key_pages, key_scales = pages[0], pages[2]
     _, num_heads, size = query.shape
     page_size, num_groups = key_pages.shape[1:3]
@@ -142,6 +154,9 @@ def _decode(
     shares = _share_keys(query, rows, num_sequences * num_groups, is_wide=kind is None)
     block, warps, splits = shares
     splits = min(splits, triton.cdiv(width * page_size, block), _MOST_SPLITS)
+    lines = triton.next_power_of_2(num_queries) * shared
+    pairs = num_sequences * num_groups
+    at_once = count_at_once(lines, size, warps=warps, splits=splits, num_pairs=pairs)
     partial, weight = out, out
     if splits > 1:
         partial = query.new_empty(len(query), num_heads, splits, size, dtype=torch.float32)
@@ -149,6 +164,8 @@ def _decode(
     if kind is None:
         kernel, entries = _decode_keys, {"BLOCK": max(16, triton.next_power_of_2(size))}
         entries["HAS_SCALES"] = key_scales is not None
+        fits = block * size * query.element_size() <= _MOST_AHEAD and key_scales is None
+        entries["AHEAD"] = READS_AHEAD and is_alone and fits
     else:
         kernel, entries = eighths.decode_eighths, {"HALF": triton.next_power_of_2(size // 2)}
         entries |= {"KIND": kind, "ASM": query.is_cuda}
@@ -156,6 +173,7 @@ def _decode(
     kernel[(num_sequences, num_groups, splits)](
         *(query, *addresses_of(pages), page_table, context_lengths),
         *(context_lengths if query_starts is None else query_starts, out, partial, weight),
+        out if at_once is None else counters(out.device),
         *numbers_of(scoring, query),
         *(page_table.stride(0), page_table.stride(1), *strides_of(pages), splits),
         **entries,
@@ -171,23 +189,16 @@ def _decode(
         FIRST=scoring.extent.sinks if isinstance(scoring.extent, Window) else 0,
         IS_SPLIT=splits > 1,
         SHARED=shared,
+        LINES=lines,
+        AT_ONCE=at_once or 0,
         ROWS=rows,
         KEYS=block,
         **early(query),
         num_warps=warps,
         num_stages=2,  # on an H200 three are a quarter slower at 64 sequences
     )
-    if splits > 1:
-        _merge_splits[(len(query), num_heads)](
-            *(partial, weight, out if scoring.sinks is None else scoring.sinks, out, splits),
-            NUM_HEADS=num_heads,
-            SIZE=size,
-            HAS_SINKS=scoring.sinks is not None,
-            SPLITS=triton.next_power_of_2(splits),
-            BLOCK=triton.next_power_of_2(size),
-            **early(query),
-            num_warps=2,
-        )
+    if splits > 1 and at_once is None:
+        merge_splits(partial, weight, scoring.sinks, out)
 
 
 def _share_keys(
@@ -312,23 +323,28 @@ def attend_keys(
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
     SUMS_BY_DOT: tl.constexpr = False,
+    ahead=0,
+    IS_AHEAD: tl.constexpr = False,
 ):
     """Take one block of keys into the running softmax: highest score, sum of weights, values.
 
     SUMS_BY_DOT: weights are summed as values are, in an order that no layout of lanes changes.
+    ahead: what _read_ahead gave, where IS_AHEAD: only what the step itself wrote is missing there.
     """
     highest, total, mixed = state
-    key_position = first + tl.arange(0, KEYS)
+    key_position, exists = _positions(first, end, nearest, WINDOW, FIRST, KEYS)
     entry = tl.arange(0, BLOCK)
-    exists = key_position < end
-    if WINDOW:
-        # A page that left the window may hold anything, and 0 * NaN is NaN.
-        exists = exists & ((key_position > nearest - WINDOW) | (key_position < FIRST))
-    page = tl.load(table_ptr + (key_position // PAGE) * column_stride, mask=exists, other=0)
-    page, offset = page.to(tl.int64), (key_position % PAGE).to(tl.int64)
-    place = page * page_stride + offset * token_stride + group * head_stride
     inside = exists[:, None] & (entry < SIZE)[None, :]
-    key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    if IS_AHEAD:
+        place, key, value = ahead
+        inside = inside & (key_position >= nearest)[:, None]
+        key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=key)
+        value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=value)
+    else:
+        page = tl.load(table_ptr + (key_position // PAGE) * column_stride, mask=exists, other=0)
+        page, offset = page.to(tl.int64), (key_position % PAGE).to(tl.int64)
+        place = page * page_stride + offset * token_stride + group * head_stride
+        key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
     scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
     if HAS_SCALES:
         scale_place = page * scale_page_stride + offset * scale_token_stride
@@ -357,12 +373,56 @@ def attend_keys(
         total = total * kept + tl.sum(weights, 1)
     if HAS_SCALES:
         weights *= tl.load(value_scale_ptr + scale_place, mask=exists, other=0.0)[None, :]
-    value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    if not IS_AHEAD:
+        value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
     value = value.to(query.dtype)
     mixed = tl.dot(
         weights.to(query.dtype), value, acc=mixed * kept[:, None], input_precision="ieee"
     )
     return new, total, mixed
+
+
+@triton.jit
+def _positions(first, end, nearest, WINDOW: tl.constexpr, FIRST: tl.constexpr, KEYS: tl.constexpr):
+    """Positions of a block of keys, and whether any query may see them."""
+    position = first + tl.arange(0, KEYS)
+    exists = position < end
+    if WINDOW:
+        # A page that left the window may hold anything, and 0 * NaN is NaN.
+        exists = exists & ((position > nearest - WINDOW) | (position < FIRST))
+    return position, exists
+
+
+@triton.jit
+def _read_ahead(
+    key_ptr,
+    value_ptr,
+    table_ptr,
+    nearest,
+    first,
+    end,
+    group,
+    column_stride,
+    page_stride,
+    token_stride,
+    head_stride,
+    SIZE: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    FIRST: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A block of keys and values in front of the queries, and where all of it lies in the pages."""
+    position, exists = _positions(first, end, nearest, WINDOW, FIRST, KEYS)
+    entry = tl.arange(0, BLOCK)
+    page = tl.load(table_ptr + (position // PAGE) * column_stride, mask=exists, other=0)
+    page, offset = page.to(tl.int64), (position % PAGE).to(tl.int64)
+    place = page * page_stride + offset * token_stride + group * head_stride
+    inside = (exists & (position < nearest))[:, None] & (entry < SIZE)[None, :]
+    key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=0.0)
+    return place, key, value
 
 
 @triton.jit(do_not_specialize=["splits", "row_stride", "column_stride"])
@@ -378,6 +438,7 @@ def _decode_keys(
     out_ptr,
     partial_ptr,
     weight_ptr,
+    arrived_ptr,
     sinks_ptr,
     scale,
     cap,
@@ -402,15 +463,22 @@ def _decode_keys(
     WINDOW: tl.constexpr,
     FIRST: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
     SHARED: tl.constexpr,
+    LINES: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """One sequence, one key head, one share of the keys."""
+    """One sequence, one key head, one share of the keys.
+
+    AHEAD: lengths, page table and keys of earlier steps are there before the kernel in front ends.
+    """
     start_next(EARLY)
-    await_last(EARLY)
+    if not AHEAD:
+        await_last(EARLY)
     sequence = tl.program_id(0)
     group = tl.program_id(1)
     split = tl.program_id(2)
@@ -429,8 +497,6 @@ def _decode_keys(
     nearest = length - num_queries  # position of the first query
     position = nearest + token
     place = (first_query + token) * NUM_HEADS + head
-    inside = is_row[:, None] & (entry < SIZE)[None, :]
-    query = tl.load(query_ptr + place[:, None] * SIZE + entry[None, :], mask=inside, other=0.0)
     start = 0
     if WINDOW:
         if FIRST == 0:
@@ -442,6 +508,27 @@ def _decode_keys(
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, BLOCK], tl.float32)
     table_ptr += sequence.to(tl.int64) * row_stride
+    if AHEAD:
+        ahead = _read_ahead(
+            *(key_ptr, value_ptr, table_ptr, nearest, begin, length, group),
+            *(column_stride, page_stride, token_stride, head_stride),
+            *(SIZE, PAGE, WINDOW, FIRST, KEYS, BLOCK),
+        )
+        await_last(EARLY)
+    inside = is_row[:, None] & (entry < SIZE)[None, :]
+    query = tl.load(query_ptr + place[:, None] * SIZE + entry[None, :], mask=inside, other=0.0)
+    if AHEAD:
+        highest, total, mixed = attend_keys(
+            (highest, total, mixed),
+            *(query, key_ptr, value_ptr, key_scale_ptr, value_scale_ptr),
+            *(table_ptr, position, nearest, begin, length, group, scale, cap),
+            *(column_stride, page_stride, token_stride, head_stride),
+            *(scale_page_stride, scale_token_stride, scale_head_stride),
+            *(SIZE, PAGE, HAS_SCALES, HAS_CAP, WINDOW, FIRST, True, KEYS, BLOCK, False),
+            ahead,
+            True,
+        )
+        begin += KEYS
     for first in range(begin, end, KEYS):
         highest, total, mixed = attend_keys(
             (highest, total, mixed),
@@ -482,6 +569,12 @@ def _decode_keys(
         logarithm = tl.where(total > 0, highest + tl.log2(divisor), -float("inf"))
         tl.store(partial_ptr + place[:, None] * SIZE + entry[None, :], mixed, mask=inside)
         tl.store(weight_ptr + place, logarithm, mask=is_row)
+        if AT_ONCE:
+            merge_last(
+                *(partial_ptr, weight_ptr, sinks_ptr, out_ptr, arrived_ptr),
+                *(first_query, num_queries, splits, tl.cdiv(length - start, share)),
+                *(NUM_HEADS, NUM_GROUPS, SIZE, HAS_SINKS, SHARED, LINES, AT_ONCE, BLOCK),
+            )
     else:
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)
@@ -489,45 +582,6 @@ def _decode_keys(
         mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
         out = mixed.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + place[:, None] * SIZE + entry[None, :], out, mask=inside)
-
-
-@triton.jit(do_not_specialize=["splits"])
-def _merge_splits(
-    partial_ptr,
-    weight_ptr,
-    sinks_ptr,
-    out_ptr,
-    splits,
-    NUM_HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Shares of the keys, each with the logarithm of its sum of weights, to one result."""
-    start_next(EARLY)
-    await_last(EARLY)
-    head = tl.program_id(1)
-    place = tl.program_id(0).to(tl.int64) * NUM_HEADS + head
-    split = tl.arange(0, SPLITS)
-    entry = tl.arange(0, BLOCK)
-    exists = split < splits
-    # Both are read before either is looked at: a launch's time is that of what it waits for.
-    inside = exists[:, None] & (entry < SIZE)[None, :]
-    partial_ptr += (place * splits + split)[:, None] * SIZE + entry[None, :]
-    partial = tl.load(partial_ptr, mask=inside, other=0.0)
-    logarithm = tl.load(weight_ptr + place * splits + split, mask=exists, other=-float("inf"))
-    highest = tl.max(logarithm, 0)
-    weights = tl.exp2(logarithm - highest)
-    total = tl.sum(weights, 0)
-    if HAS_SINKS:
-        sink = tl.load(sinks_ptr + head).to(tl.float32) * 1.4426950408889634
-        total += tl.exp2(sink - highest)
-    partial = tl.where((weights > 0)[:, None], partial, 0.0)
-    mixed = tl.sum(partial * weights[:, None], 0) / total
-    out_ptr += place * SIZE + entry
-    tl.store(out_ptr, mixed.to(out_ptr.dtype.element_ty), mask=entry < SIZE)
 
 
 @triton.jit(do_not_specialize=["row_stride", "column_stride"])

@@ -22,13 +22,11 @@ from cutaway.kernels.heads.plain import HeadPlaces
 from cutaway.kernels.heads.triton_places import PLACES, paired_row, place_arguments, place_pairs
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.norm.triton import add_update, scale_row, shape_of
-from cutaway.kernels.triton_launches import await_last, early, start_next
+from cutaway.kernels.triton_launches import await_last, counters, early, start_next
 
 _TOKENS = 16  # room for as many
 _ENOUGH_PROGRAMS = 132  # one for each multiprocessor of an H100 or H200
 _SPLITS = 4
-_MOST_BLOCKS = 1024  # that are split
-_arrived: dict[torch.device, Tensor] = {}  # splits of each block that are done; 0 between launches
 
 
 class SomeTile(NamedTuple):
@@ -191,10 +189,8 @@ def room_for_shares(out: Tensor, shares: int) -> tuple[Tensor, Tensor]:
     """
     if shares == 1:
         return out, out
-    if out.device not in _arrived:
-        _arrived[out.device] = torch.zeros(_MOST_BLOCKS, dtype=torch.int32, device=out.device)
     partial = torch.empty(shares, *out.shape, dtype=torch.float32, device=out.device)
-    return partial, _arrived[out.device]
+    return partial, counters(out.device)
 
 
 def _tile(num_rows: int, width: int, num_bytes: int) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from cutaway.kernels.sample.weights import (
     whole,
     whole_weights,
 )
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
 _BLOCK = 4096
 
@@ -42,13 +43,15 @@ def sample(logits: Tensor, choices: Tensor, *, has_top_k: bool, has_top_p: bool)
     totals, weights = room(torch.int64), room(torch.int64)
     out = torch.empty(num_rows, 7, dtype=torch.float64, device=logits.device)
     settings = {"BLOCK": _BLOCK, "num_warps": 8}
-    _look[shape](logits, peaks, places, checksums, size, logits.stride(0), **settings)
+    launched = early(logits)
+    _look[shape](logits, peaks, places, checksums, size, logits.stride(0), **settings, **launched)
     asked = {"has_top_k": has_top_k, "has_top_p": has_top_p}
     last = peaks  # of no use
     if has_top_k or has_top_p:
         last = cuts.find(logits, choices, peaks, **asked, settings=settings)
     named = {
         **settings,
+        **launched,
         "HAS_CUTS": has_top_k or has_top_p,
         "BLOCKS": triton.next_power_of_2(blocks),
         "enable_fp_fusion": False,
@@ -90,8 +93,19 @@ def _scored(logits, peak, choice_ptr):
 
 
 @triton.jit
-def _look(logits_ptr, peak_ptr, place_ptr, checksum_ptr, size, row_stride, BLOCK: tl.constexpr):
+def _look(
+    logits_ptr,
+    peak_ptr,
+    place_ptr,
+    checksum_ptr,
+    size,
+    row_stride,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+):
     """The largest of a block, its first place, and the block's part of the checksum."""
+    start_next(EARLY)
+    await_last(EARLY)
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
@@ -124,8 +138,11 @@ def _weigh(
     HAS_CUTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """A block's sum of exponentials, and of weights where something is drawn."""
+    start_next(EARLY)
+    await_last(EARLY)
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     peak = row_peak(peak_ptr + row * blocks, blocks, BLOCKS)
     place = block * BLOCK + tl.arange(0, BLOCK)
@@ -159,8 +176,11 @@ def _choose(
     HAS_CUTS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The token of a row, and its numbers."""
+    start_next(EARLY)
+    await_last(EARLY)
     row = tl.program_id(0).to(tl.int64)
     peak = row_peak(peak_ptr + row * blocks, blocks, BLOCKS)
     block = tl.arange(0, BLOCKS)
