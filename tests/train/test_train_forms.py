@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -28,7 +31,7 @@ def gradients(*, compiled: bool = False, dtype: torch.dtype | None = None) -> li
     if dtype is not None:
         compute_forms.multiply_in(model, dtype)
     if compiled:
-        compute_forms.compile_blocks(model, backend="aot_eager")
+        compute_forms.compile_blocks(model, rows=40, backend="aot_eager")
     found: list[Tensor] = []
     for batch in BATCHES:
         model.zero_grad()
@@ -47,6 +50,36 @@ def test_compiled_blocks_give_the_same_gradients_for_any_lengths() -> None:
     compiled = gradients(compiled=True)
     for ours, plain in zip(compiled, gradients(), strict=True):
         assert float((ours - plain).norm() / plain.norm()) < 1e-5
+
+
+def compiled_for(batches: Sequence[MicroBatch]) -> list[list[str]]:
+    """What each batch made the compiler compile, and for which numbers of rows to begin with."""
+    _, model = tiny.random_model(dtype=torch.float32)
+    told: list[str] = []
+
+    def tell(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        sizes = [list(each.shape) for each in examples if isinstance(each, Tensor)]
+        hints = [[getattr(getattr(n, "node", None), "hint", n) for n in each] for each in sizes]
+        told.append(f"{sizes} {hints} {graph.code}")
+        return graph.forward
+
+    compute_forms.compile_blocks(model, rows=40, backend=tell)
+    found: list[list[str]] = []
+    for batch in batches:
+        told.clear()
+        cross_entropy(likelihood(model, batch)).total.backward()
+        with torch.no_grad():
+            likelihood(model, batch)
+        found.append(list(told))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_compiled_does_not_hang_on_the_lengths_that_come_first() -> None:
+    """Sums over rows are cut up by the first number of them, and a run that goes on has another."""
+    whole, resumed = compiled_for(BATCHES), compiled_for(BATCHES[::-1])
+    assert whole[0] and whole[0] == resumed[0]
+    assert not any(whole[1:]) and not any(resumed[1:])
 
 
 # Where norms, maps by head, experts and windows meet products of fewer bits.

@@ -30,7 +30,7 @@ def test_equals_what_autograd_gives_of_all_logits(
         temperature=temperature,
         rows_at_once=rows_at_once,
         dtype=None,
-        backend=None,
+        compiler=None,
     )
     theirs = of_logits(rows @ table.T, targets, temperature=temperature)
     for found, wanted in zip(
@@ -46,6 +46,6 @@ def test_no_gradient_is_asked_where_there_is_none() -> None:
         temperature=1.0,
         rows_at_once=2,
         dtype=torch.bfloat16,
-        backend=None,
+        compiler=None,
     )
     assert found.dtype == torch.float32 and not found.requires_grad

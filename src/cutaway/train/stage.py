@@ -252,7 +252,13 @@ class TrainingStage(Generic[Batch]):
         if self.settings.recompute:
             compute_forms.recompute_blocks(transformer)
         if self.settings.compile:
-            compute_forms.compile_blocks(transformer)
+            compute_forms.compile_blocks(transformer, rows=self._rows)
+
+    @property
+    def _rows(self) -> int:
+        """Tokens of a forward, for which blocks are compiled; never what comes first."""
+        told = [getattr(self.settings, name, None) for name in ("tokens", "step_tokens")]
+        return max(3, min(compute_forms.MOST_FIRST, *(each for each in told if each)))
 
     def _save(self, update: int, optimizers: Optimizers) -> None:
         model, state = weight_shards.gather_whole(self.model), optimizers.state()

@@ -56,7 +56,7 @@ def likelihood(
             temperature=temperature,
             rows_at_once=rows_at_once,
             dtype=head.table.product_dtype,
-            backend=compute_forms.backend_of(model),
+            compiler=compute_forms.compiler_of(model),
         )
         return Likelihood(*found)
 

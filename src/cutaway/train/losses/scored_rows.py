@@ -7,12 +7,12 @@ chunk's logits on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from cutaway.train.model.compute_forms import Compiler
 
 
 def log_probs(
@@ -23,16 +23,16 @@ def log_probs(
     temperature: float,
     rows_at_once: int,
     dtype: torch.dtype | None,
-    backend: str | None,
+    compiler: Compiler | None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each row's target, and the log of the sum of its exponentials.
 
-    dtype:   of products, where it is not that of the rows.
-    backend: by which torch.compile makes the passes over logits; None for no compiler.
+    dtype: of products, where it is not that of the rows.
+    compiler: what compiles the passes over logits; None leaves them.
     Shapes: rows [R, D] after the last norm, table [V, D], targets [R] -> [R] each.
     """
     made = cast(Any, _LogProbs).apply(
-        rows, table, targets, temperature, rows_at_once, dtype or rows.dtype, backend
+        rows, table, targets, temperature, rows_at_once, dtype or rows.dtype, compiler
     )
     return cast("tuple[Tensor, Tensor]", made)
 
@@ -47,10 +47,10 @@ class _LogProbs(torch.autograd.Function):
         temperature: float,
         rows_at_once: int,
         dtype: torch.dtype,
-        backend: str | None,
+        compiler: Compiler | None,
     ) -> tuple[Tensor, Tensor]:
         narrow, matrix = rows.to(dtype), table.to(dtype)
-        score = _compiled(_scores, backend)
+        score = _scores if compiler is None else compiler(_scores)
         parts = [
             score(part @ matrix.T, own, temperature)
             for part, own in zip(
@@ -59,7 +59,7 @@ class _LogProbs(torch.autograd.Function):
         ]
         found, sums = (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.save_for_backward(narrow, matrix, targets, sums)
-        ctx.chosen = (temperature, rows_at_once, backend, rows.dtype, table.dtype)
+        ctx.chosen = (temperature, rows_at_once, compiler, rows.dtype, table.dtype)
         return found, sums
 
     @staticmethod
@@ -67,8 +67,10 @@ class _LogProbs(torch.autograd.Function):
         ctx: Any, of_found: Tensor, of_sums: Tensor
     ) -> tuple[Tensor | None, ...]:
         rows, matrix, targets, sums = ctx.saved_tensors
-        temperature, size, backend, rows_dtype, table_dtype = ctx.chosen
-        pull = _compiled(_gradient, backend)
+        temperature, size, compiler, rows_dtype, table_dtype = ctx.chosen
+        pull = _gradient if compiler is None else compiler(_gradient)
+        # Of a sum each is one number told often; what is compiled takes numbers side by side.
+        of_found, of_sums = of_found.contiguous(), of_sums.contiguous()
         is_trained = ctx.needs_input_grad[1]
         of_rows = torch.empty_like(rows)
         of_table = torch.zeros_like(matrix, dtype=table_dtype) if is_trained else None
@@ -109,13 +111,6 @@ def _gradient(
 def _wide(logits: Tensor, temperature: float) -> Tensor:
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return wide if temperature == 1.0 else wide / temperature
-
-
-@cache
-def _compiled(function: Callable[..., Any], backend: str | None) -> Callable[..., Any]:
-    if backend is None:
-        return function
-    return torch.compile(function, backend=backend)
 
 
 def _cut(rows: Tensor, size: int) -> list[Tensor]:
