@@ -34,7 +34,13 @@ _PLAIN_PROBE = 128  # steps that looked for guesses after which a plain one is t
 # The same of drafts that end by their bounds: almost all steps have some, and what a plain step
 # takes is another as soon as the machine has more to do.
 _BOUNDED_PROBE = 24
-_NEW, _NEW_AFTER_GUESSES = 0.15, 0.4  # weight of a plain step among those before it
+# Where they lose: what a machine that became slower costs is not to be taken for theirs.
+_LOSING_PROBE = 6
+_LEAST_KEPT, _LEAST_FOLLOWED = 0.02, 0.1
+_FIRST_REST = 128  # steps; four times as many each time, as long as all lose
+# Weight of a plain step among those before it, and of one that says that the machine has changed:
+# by so many times, which is beyond what one step differs from others.
+_NEW, _NEW_AFTER_GUESSES, _NEW_OF_CHANGED, _CHANGED = 0.15, 0.4, 0.7, 1.25
 _NEW_RATIO = 0.02  # the least weight of a step with guesses: of few all count alike
 # Steps for which one answers whether guesses may pay: asking takes 0.1 ms, read from memory behind
 # a model's weights, 1 % of a step of SmolLM2.
@@ -67,9 +73,53 @@ class _Times:
     won: float = _HOPED  # plain steps, by one that looked for guesses, lately
     lost: float = 0.0  # plain steps, by all that did since they rested; below 0: won
     least_lost: float = 0.0  # since they rested
+    # As the last plain step behind others found them.
+    lost_before: float = 0.0
+    ratios_before: dict[int, float] = field(default_factory=dict[int, float])
+    measured_before: Counter[int] = field(default_factory=Counter[int])
+    is_pardoned: bool = False  # what those before it lost; not twice in a row, which is noise
     rest: int = 0  # steps without guesses, after they did not pay
+    rests: int = 0  # in a row, after guesses that did not pay
     wait: int = _PROBE  # steps without guesses until some are tried anew
     assured: int = 0  # steps for which right guesses were found to pay
+
+    @property
+    def is_due(self) -> bool:
+        """Whether what a plain step takes is not known, or no longer, beside bounded drafts."""
+        probe = _LOSING_PROBE if self.lost > 0 else _BOUNDED_PROBE
+        return self.num_plain < 3 or self.since_plain >= probe or self.lost > _RISKED
+
+    def rest_if_lost(self) -> None:
+        """Let none look for guesses for a while where steps that did have lost too much.
+
+        The more was lost, the longer, so that trials together cost no more than a small share.
+        """
+        if self.lost > _RISKED:
+            longest = _FIRST_REST << min(2 * self.rests, 4)
+            self.rest = min(longest, _pause(self.lost - self.least_lost))
+            self.rests, self.assured = self.rests + 1, 0
+            self.won, self.lost, self.least_lost = _HOPED, 0.0, 0.0
+            self.measured.clear()
+
+    def learn_plain(self, seconds: float) -> None:
+        """Take in a plain step; behind others, what they told is kept or forgotten by it.
+
+        A machine whose speed has changed since the last one made them look dear, or cheap.
+        """
+        self.num_plain += 1
+        weight = max(_NEW_AFTER_GUESSES if self.since_plain else _NEW, 1 / self.num_plain)
+        if self.since_plain:
+            changed = self.plain and not 1 / _CHANGED < seconds / self.plain < _CHANGED
+            self.is_pardoned = bool(changed) and not self.is_pardoned
+            if self.is_pardoned:
+                self.lost, weight = self.lost_before, _NEW_OF_CHANGED
+                self.ratios, self.measured = dict(self.ratios_before), self.measured_before.copy()
+                self.known.clear()
+            self.rest_if_lost()
+            self.lost_before = self.lost
+            self.ratios_before, self.measured_before = dict(self.ratios), self.measured.copy()
+        self.since_plain = 0
+        self.plain = _nearer(self.plain or seconds, seconds, weight)
 
 
 class Controller:
@@ -113,7 +163,7 @@ class Controller:
     def most(self, num_answers: int, num_asking: int) -> int:
         """How long a draft may be that ends by its bounds: as pays if all of it is right."""
         times = self._times.setdefault(num_answers, _Times())
-        if times.num_plain < 3 or times.since_plain >= _BOUNDED_PROBE or times.rest:
+        if times.is_due or times.rest:
             return 0
         best, taken = _LEAST_GAIN, 0
         for length in range(1, MOST_DRAFTS + 1):
@@ -126,14 +176,17 @@ class Controller:
     def bounds(self, num_answers: int) -> tuple[float, float]:
         """Products of chances down to which a guess is worth verifying, and worth one behind it.
 
-        A guess is worth its product in tokens, and costs what a step of two takes longer for one.
-        Half of that is the making, which is over when its chance is known; and the one behind a
-        guess is right two times in three, or no good.
+        A guess is worth its product in tokens, and costs what a step takes longer that verifies
+        it. Where none was found wanting yet, half of the first one's time is its making. One
+        behind another is right two times in three, or no good.
         """
         times = self._times.setdefault(num_answers, _Times())
-        more = (self.ratio(num_answers, 2 * num_answers) - 1) / 2
-        cost = more * max(1.0, 1.0 + times.won)
-        return min(1.0, cost / 2), min(1.0, 1.5 * cost)
+        worth = max(1.0, 1.0 + times.won)  # tokens that a plain step's time brings
+        none, one, two = (self.ratio(num_answers, count * num_answers) for count in range(3))
+        if 0 not in times.ratios:
+            none = (1 + one) / 2
+        kept, followed = worth * (one - none), 1.5 * worth * (two - one)
+        return min(1.0, max(kept, _LEAST_KEPT)), min(1.0, max(followed, _LEAST_FOLLOWED))
 
     def may_pay(self, num_answers: int, num_asking: int) -> bool:
         """Whether guesses are worth making at all, before any was made: they take time too.
@@ -143,7 +196,7 @@ class Controller:
         times = self._times.get(num_answers)
         if times is None or times.num_plain < 3 or times.since_plain >= _PLAIN_PROBE:
             return False  # what a plain step takes is not known, or no longer
-        if times.rest:
+        if times.rest or times.lost > _RISKED:
             return False
         if times.since_drafts >= times.wait:
             return True
@@ -167,7 +220,7 @@ class Controller:
         Nobody need ask before they are over, nor measure what they take.
         """
         times = self._times.get(num_answers)
-        if times is None or times.num_plain < 3 or times.since_plain >= _BOUNDED_PROBE:
+        if times is None or times.is_due:
             return 0  # this one is to be measured, and may be the last that is
         left = times.rest or times.wait - times.since_drafts
         count = max(0, min(_UNWATCHED, left - 1))
@@ -233,10 +286,8 @@ class Controller:
         times = self._times.setdefault(num_answers, _Times())
         if not further and not was_sought:
             times.rest = max(0, times.rest - 1)
-            times.num_plain += 1
-            weight = max(_NEW_AFTER_GUESSES if times.since_plain else _NEW, 1 / times.num_plain)
-            times.since_plain, times.since_drafts = 0, times.since_drafts + 1
-            times.plain = _nearer(times.plain or seconds, seconds, weight)
+            times.since_drafts += 1
+            times.learn_plain(seconds)
             return
         times.since_plain += 1
         times.since_drafts = 0 if further else times.since_drafts + 1
@@ -256,17 +307,12 @@ class Controller:
             times.wait = _pause(took - 1 - right / num_answers)
 
     def _weigh(self, times: _Times, won: float) -> None:
-        """Take in what a step won; where steps lose, none looks for guesses for a while.
-
-        The more was lost, the longer, so that trials together cost no more than a small share.
-        """
+        """Take in what a step won."""
         times.won += 0.02 * (won - times.won)
         times.lost = max(-_SAVED, times.lost - won)
         times.least_lost = min(times.least_lost, times.lost)
-        if times.lost > _RISKED:
-            times.rest, times.assured = _pause(times.lost - times.least_lost), 0
-            times.won, times.lost, times.least_lost = _HOPED, 0.0, 0.0
-            times.measured.clear()
+        if times.lost <= -_SAVED:
+            times.rests = 0
 
     def finish(self, key: Hashable) -> None:
         """Forget an answer; what all of its kind taught stays."""
