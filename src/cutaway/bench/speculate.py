@@ -177,7 +177,8 @@ def _measure(
         took: dict[str, float] = dict.fromkeys(speeds, 0.0)
         count: dict[str, int] = dict.fromkeys(speeds, 0)
         # A drafter that reads a model's streams reads those of the engine that was built for it.
-        for guessing, plain in [engines] if drafting.streams else [engines, engines[::-1]]:
+        pairs = [engines] if drafting.streams else [engines, engines[::-1]]
+        for order, (guessing, plain) in enumerate(pairs, number):
             plain.drafting, guessing.drafting = None, drafting
             before = guessing.num_drafted, guessing.num_accepted
             sides: dict[str, _Side] = {}
@@ -185,7 +186,7 @@ def _measure(
                 params = [replace(each, draft=kind) for each in asked]
                 requests = llm.requests([prompt] * len(params), params, control=False, lora=None)
                 sides[kind] = _Side(engine, requests, goal)
-            kinds = ["off", draft]
+            kinds = ["off", draft] if order % 2 else [draft, "off"]
             while any(not side.is_over for side in sides.values()):
                 for kind in kinds:
                     sides[kind].take_turn(_TURN * len(asked))
