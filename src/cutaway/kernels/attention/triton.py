@@ -336,7 +336,7 @@ def attend_keys(
     entry = tl.arange(0, BLOCK)
     inside = exists[:, None] & (entry < SIZE)[None, :]
     if IS_AHEAD:
-        place, key, value = ahead
+        place, key, value = ahead  # pyright: ignore[reportGeneralTypeIssues]
         inside = inside & (key_position >= nearest)[:, None]
         key = tl.load(key_ptr + place[:, None] + entry[None, :], mask=inside, other=key)
         value = tl.load(value_ptr + place[:, None] + entry[None, :], mask=inside, other=value)

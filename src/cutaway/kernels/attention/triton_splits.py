@@ -157,14 +157,16 @@ def _merge(
             split = tl.full([LINES], first + each, tl.int32)
             exists = is_line & (split < used)
             at = place * splits + split
-            # Of other programs of the same launch, so not out of what this one has read before.
+            # Of other programs of the same launch, so past the cache of this one's multiprocessor.
             part = tl.load(
                 partial_ptr + at[:, None] * SIZE + entry[None, :],
                 mask=exists[:, None] & (entry < SIZE)[None, :],
                 other=0.0,
-                volatile=True,
+                cache_modifier=".cg",
             )
-            logarithm = tl.load(weight_ptr + at, mask=exists, other=-float("inf"), volatile=True)
+            logarithm = tl.load(
+                weight_ptr + at, mask=exists, other=-float("inf"), cache_modifier=".cg"
+            )
             new = tl.maximum(highest, logarithm)
             reference = tl.where(new == -float("inf"), 0.0, new)
             kept = tl.exp2(highest - reference)
