@@ -140,7 +140,10 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for costs in ROWS:
         steady, changing = (
-            told(lambda chance, way=way: controlled(costs, args.steps, chance, way), args.seeds)
+            told(
+                lambda chance, costs=costs, way=way: controlled(costs, args.steps, chance, way),
+                args.seeds,
+            )
             for way in (False, True)
         )
         one = fixed(costs, 20 * args.steps, random.Random(0), 1, 0.0, 1.0)
