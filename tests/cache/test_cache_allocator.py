@@ -284,6 +284,24 @@ def test_pages_are_shared_among_those_who_are_not_idle() -> None:
     assert allocator.owners() == {"alice": 4, "bob": 4}
 
 
+def test_what_is_kept_from_an_owner_is_asked_anew_when_a_page_is_pinned_or_forgotten() -> None:
+    allocator = PageAllocator(9)
+    for number in range(4):
+        cache_one(allocator, f"bob {number}", "bob")
+    held = allocator.take("alice")
+    assert held is not None
+    assert allocator.kept_from("alice") == (4, 2)
+    allocator.pin(held)
+    assert allocator.kept_from("carol") == (3, 2), "of 7 that are shared bob's half is 3"
+    allocator.unpin(held)
+    assert allocator.kept_from("carol") == (4, 2)
+    for number in (0, 1):
+        found = allocator.index.find(f"bob {number}".encode())
+        assert found is not None
+        allocator.forget(found)
+    assert allocator.kept_from("carol") == (2, 2)
+
+
 def test_an_owner_that_holds_a_page_is_never_idle() -> None:
     allocator = PageAllocator(9)
     held = allocator.take("bob")

@@ -308,6 +308,14 @@ class CacheMachine(RuleBasedStateMachine):
                     del owner_of[page]
             assert allocator.owners() == dict(Counter(owner_of.values()))
 
+    @invariant()
+    def what_is_kept_from_an_owner_is_remembered_while_it_holds(self) -> None:
+        for allocator in self.cache.allocators:
+            for owner in OWNERS:
+                told = allocator.kept_from(owner)
+                allocator._kept_from.clear()
+                assert allocator.kept_from(owner) == told
+
     def check_visible(self, each: Live, computed: list[int] | None = None) -> None:
         """All that queries from the first unstored position on can see is the sequence's own."""
         known = computed if computed is not None else each.token_ids[: each.stored]

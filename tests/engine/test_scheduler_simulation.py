@@ -239,7 +239,10 @@ def eviction_knows_no_owner(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_cached_of_a_share_can_be_had(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PageAllocator, "available_to", lambda self, owner: self.num_available)
+    def available(self: PageAllocator, owner: str, *, back=(), owed=None) -> int:
+        return self.num_available + len(back) - sum((owed or {}).values())
+
+    patch.setattr(PageAllocator, "available_to", available)
 
 
 def nobody_gives_way_to_a_newcomer(patch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,9 @@ class PageAllocator:
         # By owner, page to when it came back: the one that did so longest ago stands first.
         self._cached: dict[str, OrderedDict[int, int]] = {}
         self._num_cached = 0
+        # What kept_from told since a page last changed its state or its owner: asked several times
+        # in a step, of which most move no page.
+        self._kept_from: dict[str, tuple[int, int]] = {}
 
     @property
     def num_usable(self) -> int:
@@ -93,12 +96,13 @@ class PageAllocator:
 
         When it comes, that is: idle ones are none of those.
         """
-        held = self._held
-        num_sharers = len(held) + (owner not in held)
         if len(self._cached) <= (owner in self._cached):
-            return 0, num_sharers
-        kept = len(self._free) + self._num_cached - self.available_to(owner)
-        return kept, num_sharers - len(self._idle_beside(owner))
+            return 0, len(self._held) + (owner not in self._held)
+        known = self._kept_from.get(owner)
+        if known is None:
+            cached = {other: len(pages) for other, pages in self._cached.items()}
+            known = self._kept_from[owner] = self._kept(owner, self._held, cached, None)
+        return known
 
     def available_to(
         self, owner: str, *, back: Sequence[int] = (), owed: Mapping[str, int] | None = None
@@ -115,7 +119,9 @@ class PageAllocator:
             available -= sum(owed.values())
         if not back and len(self._cached) <= (owner in self._cached):
             return available
-        held, idle = self._held, self._idle_beside(owner)
+        if not back and not owed:
+            return available - self.kept_from(owner)[0]
+        held = self._held
         cached = {other: len(pages) for other, pages in self._cached.items()}
         if back:
             held = held.copy()
@@ -126,17 +132,7 @@ class PageAllocator:
                 else:
                     held[other] -= 1
             held += Counter()  # who has none left is no owner
-        num_shared = self.num_pages - 1 - len(self._pinned)  # asked often: without a call for each
-        share = num_shared // (len(held) + (owner not in held) - len(idle))
-        for other, num_cached in cached.items():
-            if other == owner:
-                continue
-            num_above = held[other] if other in idle else held[other] - share
-            if owed:
-                num_above += owed.get(other, 0)
-            if num_above < num_cached:
-                available -= num_cached if num_above < 0 else num_cached - num_above
-        return available
+        return available - self._kept(owner, held, cached, owed)[0]
 
     def is_idle(self, owner: str) -> bool:
         """Whether an owner holds no page and was not seen for long: it has no share then."""
@@ -202,6 +198,7 @@ class PageAllocator:
         pages = self._cached.setdefault(owner, OrderedDict())
         pages[page] = self.num_returned
         self._num_cached += 1
+        self._kept_from.clear()
 
     def pin(self, page: int) -> None:
         """Let a held page count for nobody, as long as whoever pins it holds it."""
@@ -228,7 +225,9 @@ class PageAllocator:
 
         Not amid taking: others' shares would grow over pages that were counted on.
         """
-        self._now = self._num_taken
+        if self._now != self._num_taken:
+            self._now = self._num_taken
+            self._kept_from.clear()
 
     def forget(self, page: int) -> None:
         """Make a page unfindable; who holds it keeps it."""
@@ -237,6 +236,31 @@ class PageAllocator:
         if is_cached:
             self._uncache(page)
             self._set_free(page)
+
+    def _kept(
+        self,
+        owner: str,
+        held: Counter[str],
+        cached: Mapping[str, int],
+        owed: Mapping[str, int] | None,
+    ) -> tuple[int, int]:
+        """Pages that can be handed out but not to an owner, and among how many they are shared.
+
+        held, cached, owed: of each owner, all pages, those cached, and those it has yet to take.
+        """
+        idle = self._idle_beside(owner)
+        num_sharers = len(held) + (owner not in held) - len(idle)
+        share = (self.num_pages - 1 - len(self._pinned)) // num_sharers
+        kept = 0
+        for other, num_cached in cached.items():
+            if other == owner:
+                continue
+            num_above = held[other] if other in idle else held[other] - share
+            if owed:
+                num_above += owed.get(other, 0)
+            if num_above < num_cached:
+                kept += num_cached if num_above < 0 else num_cached - num_above
+        return kept, num_sharers
 
     def _evictable(self, taker: str) -> str:
         """Whose oldest page goes: of those who hold more than a share, the one released first.
@@ -269,11 +293,13 @@ class PageAllocator:
         if not self._cached[owner]:
             del self._cached[owner]
         self._num_cached -= 1
+        self._kept_from.clear()
 
     def _charge(self, page: int, owner: str) -> None:
         self._owner_of[page] = owner
         self._held[owner] += 1
         self._last_seen[owner] = self._num_taken
+        self._kept_from.clear()
 
     def _discharge(self, page: int) -> None:
         owner = self._owner_of[page]
@@ -281,6 +307,7 @@ class PageAllocator:
         if not self._held[owner]:
             del self._held[owner]  # owners come and go
             del self._last_seen[owner]
+        self._kept_from.clear()
 
     def _set_free(self, page: int) -> None:
         self._discharge(page)

@@ -46,7 +46,7 @@ def fork(cache: PagedCache, tables: PageTables, *, start: int, num_tokens: int) 
     size = cache.page_size
     first = start // size
     needed = pages_for(num_tokens, size) - first
-    if any(needed > left for left in cache.available_to(tables.owner)):
+    if needed > min(cache.available_to(tables.owner)):
         return None
     made = Fork(start, first, [[] for _ in tables.groups], ())
     for own, allocator in zip(made.pages, cache.allocators, strict=True):

@@ -27,6 +27,8 @@ def longest_hit(
     for extent, has in groups:
         if not isinstance(extent, Window):
             most = _leading(has, keys[:most])
+    if not most:
+        return 0
     for extent, has in groups:
         if isinstance(extent, Window):
             windows.append(_Window(extent, has, keys[:most]))

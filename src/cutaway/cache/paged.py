@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cutaway.cache.allocator import PageAllocator
-from cutaway.cache.hit import longest_hit
+from cutaway.cache.hit import Has, longest_hit
 from cutaway.cache.prefix import PageKeys
 from cutaway.cache.stores import PageMoves, PageStore
 from cutaway.cache.table import PageTable, pages_for, unseen_pages, window_pages
@@ -101,7 +101,7 @@ class PagedCache:
     @property
     def available(self) -> tuple[int, ...]:
         """Pages per group that can be handed out now."""
-        return tuple(allocator.num_available for allocator in self.allocators)
+        return tuple([allocator.num_available for allocator in self.allocators])
 
     def available_to(
         self, owner: str, *, back: Sequence[PageTables] = (), owed: Owed | None = None
@@ -206,7 +206,7 @@ class PagedCache:
             try:
                 missing = self.missing(tables, len(token_ids))
                 left = self.available if takes_all else self.available_to(owner, owed=owed)
-                is_short = any(m > a for m, a in zip(missing, left, strict=True))
+                is_short = any([m > a for m, a in zip(missing, left, strict=True)])
                 is_whole = not is_short and self._restore(tables, prefix, stored)
             finally:
                 if not is_whole:
@@ -222,10 +222,8 @@ class PagedCache:
     def room(self, tables: PageTables, *, takes_all: bool = False) -> int:
         """Most tokens that the tables could be made to hold now. takes_all: as for reserve."""
         left = self.available if takes_all else self.available_to(tables.owner)
-        return min(
-            table.capacity + available * self.page_size
-            for table, available in zip(tables.groups, left, strict=True)
-        )
+        pairs = zip(tables.groups, left, strict=True)
+        return min([len(table.pages) + num_left for table, num_left in pairs]) * self.page_size
 
     def most_pages(self, num_tokens: int) -> tuple[int, ...]:
         """Most pages per group that a sequence holds that grows to num_tokens, token by token."""
@@ -248,13 +246,17 @@ class PagedCache:
 
         takes_all: cached pages of other owners too that are within their shares.
         """
-        needed = pages_for(num_tokens, self.page_size)
-        before = [len(table.pages) for table in tables.groups]
-        if needed <= min(before):
+        needed = -(-num_tokens // self.page_size)  # for every token of every sequence: no call
+        for table in tables.groups:
+            if len(table.pages) < needed:
+                break
+        else:
             return True
+        before = [len(table.pages) for table in tables.groups]
         # Asked first: a failure must not have evicted anything.
         left = self.available if takes_all else self.available_to(tables.owner)
-        if any(needed - length > available for length, available in zip(before, left, strict=True)):
+        pairs = zip(before, left, strict=True)
+        if any([needed - length > available for length, available in pairs]):
             return False
         for table, allocator in zip(tables.groups, self.allocators, strict=True):
             while len(table.pages) < needed:
@@ -337,14 +339,14 @@ class PagedCache:
         if not self.prefix_cache or most < self.page_size:
             return 0
         prefix = keys.between(0, most // self.page_size, token_ids)
-        has = [
-            partial(self._has, group, allocator) for group, allocator in enumerate(self.allocators)
-        ]
+        has: list[Has] = [allocator.index.has for allocator in self.allocators]
+        if self.moves.stores:
+            has = [partial(self._has, group, a) for group, a in enumerate(self.allocators)]
         groups = list(zip(self._extents, has, strict=True))
         return longest_hit(groups, prefix, page_size=self.page_size)
 
     def _has(self, group: int, allocator: PageAllocator, key: bytes) -> bool:
-        return allocator.index.find(key) is not None or self.moves.has(group, key)
+        return allocator.index.has(key) or self.moves.has(group, key)
 
     def _hold_hit(
         self, prefix: Sequence[bytes], keys: PageKeys, owner: str

@@ -89,6 +89,10 @@ class PrefixIndex:
         """The page that holds this content, if one does."""
         return self._page_of.get(key)
 
+    def has(self, key: bytes) -> bool:
+        """Whether a page holds this content."""
+        return key in self._page_of
+
     def add(self, key: bytes, page: int) -> bool:
         """Make the page findable, unless an equal one is already: then that one stays."""
         if key in self._page_of:

@@ -27,8 +27,11 @@ def unseen_pages(extent: Extent, num_tokens: int, page_size: int) -> range:
     """
     if not isinstance(extent, Window):
         return range(0)
-    first_seen = max(0, num_tokens - extent.width + 1) // page_size
-    return range(min(pages_for(extent.sinks, page_size), first_seen), first_seen)
+    first_seen = (num_tokens - extent.width + 1) // page_size
+    if first_seen <= 0:
+        return range(0)
+    num_sinks = -(-extent.sinks // page_size)  # for every token: without a call
+    return range(num_sinks if num_sinks < first_seen else first_seen, first_seen)
 
 
 def window_pages(extent: Window, page_size: int) -> int:
@@ -86,6 +89,8 @@ class PageTable:
     def truncate(self, num_tokens: int) -> list[int]:
         """Drop the pages past num_tokens tokens and return them, last first."""
         keep = pages_for(num_tokens, self.page_size)
+        if keep >= len(self.pages):
+            return []
         dropped = self.pages[keep:]
         assert SCRATCH_PAGE not in dropped, "tokens that left the window cannot be rolled back"
         del self.pages[keep:]
@@ -97,6 +102,8 @@ class PageTable:
             return []
         unseen = unseen_pages(self.extent, num_tokens, self.page_size)
         start = unseen.start + self.num_unseen
+        if start >= unseen.stop:
+            return []  # most tokens let no page go
         dropped = self.pages[start : unseen.stop]
         self.pages[start : unseen.stop] = [SCRATCH_PAGE] * len(dropped)
         self.num_unseen += len(dropped)

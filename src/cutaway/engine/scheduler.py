@@ -196,12 +196,14 @@ class Scheduler:
         """Whether somebody who waits may start in the next step, as far as can be known now."""
         if not self._waiting:
             return False
+        has_slot = len(self._running) < self.config.max_sequences
+        if has_slot and self._blocked is None:
+            return True  # whoever is next
         loads = self._shares.loads(self._running)
         sequence = self._waiting.first(loads)
         if self._shares.is_light(loads, sequence):
             return True
-        has_slot = self.num_running < self.config.max_sequences
-        return has_slot and self._blocked != (sequence, self.cache.news_for(sequence.owner))
+        return has_slot and not self._is_blocked(sequence)
 
     @property
     def num_running(self) -> int:
@@ -555,17 +557,23 @@ class Scheduler:
         # Whoever was preempted in this step would only come back to be preempted again.
         if plan.has_preempted or not self._waiting:
             return
+        has_slot = len(self._running) < self.config.max_sequences
+        if not has_slot and not is_light and self._blocked is None:
+            return  # most steps of a full engine: nobody needs be asked who is next
         loads = self._shares.loads(self._running)
         owed: list[Counter[str]] | None = None
         while self._waiting and plan.budget > 0 and plan.prompt_budget > 0:
             sequence = self._waiting.first(loads)
             if is_light and not self._shares.is_light(loads, sequence):
                 return
-            if self._blocked == (sequence, self.cache.news_for(sequence.owner)):
+            if self._is_blocked(sequence):
                 return
             self.turn = sequence
+            has_slot = len(self._running) < self.config.max_sequences
+            if not has_slot and not is_light:
+                self._blocked = None
+                return
             owed = owed or self._owed(self._running)
-            has_slot = self.num_running < self.config.max_sequences
             admitted = self._tables_for(sequence, owed) if has_slot else None
             if admitted is None and is_light:
                 giving = self._giving_way(sequence, owed)
@@ -582,6 +590,13 @@ class Scheduler:
                 return
             loads[sequence.owner] += self._shares.weight(sequence)
             owed = [old + own for old, own in zip(owed, self._owed([sequence]), strict=True)]
+
+    def _is_blocked(self, sequence: Sequence) -> bool:
+        """Whether it waits for pages, and would be told what it was told when it was asked."""
+        blocked = self._blocked
+        if blocked is None or blocked[0] is not sequence:
+            return False  # what is new for it is asked of every owner's pages
+        return blocked[1] == self.cache.news_for(sequence.owner)
 
     def _giving_way(self, sequence: Sequence, owed: list[Counter[str]]) -> list[Sequence]:
         """Who has to give way so that a waiting sequence can start; nobody where it is of no use.
@@ -644,13 +659,13 @@ class Scheduler:
         tokens, whom we admit is preempted twice as often (1.43 instead of 1.19 tokens computed
         per token needed, for 3 % fewer steps).
         """
-        owed = [Counter[str]() for _ in self.cache.allocators]
+        owed: list[Counter[str]] = [Counter() for _ in self.cache.allocators]
         for sequence in running:
             assert sequence.tables is not None, "a running sequence has tables"
-            length = min(sequence.num_tokens + self.cache.page_size, sequence.max_length)
-            missing = self.cache.missing(sequence.tables, length)
+            length, owner = len(sequence.token_ids) + self.cache.page_size, sequence.owner
+            missing = self.cache.missing(sequence.tables, min(length, sequence.max_length))
             for group, number in zip(owed, missing, strict=True):
-                group[sequence.owner] += number
+                group[owner] = group.get(owner, 0) + number
         return owed
 
     def _withdraw(self, plan: _Plan, victim: Sequence) -> None:

@@ -31,7 +31,7 @@ class Shares:
 
     def weight(self, sequence: Sequence) -> int:
         """What a sequence adds to its owner's load while it runs."""
-        return max(self._capacity_tokens, sequence.num_tokens * self._max_sequences)
+        return max(self._capacity_tokens, len(sequence.token_ids) * self._max_sequences)
 
     def loads(self, running: Iterable[Sequence]) -> Counter[str]:
         """The load of each owner that has something running."""

@@ -38,7 +38,7 @@ class WaitingQueue:
         """The sequence whose turn it is. loads: what each owner has running."""
         if len(self._owners) == 1:
             return next(iter(self._owners.values()))[0]
-        return self._owners[min(self._owners, key=lambda owner: loads[owner])][0]
+        return self._owners[min(self._owners, key=loads.__getitem__)][0]
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, behind those of its owner."""
