@@ -14,6 +14,7 @@ answer also tells whether preemption, chunking or drafting changed it.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -27,11 +28,12 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 from cutaway.cache.fork import adopt
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import root_key
-from cutaway.cache.table import unseen_pages
+from cutaway.cache.table import PageTable, unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
@@ -134,6 +136,11 @@ def _params(**fields: int | None) -> SamplingParams:
     return SamplingParams(**fields).on({})
 
 
+@cache
+def _root(salt: bytes) -> bytes:
+    return root_key(salt)
+
+
 def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     """Prompts over three tokens, most of them beginning alike, in bursts."""
     shared = [random.randrange(3) for _ in range(80)]
@@ -169,7 +176,12 @@ class BrokenPromiseError(AssertionError):
 def require(condition: bool, message: str) -> None:
     """An assertion that python -O keeps."""
     if not condition:
-        raise BrokenPromiseError(message)
+        broken(message)
+
+
+def broken(message: str) -> NoReturn:
+    """Say which promise was broken."""
+    raise BrokenPromiseError(message)
 
 
 def next_token(content: int, seed: int) -> int:
@@ -177,27 +189,20 @@ def next_token(content: int, seed: int) -> int:
     return hash((content, seed, 7)) % 3
 
 
-@dataclass
+@dataclass(slots=True)
 class Contents:
-    """Content of each position of one sequence: a hash chain over its tokens.
-
-    pages: the same, a list for each page that is full.
-    """
+    """Content of each position of one sequence: a hash chain over its tokens."""
 
     root: int
-    page_size: int
     chain: list[int] = field(default_factory=list[int])
-    pages: list[list[int]] = field(default_factory=list[list[int]])
 
     def upto(self, token_ids: list[int]) -> list[int]:
-        chain, size = self.chain, self.page_size
+        chain = self.chain
         if len(chain) < len(token_ids):
             parent = chain[-1] if chain else self.root
             for token in token_ids[len(chain) :]:
                 parent = hash((parent, token))
                 chain.append(parent)
-            for start in range(len(self.pages) * size, len(chain) - size + 1, size):
-                self.pages.append(chain[start : start + size])
         return chain
 
     def behind(self, token_ids: list[int], drafts: list[int]) -> list[int]:
@@ -212,40 +217,51 @@ class Contents:
         return contents
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Before:
-    """Who ran and who waited before a step, and the pages per group that each owner could get.
+    """Who ran and who waited before a step, and the pages per group that light owners could get.
 
+    owners: of who waited. most: the heaviest load.
     short: who is next and lacked pages then, be it that the heaviest owner's youngest gave way.
+    Not to be changed; not frozen, since one is made for every step.
     """
 
     running: tuple[Sequence, ...]
     waiting: frozenset[Sequence]
+    owners: set[str]
     loads: Counter[str]
+    most: int
     rooms: dict[str, tuple[int, ...]]
     num_preemptions: int
     short: Sequence | None
 
     @staticmethod
-    def of(scheduler: Scheduler, shares: Shares) -> Before:
+    def of(scheduler: Scheduler, shares: Shares, slot: int) -> Before:
+        """slot: what a sequence weighs at least."""
         running, waiting = scheduler.running, frozenset(scheduler.waiting)
         loads, owners = shares.loads(running), {s.owner for s in waiting}
+        most = max(loads.values(), default=0)
         rooms: dict[str, tuple[int, ...]] = {}
         short: Sequence | None = None
-        if owners and len(owners | loads.keys()) > 1:  # else nobody has less than another
+        # Nobody else has less than another with one sequence more, and letting such a one in
+        # makes no load the heaviest: so nobody else's room is asked for.
+        light = [o for o in owners if loads.get(o, 0) + slot < most]
+        if light:
             owed = still_owed(scheduler.cache, running)
-            rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in owners}
+            rooms = {o: scheduler.cache.available_to(o, owed=owed) for o in light}
             first = scheduler._waiting.first(loads)
             if len(running) == scheduler.config.max_sequences and shares.is_light(loads, first):
                 victim = youngest_of_heaviest(running, loads)
-                left = tuple(s for s in running if s is not victim)
+                left = tuple([s for s in running if s is not victim])
                 if lacks_pages(scheduler.cache, first, left, (victim.tables,)):
                     short = first
-        return Before(running, waiting, loads, rooms, scheduler.num_preemptions, short)
+        preempted = scheduler.num_preemptions
+        return Before(running, waiting, owners, loads, most, rooms, preempted, short)
 
-    def newcomers(self, scheduler: Scheduler) -> list[Sequence]:
-        """Who was admitted in the step, in this order."""
-        return [s for s in scheduler.running if s in self.waiting] if self.waiting else []
+    def newcomers(self, running: tuple[Sequence, ...]) -> list[Sequence]:
+        """Who was admitted in the step, in this order. running: behind it."""
+        waiting = self.waiting
+        return [s for s in running if s in waiting] if waiting else []
 
 
 def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[dict[str, int]]:
@@ -261,7 +277,7 @@ def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[dict[st
 
 def youngest_of_heaviest(running: tuple[Sequence, ...], loads: Counter[str]) -> Sequence:
     """Who gives way to a newcomer."""
-    heaviest = max(loads, key=lambda owner: loads[owner])
+    heaviest = max(loads, key=loads.__getitem__)
     return [s for s in running if s.owner == heaviest][-1]
 
 
@@ -269,8 +285,14 @@ def lacks_pages(
     cache: PagedCache, first: Sequence, running: tuple[Sequence, ...], back: tuple[PageTables, ...]
 ) -> bool:
     """Whether pages are short for a newcomer beside who runs. back: tables of who gave way."""
+    needed = cache.most_pages(len(first.token_ids))
+    # Most often there are too few, whatever of them is owed or kept for others.
+    if not back:
+        pairs = zip(cache.allocators, needed, strict=True)
+        if any([allocator.num_available < number for allocator, number in pairs]):
+            return True
     left = cache.available_to(first.owner, back=back, owed=still_owed(cache, running))
-    return any(a < b for a, b in zip(left, cache.most_pages(first.num_tokens), strict=True))
+    return any([a < b for a, b in zip(left, needed, strict=True)])
 
 
 class Simulation:
@@ -280,6 +302,7 @@ class Simulation:
         self.scenario = scenario
         self.totals = Totals(scenarios=1)
         self.random = Random(scenario.seed + 1_000_003)
+        self.below = self.random._randbelow  # what randrange draws, without what it asks first
         self.forks = Random(scenario.seed)  # apart, so that scenarios with and without are alike
         self.cache = PagedCache(
             scenario.groups,
@@ -288,10 +311,12 @@ class Simulation:
             prefix_cache=scenario.prefix_cache,
         )
         self.scheduler = Scheduler(scenario.config, self.cache)
+        self.capacity = self.cache.capacity_tokens  # nothing is pinned: it stays
         self.shares = Shares(
-            max_sequences=scenario.config.max_sequences,
-            capacity_tokens=self.cache.capacity_tokens,
+            max_sequences=scenario.config.max_sequences, capacity_tokens=self.capacity
         )
+        extents = [group.spec.extent for group in scenario.groups]
+        self.windows = [each if isinstance(each, Window) else None for each in extents]
         # Of each group and page the contents of its slots: pages are compared as a whole.
         self.memory = [
             [[0] * scenario.page_size for _ in range(number)] for number in scenario.num_pages
@@ -358,20 +383,22 @@ class Simulation:
         for allocator in self.cache.allocators:
 
             def take(owner: str, honest=allocator.take, allocator=allocator) -> int | None:
-                if allocator.num_free:
-                    evictions = allocator.num_evictions
+                evictions = allocator.num_evictions
+                if allocator._free:
                     page = honest(owner)
                     require(evictions == allocator.num_evictions, "evicted beside free pages")
                     return page
-                before = Counter(allocator.owners())
+                before = allocator.owners()
+                if before.keys() == {owner}:
+                    return honest(owner)  # there is nobody else
                 idle = {each for each in before if each != owner and allocator.is_idle(each)}
-                cached, evictions = set(allocator._cached), allocator.num_evictions
+                cached = set(allocator._cached)
                 page = honest(owner)
                 if allocator.num_evictions > evictions:
                     share = allocator.num_usable / len({*before, owner} - idle)
                     rich = {o for o, n in before.items() if n > share or o in idle}
-                    lost = before - Counter(allocator.owners())
-                    victim = next(iter(lost), owner)
+                    left = allocator.owners()
+                    victim = next((o for o, n in before.items() if left.get(o, 0) < n), owner)
                     require(victim in rich or not rich & cached, "evicted from who has little")
                     oldest = [s.owner for s in self.scheduler.running[:1]]
                     is_last_way = oldest in ([], [owner])
@@ -386,7 +413,7 @@ class Simulation:
     def _arrive(self, request: Request) -> None:
         self.owners.add(request.owner)
         prompt = len(request.prompt_token_ids)
-        capacity = self.cache.capacity_tokens
+        capacity = self.capacity
         for choice in range(request.params.n):
             seed = (request.params.seed or 0) + choice // 2
             sequence = Sequence(
@@ -394,7 +421,7 @@ class Simulation:
                 choice=choice,
                 seed=seed,
                 max_length=prompt + (request.params.max_tokens or 0),
-                cache_root=root_key(request.cache_salt),
+                cache_root=_root(request.cache_salt),
             )
             waiting = self.scheduler.waiting
             try:
@@ -404,7 +431,7 @@ class Simulation:
                 self.totals.refused += 1
                 continue
             require(prompt + 1 <= capacity, "a request that can never fit was taken in")
-            self.contents[sequence] = Contents(len(request.cache_salt), self.scenario.page_size)
+            self.contents[sequence] = Contents(len(request.cache_salt))
             self.step_bound += min(sequence.max_length, capacity)
             if not any(s.owner == sequence.owner for s in waiting):
                 self.passed[sequence.owner] = Counter()
@@ -414,21 +441,22 @@ class Simulation:
         self._lose_a_page()
         self.allocation_failed = False
         for sequence in self.scheduler.running:
-            self._propose(sequence)
-        oldest = self.scheduler.running[:1]
-        before = Before.of(self.scheduler, self.shares)
+            if not sequence.draft_token_ids:
+                self._propose(sequence)
+        before = Before.of(self.scheduler, self.shares, self.capacity)
         steps = self.scheduler.schedule()
-        newcomers = before.newcomers(self.scheduler)
+        running = self.scheduler.running
+        newcomers = before.newcomers(running)
         self._check_turns(before, newcomers)
         if not self.allocation_failed:
             self._check_shares(before, newcomers, steps)
             self._check_victim(before, newcomers)
-            self._check_nobody_waits_in_vain(before, newcomers, steps)
+            self._check_nobody_waits_in_vain(before, running, newcomers, steps)
         if not steps:
             require(not self.scheduler.has_work, "a step with work did nothing")
             return
         self.totals.steps += 1
-        written = self._check_plan(steps, oldest)
+        written = self._check_plan(steps, before.running[:1])
         # As in a forward: all keys and values are stored before any is read.
         ways = [
             self._store(scheduled, *each) for scheduled, each in zip(steps, written, strict=True)
@@ -465,16 +493,19 @@ class Simulation:
 
     def _propose(self, sequence: Sequence) -> None:
         """Drafts that the fake model would accept with the scenario's probability each."""
-        if sequence.draft_token_ids or sequence.num_computed_tokens + 1 < sequence.num_tokens:
+        if sequence.num_computed_tokens + 1 < len(sequence.token_ids):
+            return
+        num_drafts = self.below(self.scenario.num_drafts + 1)
+        if not num_drafts:
             return
         content = self.contents[sequence].upto(sequence.token_ids)[-1]
-        for _ in range(self.random.randrange(self.scenario.num_drafts + 1)):
+        for _ in range(num_drafts):
             token = next_token(content, sequence.seed)
             if self.random.random() > self.scenario.draft_accuracy:
                 token = (token + 1) % 3
             sequence.draft_token_ids.append(token)
             content = hash((content, token))
-        if sequence.draft_token_ids and self.scenario.has_forks:
+        if self.scenario.has_forks:
             self._propose_other(sequence)
 
     def _propose_other(self, sequence: Sequence) -> None:
@@ -493,52 +524,61 @@ class Simulation:
     ) -> list[tuple[Slots, Slots]]:
         """Per sequence the slots of each group that it writes, and those of its second way."""
         config, size = self.scenario.config, self.scenario.page_size
-        require(
-            sum([s.count + s.num_other for s in steps]) <= config.max_tokens_per_step,
-            "budget exceeded",
-        )
         require(self.scheduler.num_running <= config.max_sequences, "too many are running")
-        prompts = sum([s.count for s in steps if len(s.sequence.token_ids) - s.start > 1])
-        most = config.max_prompt_tokens or config.max_tokens_per_step
-        # Prompts that had begun take a token each in any case.
-        require(prompts < most + config.max_sequences, "too many tokens of prompts")
         scheduled = {s.sequence for s in steps}
         require(len(scheduled) == len(steps), "a sequence is in the step twice")
         if oldest and not self.allocation_failed:
             require(oldest[0] in scheduled, "the oldest sequence did not move")
+        num_tokens = num_prompt = 0
         written: list[tuple[Slots, Slots]] = []
+        slots_of: list[list[int]] = [[] for _ in self.memory]
         for s in steps:
-            sequence, tables = s.sequence, s.sequence.tables
-            require(tables is not None, "a sequence in the step has no tables")
-            require(s.count > 0 and s.start == sequence.num_computed_tokens, "wrong tokens")
-            end = sequence.num_tokens + s.num_drafts
-            require(s.start + s.count <= end, "tokens past the end are computed")
-            require(s.samples == (s.start + s.count == end), "samples in the wrong step")
-            require(len(s.token_ids) == s.count, "the step's tokens are not its count")
-            if s.num_drafts:
-                require(end < sequence.max_length, "a draft lies past the longest answer")
-            own = [table.slots(s.start, s.count) for table in tables.groups]
+            sequence, start, count = s.sequence, s.start, s.count
+            tables, num_known = sequence.tables, len(sequence.token_ids)
+            num_tokens += count
+            if num_known - start > 1:
+                num_prompt += count
+            self._check_tokens(s, num_known + s.num_drafts)
+            own = [table.slots(start, count) for table in tables.groups]
             other: Slots = []
             if s.is_forked:
-                other = [sequence.fork.slots(g, s.count, size) for g in range(len(own))]
+                num_tokens += s.num_other
+                other = [sequence.fork.slots(g, count, size) for g in range(len(own))]
+                for slots, more in zip(slots_of, other, strict=True):
+                    slots.extend(more)
+            for slots, more in zip(slots_of, own, strict=True):
+                slots.extend(more)
             written.append((own, other))
-        for group in range(len(self.memory)):
-            slots: list[int] = []
-            for own, other in written:
-                slots += own[group]
-                if other:
-                    slots += other[group]
+        require(num_tokens <= config.max_tokens_per_step, "budget exceeded")
+        # Prompts that had begun take a token each in any case.
+        most = config.max_prompt_tokens or config.max_tokens_per_step
+        require(num_prompt < most + config.max_sequences, "too many tokens of prompts")
+        for slots in slots_of:
             require(len(set(slots)) == len(slots), "a slot is written twice")
             require(min(slots) >= size, "the scratch page is written")
         return written
 
+    def _check_tokens(self, scheduled: Scheduled, end: int) -> None:
+        """The step's tokens of a sequence are those that come next. end: of all it has."""
+        sequence, start, count = scheduled.sequence, scheduled.start, scheduled.count
+        if sequence.tables is None:  # asked here, not in require: so often, it takes longer
+            broken("a sequence in the step has no tables")
+        if count <= 0 or start != sequence.num_computed_tokens:
+            broken("wrong tokens")
+        if start + count > end:
+            broken("tokens past the end are computed")
+        if scheduled.samples != (start + count == end):
+            broken("samples in the wrong step")
+        if len(scheduled.token_ids) != count:
+            broken("the step's tokens are not its count")
+        if scheduled.num_drafts and end >= sequence.max_length:
+            broken("a draft lies past the longest answer")
+
     def _check_turns(self, before: Before, newcomers: list[Sequence]) -> None:
         """Who has least is admitted first; among equals, none twice while another waits."""
-        if not before.waiting:
-            self.passed = {}
-            return
-        waiting = Counter(s.owner for s in before.waiting)
-        self.passed = {owner: count for owner, count in self.passed.items() if waiting[owner]}
+        owners = before.owners
+        if not self.passed.keys() <= owners:
+            self.passed = {owner: count for owner, count in self.passed.items() if owner in owners}
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
         if has_preempted and self.allocation_failed:
             # All began afresh: who was let in again stands nowhere.
@@ -546,6 +586,7 @@ class Simulation:
         if not newcomers:
             return
         loads = self.shares.loads(s for s in self.scheduler.running if s not in newcomers)
+        waiting = Counter([s.owner for s in before.waiting])
         for sequence in newcomers:
             admitted = sequence.owner
             waiting[admitted] -= 1
@@ -562,25 +603,26 @@ class Simulation:
         self, before: Before, newcomers: list[Sequence], steps: list[Scheduled]
     ) -> None:
         """While prompts of owners with less go on, those with most get few tokens beside them."""
-        if len(before.loads.keys() | {s.owner for s in newcomers}) < 2:
-            return  # nobody has less than another
-        most = max(before.loads.values(), default=0)
         light = self._light(before, newcomers)
-        prompts = {s for s in light if s.num_tokens - s.num_computed_tokens > 1}
+        prompts = [s for s in light if len(s.token_ids) - s.num_computed_tokens > 1]
+        if not prompts:
+            return
         taken = Counter({s.sequence: s.count for s in steps})
-        num_prompt = sum(taken[s] for s in prompts)
-        num_heavy = sum(n for s, n in taken.items() if before.loads[s.owner] == most > 0)
+        num_prompt = sum([taken[s] for s in prompts])
         if num_prompt:
+            loads, most = before.loads, before.most
+            num_heavy = sum([n for s, n in taken.items() if loads[s.owner] == most > 0])
             # Of who came, some may have had less than others although it is not known to be so.
-            others = {s for s in newcomers if before.loads[s.owner] < most}
-            num_all = sum(taken[s] for s in prompts | others)
+            others = {s for s in newcomers if loads[s.owner] < most}
+            num_all = sum([taken[s] for s in others.union(prompts)])
             beside = max(1, num_all // 4, 8 - num_prompt)
             require(num_heavy <= beside, "who has most took most of a step")
         if self.scheduler.num_preemptions > before.num_preemptions:
             return  # the pages of who gave way came too late for some
-        for sequence in prompts - {s for s in prompts if s.tables is None}:
-            room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
-            require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")
+        for sequence in prompts:
+            if sequence.tables is not None:
+                room = self.cache.room(sequence.tables) - sequence.num_computed_tokens
+                require(num_prompt > 0 or room <= 0, "a prompt of who has less did not go on")
 
     def _light(self, before: Before, newcomers: list[Sequence]) -> set[Sequence]:
         """Sequences of owners with less than another, those admitted in the step included.
@@ -589,9 +631,11 @@ class Simulation:
         up amid the step start others as it ends, beside whatever it holds by then: who was next
         and lacked pages, and whoever stood behind it, be it that there were pages for that one.
         """
-        loads = Counter(before.loads)
-        most = max(loads.values(), default=0)
+        loads, most = before.loads, before.most
         light = {s for s in before.running if loads[s.owner] < most}
+        if not before.rooms:
+            return light  # of nobody who waited
+        loads = loads.copy()
         taken = [0] * len(self.cache.allocators)
         for sequence in newcomers:
             if not self.shares.is_light(loads, sequence):
@@ -608,14 +652,20 @@ class Simulation:
 
     def _check_victim(self, before: Before, newcomers: list[Sequence]) -> None:
         """For pages that a running sequence lacks, who has most besides the oldest gives way."""
+        if newcomers:
+            return
         gone = [s for s in before.running if s.tables is None and s in self.contents]
-        if len(gone) != 1 or newcomers:
+        if len(gone) != 1:
             return
         loads = self.shares.loads(before.running[1:])
         require(loads[gone[0].owner] == max(loads.values()), "who has less gave way")
 
     def _check_nobody_waits_in_vain(
-        self, before: Before, newcomers: list[Sequence], steps: list[Scheduled]
+        self,
+        before: Before,
+        running: tuple[Sequence, ...],
+        newcomers: list[Sequence],
+        steps: list[Scheduled],
     ) -> None:
         """Whoever is next starts where slots and pages are, be it that another gives way.
 
@@ -623,7 +673,6 @@ class Simulation:
         one for what it runs evicts its own, which was kept from others, where none is free. They
         are for the next step.
         """
-        running = self.scheduler.running
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
         if not running or not self.scheduler.num_waiting or has_preempted:
             return
@@ -639,24 +688,10 @@ class Simulation:
                 return
         elif sum([s.count for s in steps]) >= self._most_tokens():
             return
-        most = max(before.loads.values(), default=0)
-        # While a prompt of who has less goes on, a step is not filled with others': be it that
-        # its chunk is a single token.
-        prompts = [
-            s
-            for s in steps
-            if (
-                s.sequence.owner != heaviest or before.loads[s.sequence.owner] < most
-                if s.sequence in newcomers
-                else before.loads[s.sequence.owner] < most and s.sequence.num_tokens - s.start > 1
-            )
-        ]
-        if prompts:
+        elif lacks_pages(self.cache, first, running, ()):
+            return  # as most often: asked before what takes longer
+        if self._has_light_prompt(before, heaviest, newcomers, steps):
             return
-        back = ()
-        if is_full:
-            running = tuple(s for s in running if s is not victim)
-            back = (victim.tables,)
         num_prompt = sum(
             s.count for s in steps if s.sequence in newcomers or s.sequence.num_tokens - s.start > 1
         )
@@ -664,24 +699,43 @@ class Simulation:
         most = config.max_prompt_tokens or config.max_tokens_per_step
         if num_prompt >= most:
             return
-        is_short = lacks_pages(self.cache, first, running, back)
+        others = tuple(s for s in running if s is not victim)
+        is_short = is_full and lacks_pages(self.cache, first, others, (victim.tables,))
         require(is_short, "who is next waits although there is room")
+
+    def _has_light_prompt(
+        self, before: Before, heaviest: str, newcomers: list[Sequence], steps: list[Scheduled]
+    ) -> bool:
+        """Whether a prompt of who has less goes on: a step is not filled with others then.
+
+        Be it that its chunk is a single token. heaviest: who has most behind the step.
+        """
+        loads, most = before.loads, before.most
+        return any(
+            s.sequence.owner != heaviest or loads[s.sequence.owner] < most
+            if s.sequence in newcomers
+            else loads[s.sequence.owner] < most and s.sequence.num_tokens - s.start > 1
+            for s in steps
+        )
 
     def _most_tokens(self) -> int:
         """Of a step: a crowd takes few while others may come."""
-        config = self.scenario.config
+        config, scheduler = self.scenario.config, self.scheduler
+        most = config.max_tokens_per_step
         if not config.shared_tokens or len(self.owners) < 2:
-            return config.max_tokens_per_step
-        num_own = Counter(s.owner for s in (*self.scheduler.running, *self.scheduler.waiting))
-        is_crowd = max(num_own.values(), default=0) > 1
-        most = config.shared_tokens if is_crowd else config.max_tokens_per_step
-        return min(config.max_tokens_per_step, most)
+            return most
+        num_known = scheduler.num_running + scheduler.num_waiting
+        is_crowd = num_known > len(self.owners)  # else they are few, and are counted
+        if not is_crowd:
+            known = (*scheduler.running, *scheduler.waiting)
+            is_crowd = len({s.owner for s in known}) < num_known
+        return min(most, config.shared_tokens) if is_crowd else most
 
     def _store(self, scheduled: Scheduled, own: Slots, other: Slots) -> tuple[list[int], list[int]]:
         """Write what the step computes. Contents up to its last position, on either way."""
-        sequence, start = scheduled.sequence, scheduled.start
-        known, drafts = self.contents[sequence], sequence.draft_token_ids[: scheduled.num_drafts]
-        contents = known.behind(sequence.token_ids, drafts)
+        sequence, start, count = scheduled.sequence, scheduled.start, scheduled.num_drafts
+        known, ids = self.contents[sequence], sequence.token_ids
+        contents = known.behind(ids, sequence.draft_token_ids[:count] if count else [])
         self._write(own, contents, start)
         self.totals.computed_tokens += scheduled.count
         if not scheduled.is_forked:
@@ -690,8 +744,7 @@ class Simulation:
             if pair is not None:
                 source, target = pair
                 memory[target][:] = memory[source]
-        drafts = sequence.other_token_ids[: scheduled.num_drafts]
-        others = known.behind(sequence.token_ids, drafts)
+        others = known.behind(ids, sequence.other_token_ids[:count])
         self._write(other, others, start)
         self.totals.forks += 1
         return contents, others
@@ -714,36 +767,31 @@ class Simulation:
         self, scheduled: Scheduled, pages_of: list[list[int]], contents: list[int]
     ) -> None:
         """Each group reads what was stored of this prefix, wherever a query of the step sees it."""
-        end, whole = scheduled.start + scheduled.count, self.contents[scheduled.sequence].pages
-        for group, pages in enumerate(pages_of):
-            extent = self.scenario.groups[group].spec.extent
-            first = 0
-            if isinstance(extent, Window):
-                first = max(0, scheduled.start - extent.width + 1)
-                self._check_content(group, pages, whole, contents, 0, min(extent.sinks, end))
-            self._check_content(group, pages, whole, contents, first, end)
+        start, end = scheduled.start, scheduled.start + scheduled.count
+        for memory, pages, window in zip(self.memory, pages_of, self.windows, strict=True):
+            if window is None:
+                self._check_content(memory, pages, contents, 0, end)
+                continue
+            if window.sinks:
+                self._check_content(memory, pages, contents, 0, min(window.sinks, end))
+            self._check_content(memory, pages, contents, max(0, start - window.width + 1), end)
 
     def _check_content(
-        self,
-        group: int,
-        pages: list[int],
-        whole: list[list[int]],
-        contents: list[int],
-        start: int,
-        end: int,
+        self, memory: list[list[int]], pages: list[int], contents: list[int], start: int, end: int
     ) -> None:
-        """Positions start to end. whole: contents by pages, as far as they are full."""
-        size, memory = self.scenario.page_size, self.memory[group]
-        first, last = -(-start // size), min(end // size, len(whole))
-        edges = ((start, end),)
-        if first < last:
-            is_own = [memory[page] for page in pages[first:last]] == whole[first:last]
-            require(is_own, "a group reads what is not its own prefix")
-            edges = ((start, first * size), (last * size, end))
-        for start, end in edges:
-            if start < end:
-                found = [memory[pages[i // size]][i % size] for i in range(start, end)]
-                require(found == contents[start:end], "a group reads what is not its own prefix")
+        """Positions start to end, of which there is one at least."""
+        size = self.scenario.page_size
+        first, last = start // size, (end - 1) // size
+        if first == last:
+            base = first * size
+            found = memory[pages[first]][start - base : end - base]
+        else:
+            found = memory[pages[first]][start - first * size :]
+            for page in pages[first + 1 : last]:
+                found += memory[page]
+            found += memory[pages[last]][: end - last * size]
+        if found != (contents[start:end] if start or end < len(contents) else contents):
+            broken("a group reads what is not its own prefix")
 
     def _advance(self, scheduled: Scheduled) -> None:
         """Sample, accept, complete, and end the sequence if it is over."""
@@ -757,9 +805,9 @@ class Simulation:
         num_valid = scheduled.count
         if scheduled.samples:
             num_valid -= scheduled.num_drafts - self._sample(scheduled)
-        limit = min(sequence.max_length, self.scheduler.capacity_tokens)
+        limit = min(sequence.max_length, self.capacity)
         self.scheduler.complete(scheduled, num_valid)
-        if sequence.num_tokens >= limit:
+        if len(sequence.token_ids) >= limit:
             self._check_answer(sequence)
             self.scheduler.finish(sequence)
             self.totals.finished += 1
@@ -769,17 +817,19 @@ class Simulation:
         sequence = scheduled.sequence
         if scheduled.is_forked:
             self._take_longest(scheduled)
-        drafts = sequence.draft_token_ids[: scheduled.num_drafts]
-        first_row = scheduled.start + scheduled.count - scheduled.num_drafts - 1
-        slots = sequence.tables.groups[0].slots(first_row, scheduled.num_drafts + 1)
-        accepted, size = 0, self.scenario.page_size
-        for slot, draft in zip(slots, [*drafts, None], strict=True):
-            token = next_token(self.memory[0][slot // size][slot % size], sequence.seed)
+        num_drafts = scheduled.num_drafts
+        drafts = [*sequence.draft_token_ids[:num_drafts], None]
+        first_row = scheduled.start + scheduled.count - num_drafts - 1
+        slots = sequence.tables.groups[0].slots(first_row, num_drafts + 1)
+        memory, size, seed = self.memory[0], self.scenario.page_size, sequence.seed
+        accepted = 0
+        for slot, draft in zip(slots, drafts, strict=True):
+            token = next_token(memory[slot // size][slot % size], seed)
             sequence.token_ids.append(token)
             if token != draft:
                 break
             accepted += 1
-        self.totals.drafts += len(drafts)
+        self.totals.drafts += num_drafts
         self.totals.accepted_drafts += accepted
         return accepted
 
@@ -822,41 +872,56 @@ class Simulation:
 
     def _check_answer(self, sequence: Sequence) -> None:
         contents = self.contents[sequence].upto(sequence.token_ids)
-        for position in range(sequence.num_prompt_tokens, sequence.num_tokens):
-            right = next_token(contents[position - 1], sequence.seed)
-            require(sequence.token_ids[position] == right, "the answer differs from the cold one")
+        first = sequence.num_prompt_tokens
+        right = [next_token(content, sequence.seed) for content in contents[first - 1 : -1]]
+        require(sequence.token_ids[first:] == right, "the answer differs from the cold one")
 
     def _check_pages(self) -> None:
         """Counts, holders and index agree, and nobody can write what another can read."""
         size, running = self.scenario.page_size, self.scheduler.running
-        for group, allocator in enumerate(self.cache.allocators):
+        # Per running sequence its tables, its tokens, and the first page that these do not fill.
+        known = [(s.tables.groups, s.num_computed_tokens) for s in running]
+        lengths = [(tables, count, count // size) for tables, count in known]
+        for group, (allocator, window) in enumerate(
+            zip(self.cache.allocators, self.windows, strict=True)
+        ):
             # Looked at within: so many calls in every step would be half of its time.
             findable, references = allocator.index._key_of, allocator._references
             holders = [0] * allocator.num_pages
-            for sequence in running:
-                table, computed = sequence.tables.groups[group], sequence.num_computed_tokens
-                pages, held = table.pages, len(table.pages) * size
-                if SCRATCH_PAGE in pages or isinstance(table.extent, Window):
-                    unseen = unseen_pages(table.extent, computed, size)
-                    gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
-                    is_right = pages.count(SCRATCH_PAGE) == gone == len(unseen)
-                    require(is_right, "the window lost a page it needs, or kept one")
-                require(held >= computed, "a computed token has no page")
-                require(held < computed + size, "a page without a computed token is kept")
-                for page in pages[computed // size :]:
-                    if page in findable or references[page] != 1:
-                        require(page not in findable, "an unfinished page can be found")
-                        require(references[page] == 1, "an unfinished page is shared")
+            for tables, computed, num_full in lengths:
+                pages = tables[group].pages
+                if window is not None or SCRATCH_PAGE in pages:
+                    self._check_window(tables[group], computed)
+                spare = len(pages) * size - computed
+                if spare < 0:
+                    broken("a computed token has no page")
+                if spare >= size:
+                    broken("a page without a computed token is kept")
+                for page in pages[num_full:]:
+                    if page in findable:
+                        broken("an unfinished page can be found")
+                    if references[page] != 1:
+                        broken("an unfinished page is shared")
                 for page in pages:
                     holders[page] += 1
             holders[SCRATCH_PAGE] = 0
-            require(references == holders, "a page's count is not the number of its holders")
-            cached = [holders[page] for page in findable].count(0)
-            require(SCRATCH_PAGE not in findable, "the scratch page can be found")
-            require(len(findable) == len(allocator.index), "the index knows a page that is none")
-            require(cached == allocator.num_cached, "cached pages are not those that can be found")
-            used = allocator.num_pages - holders.count(0)
-            require(allocator.num_used == used, "free + cached + used is not the total")
+            if references != holders:
+                broken("a page's count is not the number of its holders")
+            if SCRATCH_PAGE in findable:
+                broken("the scratch page can be found")
+            if len(findable) != len(allocator.index):
+                broken("the index knows a page that is none")
+            if list(map(holders.__getitem__, findable)).count(0) != allocator.num_cached:
+                broken("cached pages are not those that can be found")
+            if allocator.num_used != len(holders) - holders.count(0):
+                broken("free + cached + used is not the total")
+
+    def _check_window(self, table: PageTable, computed: int) -> None:
+        """Pages that nobody sees any more, and no others, were given back."""
+        pages, unseen = table.pages, unseen_pages(table.extent, computed, self.scenario.page_size)
+        gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
+        is_right = pages.count(SCRATCH_PAGE) == gone == len(unseen)
+        require(is_right, "the window lost a page it needs, or kept one")
 
 
 @dataclass(frozen=True)
@@ -880,13 +945,20 @@ def run_seeds(seeds: range, num_steps: int = 0) -> tuple[Totals, list[Failure]]:
             totals.add(run_seed(seed, num_steps))
         except Exception:
             failures.append(Failure(seed, traceback.format_exc()))
+        if not gc.isenabled():  # in a worker, where little else is to be looked through
+            gc.collect()
     return totals, failures
 
 
-def be_nice() -> None:
-    """Leave the machine to others, where the system can."""
+def begin_worker() -> None:
+    """Leave the machine to others, where the system can; look for cycles between scenarios alone.
+
+    A scenario makes a few as it begins, and none in a step.
+    """
     if hasattr(os, "nice"):
         os.nice(10)
+    gc.freeze()
+    gc.disable()
 
 
 def main() -> int:
@@ -902,7 +974,7 @@ def main() -> int:
     ends = range(args.first, args.first + args.seeds, 250)
     parts = [range(s, min(s + 250, args.first + args.seeds)) for s in ends]
     totals, failures = Totals(), list[Failure]()
-    with multiprocessing.Pool(args.workers, initializer=be_nice) as pool:
+    with multiprocessing.Pool(args.workers, initializer=begin_worker) as pool:
         jobs = [pool.apply_async(run_seeds, (part, args.steps)) for part in parts]
         for part_totals, part_failures in (job.get() for job in jobs):
             totals.add(part_totals)
