@@ -10,6 +10,7 @@ from cutaway.blocks.slots import Norm
 from cutaway.core.shards import cuts, widths
 from cutaway.core.step import Step
 from cutaway.kernels.gather import Gatherer, gather_columns
+from cutaway.kernels.likelihood.trainable import log_probs
 from cutaway.kernels.linear import project
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
@@ -59,6 +60,24 @@ class Unembedding(nn.Module):
         """The same, of these rows alone. Shapes: [R, D] -> [R, V]."""
         normed = self.norm(wanted)
         return step.tap("logits", self._logits(step.tap("logits.normed", normed)))
+
+    def log_probs(
+        self, hidden: Tensor, targets: Tensor, *, temperature: float, rows_at_once: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Log-probability of each row's target and the log of the sum of its exponentials.
+
+        Differentiable, with so many rows' logits at once. None for a table that is not kept as it
+        is, and where logits have a cap.
+        Shapes: hidden [R, D], targets [R] -> [R] each.
+        """
+        if not isinstance(self.table, DenseWeight) or self.cap is not None:
+            return None
+        return log_probs(
+            *(self.norm(hidden), self.table.weight, targets),
+            temperature=temperature / (self.multiplier or 1.0),
+            rows_at_once=rows_at_once,
+            dtype=self.table.product_dtype,
+        )
 
     def read(self, hidden: Tensor) -> Tensor:
         """What any vector of the stream would say if the model ended there.

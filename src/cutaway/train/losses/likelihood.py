@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens under a model: what every stage's loss is made of.
 
 The table of logits [R, V] never exists: rows are read in chunks, and a chunk is computed again
-where its gradient is wanted. Dense heads without a cap go through scored_rows.py, others through
+where its gradient is wanted. Dense heads without a cap are one operation, others go through
 in_chunks.
 """
 
@@ -15,10 +15,7 @@ from torch import Tensor
 from torch.utils import checkpoint
 
 from cutaway.blocks.transformer import Transformer
-from cutaway.quantize.dense import DenseWeight
 from cutaway.train.data.packing import MicroBatch
-from cutaway.train.losses.scored_rows import log_probs
-from cutaway.train.model import compute_forms
 
 ROWS = 4096  # rows whose logits exist at once
 
@@ -46,18 +43,13 @@ def likelihood(
     """
     device = next(model.parameters()).device
     step = batch.step(device)
-    rows, head = model.hidden(step)[step.logit_rows], model.unembedding
+    # By index_select: what an index pulls back is sorted first.
+    rows = model.hidden(step).index_select(0, step.logit_rows)
     targets = batch.targets(device)
-    if isinstance(head.table, DenseWeight) and head.cap is None:
-        found = log_probs(
-            head.norm(rows),
-            head.table.weight,
-            targets,
-            temperature=temperature,
-            rows_at_once=rows_at_once,
-            dtype=head.table.product_dtype,
-            compiler=compute_forms.compiler_of(model),
-        )
+    found = model.unembedding.log_probs(
+        rows, targets, temperature=temperature, rows_at_once=rows_at_once
+    )
+    if found is not None:
         return Likelihood(*found)
 
     def read(part: Tensor, targets: Tensor) -> tuple[Tensor, ...]:

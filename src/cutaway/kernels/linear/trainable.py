@@ -1,0 +1,83 @@
+"""Products with matrices that learn, several of them as one, and a gate before them.
+
+A matrix is narrowed once for both passes, its gradient comes out of the product in float32, and
+what a gate gives is made again for it instead of kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def trainable_product(
+    x: Tensor, weights: Sequence[Tensor], *, dtype: torch.dtype, gate: int | None = None
+) -> Tensor:
+    """x times all matrices, transposed, side by side.
+
+    dtype: of the product; x has it.
+    gate: a gate's number in gate/triton.py: its product is multiplied, and x are its two sides.
+    Shapes: x [T, K], with a gate [T, 2 K], weights [N, K] each -> [T, sum of N].
+    """
+    assert x.dtype == dtype, "a gradient comes back in the dtype of x"
+    return cast(Tensor, _Product.apply(x, dtype, gate, *weights))
+
+
+class _Product(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dtype: torch.dtype, gate: int | None, *weights: Tensor
+    ) -> Tensor:
+        matrix = _joined(weights, dtype)
+        ctx.save_for_backward(x, matrix)
+        ctx.gate, ctx.rows, ctx.kept = gate, [len(each) for each in weights], weights[0].dtype
+        if gate is not None:
+            from cutaway.kernels.gate import triton
+
+            x = triton.gate(*x.chunk(2, dim=-1), kind=gate)
+        return x @ matrix.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, matrix = ctx.saved_tensors
+        wants_x, _, _, *wanted = ctx.needs_input_grad
+        of_x = grads[0] @ matrix if wants_x or ctx.gate is not None else None
+        if ctx.gate is not None:
+            from cutaway.kernels.gate import triton_learned
+
+            of_x, x = triton_learned.gradients(x, cast(Tensor, of_x), kind=ctx.gate)
+        if not any(wanted):
+            return of_x, None, None, *[None] * len(wanted)
+        found = wide_product(grads[0].T, x).to(ctx.kept)
+        return of_x, None, None, *_cut(found, ctx.rows)
+
+
+def wide_product(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices of 16 bits in float32, not rounded on the way on a GPU."""
+    if a.dtype not in _HALVES:
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else (a @ b).float()
+
+
+def _joined(weights: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+    """One matrix of several in another dtype, without a copy in their own."""
+    if len(weights) == 1:
+        return weights[0].to(dtype)
+    rows = [len(each) for each in weights]
+    joined = weights[0].new_empty((sum(rows), weights[0].shape[1]), dtype=dtype)
+    torch._foreach_copy_(_cut(joined, rows), weights)  # pyright: ignore[reportPrivateUsage]
+    return joined
+
+
+def _cut(matrix: Tensor, rows: list[int]) -> tuple[Tensor, ...]:
+    return cast("tuple[Tensor, ...]", matrix.split(rows))
