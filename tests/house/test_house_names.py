@@ -17,7 +17,7 @@ from cutaway.views import VIEWS
 from house_tree import PACKAGE, source_files
 
 # Files of an operation's folder: its definition in torch, its forms for GPUs and for training.
-FORMS = {"plain", "trainable", "triton"}
+FORMS = {"plain", "trainable", "triton", "triton_learned"}
 # A kind of layer in its forms: the block, what is recorded of it, and the operations in C++.
 KINDS = {"attention", "convolution", "delta", "experts", "heads", "latent"}
 KIND_FOLDERS = {"blocks/attention", "kernels/lowering", "kernels/native"}

@@ -16,6 +16,7 @@ from cutaway.kernels.experts import (
     score_experts,
     score_trainable_experts,
 )
+from cutaway.kernels.linear import trainable_product
 
 LENGTHS = [(5, 5, 5), (1,), (7, 300, 2, 290, 1, 64, 65, 3)]
 
@@ -97,6 +98,26 @@ def test_latent_rows_whose_values_are_narrower_than_their_keys(lengths: tuple[in
         found.append((mixed.double(), *grads))
     for ours, truth in zip(*found, strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_product_with_several_matrices_and_its_gradients(dtype: torch.dtype) -> None:
+    """Those of x alone too, where the matrices are frozen."""
+    torch.manual_seed(0)
+    x, pull = torch.randn(9, 16).to(dtype).requires_grad_(), torch.randn(9, 20).to(dtype)
+    weights = [torch.randn(rows, 16, requires_grad=True) for rows in (12, 8)]
+    found = trainable_product(x, weights, dtype=dtype)
+    grads = torch.autograd.grad(found, [x, *weights], pull)
+    exact = [each.detach().double().requires_grad_() for each in (x, *weights)]
+    wanted = exact[0] @ torch.cat(exact[1:]).T
+    of_exact = torch.autograd.grad(wanted, exact, pull.double())
+    for ours, truth in zip((found, *grads), (wanted, *of_exact), strict=True):
+        distance = float((ours - truth).detach().norm() / truth.detach().norm())
+        assert distance < (1e-5 if dtype == torch.float32 else 0.02)
+    assert [each.dtype for each in grads] == [dtype, torch.float32, torch.float32]
+    frozen = [each.detach() for each in weights]
+    (alone,) = torch.autograd.grad(trainable_product(x, frozen, dtype=dtype), x, pull)
+    assert torch.equal(alone, grads[0])
 
 
 def with_experts(device: str, dtype: torch.dtype) -> list[list[Tensor]]:

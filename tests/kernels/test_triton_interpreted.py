@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TRITON = Path(os.environ.get("CUTAWAY_TRITON", ROOT / ".venv" / "triton"))
 NAMES = (
     *("test_triton.py", "test_triton_experts.py", "test_triton_invariant.py"),
-    *("test_triton_normed.py", "test_triton_splits.py"),
+    *("test_triton_normed.py", "test_triton_splits.py", "test_triton_learned.py"),
 )
 
 pytestmark = [

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from cutaway.core.errors import ConfigError
 from cutaway.core.shards import cuts, widths
-from cutaway.kernels.gate import Gate
+from cutaway.kernels.dispatch import learns_in_triton
+from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.gather import Gatherer, gather_columns
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import (
@@ -20,6 +21,7 @@ from cutaway.kernels.linear import (
     NormingMatrix,
     linear,
     project,
+    trainable_product,
 )
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.quantize.dense import DenseWeight
@@ -88,15 +90,35 @@ class Linear(nn.Module):
             x = x.take()
         if self.group is not None:
             self.group.check()
-        segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
         biases = None if self.biases is None else list(self.biases)
-        dense = [each for each in segments if isinstance(each, DenseWeight)]
-        if trains and self.pairs is None and len(dense) == len(segments):
+        dense = self.learned if trains else None
+        if dense is not None:
             rows = _one_product(x, dense, biases)
         else:
+            segments: list[Matrix] = [cast(Weight, segment) for segment in self.segments]
             adapters = None if self.pairs is None else adapters
             rows = project(x, segments, biases, self.pairs, adapters)
         return rows if self.division is None else gather_columns(rows, *self.division)
+
+    @property
+    def learned(self) -> list[DenseWeight] | None:
+        """The matrices, where all of them are kept as they are and no adapter is beside them."""
+        dense = [each for each in self.segments if isinstance(each, DenseWeight)]
+        return dense if self.pairs is None and len(dense) == len(self.segments) else None
+
+    def behind_gate(self, sides: Tensor, gate: Gate) -> Tensor | None:
+        """The product with a gate's result, in training, for which the gate's sides are kept alone.
+
+        None where it cannot be one operation. Shapes: sides [T, 2 K] -> [T, sum of N].
+        """
+        dense, number = self.learned, fused_number(gate)
+        if dense is None or number is None or self.biases is not None or self.group is not None:
+            return None
+        weights = [each.weight for each in dense]
+        dtype = dense[0].product_dtype or weights[0].dtype
+        if sides.dtype != dtype or not learns_in_triton(sides, *weights):
+            return None
+        return trainable_product(sides, weights, dtype=dtype, gate=number)
 
     def gate_halves(
         self, x: Tensor | LateNorm, gate: Gate, adapters: Tensor | None = None
@@ -174,11 +196,15 @@ class Division(NamedTuple):
 def _one_product(x: Tensor, dense: Sequence[DenseWeight], biases: list[Tensor] | None) -> Tensor:
     """One product for all segments, which rounds otherwise than theirs; gradients reach each."""
     dtype = dense[0].product_dtype or dense[0].weight.dtype
-    parts = [each.weight.to(dtype) for each in dense]
+    x = x.to(dtype)
+    weights = [each.weight for each in dense]
+    if biases is None and x.dim() == 2 and learns_in_triton(x, *weights):
+        return trainable_product(x, weights, dtype=dtype)
+    parts = [each.to(dtype) for each in weights]
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
     if biases is None:
-        return linear(x.to(dtype), weight)
+        return linear(x, weight)
     bias = biases[0] if len(biases) == 1 else torch.cat(biases)
     if bias.dtype == dtype:
-        return linear(x.to(dtype), weight, bias)
-    return linear(x.to(dtype), weight) + bias
+        return linear(x, weight, bias)
+    return linear(x, weight) + bias

@@ -49,7 +49,12 @@ class GatedMLP(nn.Module):
     def forward(self, hidden: Tensor | LateNorm, step: Step, layer: int) -> Tensor:
         """What the feed-forward adds to the stream. Shapes: hidden [T, D] -> [T, D]."""
         if step.trains:
-            product = trainable_gate(self.gate, self.gate_up(hidden, step.adapters, trains=True))
+            sides = self.gate_up(hidden, step.adapters, trains=True)
+            if step.sink is None and self.division is None:
+                update = self.down.behind_gate(sides, self.gate)
+                if update is not None:
+                    return update
+            product = trainable_gate(self.gate, sides)
         else:
             product = self.gate_up.gate_halves(hidden, self.gate, step.adapters)
         product = whole(product, self.division)

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 import torch
 from torch import Tensor, nn
 
 from cutaway.kernels.heads import HeadNorm
 from cutaway.kernels.norm import (
+    add_norm_for_products,
     add_offset_rms_norm,
     add_rms_norm,
     add_wide_rms_norm,
     layer_norm,
+    norm_for_products,
     offset_rms_norm,
     rms_norm,
     wide_rms_norm,
 )
-from cutaway.kernels.norm.late import LateNorm, norm_later
+from cutaway.kernels.norm.late import LateNorm, NormKind, norm_later
+
+# Of rows, and of a sum that comes too.
+_NORMS: Final[Mapping[NormKind, tuple[Callable[..., Tensor], Callable[..., Any]]]] = {
+    "rounded": (rms_norm, add_rms_norm),
+    "wide": (wide_rms_norm, add_wide_rms_norm),
+    "offset": (offset_rms_norm, add_offset_rms_norm),
+}
 
 
 class RMSNorm(nn.Module):
     """Scale each row to root mean square 1, then by weight.
 
+    product_dtype: what all that read it multiply in, where that is not the stream's, in training.
+
     Shapes: hidden [..., D] -> [..., D].
     """
+
+    kind: NormKind = "rounded"
+    product_dtype: torch.dtype | None = None
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -31,41 +48,32 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
-        return rms_norm(hidden, self.weight, self.epsilon)
+        if self.product_dtype is not None:
+            dtype = self.product_dtype
+            return norm_for_products(hidden, self.weight, self.epsilon, kind=self.kind, dtype=dtype)
+        return _NORMS[self.kind][0](hidden, self.weight, self.epsilon)
 
     def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of both, and its norm."""
-        return add_rms_norm(hidden, update, self.weight, self.epsilon)
+        given = (hidden, update, self.weight, self.epsilon)
+        if self.product_dtype is not None:
+            return add_norm_for_products(*given, kind=self.kind, dtype=self.product_dtype)
+        return _NORMS[self.kind][1](*given)
 
     def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
         """Both, for whoever reads the norm to take it; None where that does not pay."""
-        return norm_later(hidden, update, self.weight, self.epsilon, kind="rounded")
+        return norm_later(hidden, update, self.weight, self.epsilon, kind=self.kind)
 
     @property
     def of_heads(self) -> HeadNorm:
         """The norm as a part of what is done to heads at once."""
-        return HeadNorm(self.weight, self.epsilon)
+        return HeadNorm(self.weight, self.epsilon, self.kind)
 
 
 class WideRMSNorm(RMSNorm):
     """The same, cast after the weight and not before it, as Gemma 4 does."""
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
-        return wide_rms_norm(hidden, self.weight, self.epsilon)
-
-    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of both, and its norm."""
-        return add_wide_rms_norm(hidden, update, self.weight, self.epsilon)
-
-    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
-        """Both, for whoever reads the norm to take it; None where that does not pay."""
-        return norm_later(hidden, update, self.weight, self.epsilon, kind="wide")
-
-    @property
-    def of_heads(self) -> HeadNorm:
-        """The norm as a part of what is done to heads at once."""
-        return HeadNorm(self.weight, self.epsilon, "wide")
+    kind = "wide"
 
 
 class UnitRMSNorm(nn.Module):
@@ -83,7 +91,7 @@ class UnitRMSNorm(nn.Module):
         return wide_rms_norm(hidden, None, self.epsilon)
 
 
-class OffsetRMSNorm(nn.Module):
+class OffsetRMSNorm(RMSNorm):
     """Scale each row to root mean square 1, then by 1 + weight, as Gemma 1 to 3 do.
 
     The offset stays apart from the weight, because bfloat16 keeps a small weight exactly and
@@ -92,27 +100,11 @@ class OffsetRMSNorm(nn.Module):
     Shapes: hidden [..., D] -> [..., D].
     """
 
+    kind = "offset"
+
     def __init__(self, width: int, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.epsilon = epsilon
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Normalize each row. Shapes: hidden [..., D] -> [..., D]."""
-        return offset_rms_norm(hidden, self.weight, self.epsilon)
-
-    def add(self, hidden: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of both, and its norm."""
-        return add_offset_rms_norm(hidden, update, self.weight, self.epsilon)
-
-    def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
-        """Both, for whoever reads the norm to take it; None where that does not pay."""
-        return norm_later(hidden, update, self.weight, self.epsilon, kind="offset")
-
-    @property
-    def of_heads(self) -> HeadNorm:
-        """The norm as a part of what is done to heads at once."""
-        return HeadNorm(self.weight, self.epsilon, "offset")
+        super().__init__(width, epsilon)
+        nn.init.zeros_(self.weight)
 
 
 class LayerNorm(nn.Module):

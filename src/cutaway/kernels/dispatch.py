@@ -1,7 +1,8 @@
 """Which form of an operation runs: the one rule, by device, dtype and what is asked.
 
 Every folder of kernels/ that has a file triton.py beside its plain.py asks here. The plain form is
-the definition: it takes everything, and alone is differentiable. Native kernels for CPUs are chosen
+the definition: it takes everything, and is differentiable. Triton forms that are so too stand in
+files triton_learned.py. Native kernels for CPUs are chosen
 when a forward is recorded: kernels/lowering has the table of their forms, by operation.
 """
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 # In float64 the plain form computes: it is what the others are measured against.
 TRITON_DTYPES = frozenset({torch.bfloat16, torch.float16, torch.float32})
+LEARNS_ON = frozenset({"cuda"})  # devices; a test of kernels in the interpreter has one more
 # A head's entries lie in one block of a kernel.
 MOST_HEAD_SIZE = 512
 
@@ -30,6 +32,19 @@ def uses_triton(*tensors: Tensor) -> bool:
     if first.device.type != "cuda" or first.dtype not in TRITON_DTYPES or not has_triton():
         return False
     return not torch.is_grad_enabled() or not any(each.requires_grad for each in tensors)
+
+
+def learns_in_triton(*tensors: Tensor) -> bool:
+    """Whether the Triton form with a gradient takes these: on a GPU, where one is wanted.
+
+    What torch's compiler compiles stays plain, as for uses_triton.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    first = tensors[0]
+    if first.device.type not in LEARNS_ON or first.dtype not in TRITON_DTYPES or not has_triton():
+        return False
+    return any(each.requires_grad for each in tensors)
 
 
 @cache

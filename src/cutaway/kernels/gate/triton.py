@@ -64,10 +64,16 @@ def _gate(
 def apply_gate(gate, up, KIND: tl.constexpr):
     """activation(gate) * up of numbers of one dtype."""
     wide = gate.to(tl.float32)
-    if KIND == 0:
-        active = wide / (1.0 + tl.exp(-wide))
-    else:
-        inner = 0.7978845608028654 * (wide + 0.044715 * wide * wide * wide)
-        # 1 + tanh(x) is 2 / (1 + exp(-2x)), without a difference of two numbers that are alike.
-        active = wide / (1.0 + tl.exp(-2.0 * inner))
+    active = wide / (1.0 + tl.exp(-bend(wide, KIND)))
     return (active.to(gate.dtype).to(tl.float32) * up.to(tl.float32)).to(gate.dtype)
+
+
+@triton.jit
+def bend(wide, KIND: tl.constexpr):
+    """What a logistic function is taken of: the activation of x is x / (1 + exp(-bend(x)))."""
+    if KIND == 0:
+        bent = wide
+    else:
+        # 1 + tanh(x) is 2 / (1 + exp(-2x)), without a difference of two numbers that are alike.
+        bent = 2.0 * (0.7978845608028654 * (wide + 0.044715 * wide * wide * wide))
+    return bent

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cutaway.kernels.dispatch import MOST_HEAD_SIZE, uses_triton
+from cutaway.kernels.dispatch import MOST_HEAD_SIZE, learns_in_triton, uses_triton
 from cutaway.kernels.heads import plain
 from cutaway.kernels.heads.plain import HeadNorm, HeadPlaces
 
-__all__ = ["HeadNorm", "HeadPlaces", "are_placed", "is_fused", "turn_and_store"]
+__all__ = ["HeadNorm", "HeadPlaces", "are_placed", "is_fused", "turn_and_store", "turn_learned"]
 
 
 def is_fused(
@@ -57,3 +57,17 @@ def are_placed(like: Tensor, places: HeadPlaces) -> bool:
     turns_whole = 2 * places.cos.shape[-1] == places.key_pages.shape[-1]
     is_one = len(places.slots) == 1
     return turns_whole and is_one and is_fused(like, places.key_pages, places.value_pages)
+
+
+def turn_learned(
+    whole: Tensor, cos: Tensor, sin: Tensor, *, num_groups: int
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Queries and keys turned and values as they are, by one kernel with a gradient; else None.
+
+    Shapes: whole [T, H + 2G, C], cos, sin [T, C/2] -> [T, H, C], [T, G, C], [T, G, C].
+    """
+    if 2 * cos.shape[-1] != whole.shape[-1] or not learns_in_triton(whole):
+        return None
+    from cutaway.kernels.heads import triton_learned
+
+    return triton_learned.turn(whole, cos, sin, num_groups=num_groups)

@@ -75,6 +75,12 @@ def turn(
     heads: ProductHeads, norms: HeadNorms, rotation: Rotation | None, tap: HeadTap
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Queries, and the step's own keys and values where it has any, ready for attention."""
+    if heads.whole is not None and rotation is not None and all(each is None for each in norms):
+        groups = (heads.whole.shape[1] - heads.query.shape[1]) // 2
+        found = one_kernel.turn_learned(heads.whole, *rotation, num_groups=groups)
+        if found is not None:
+            query, key, value = found
+            return tap("query", query), (tap("key", key), tap("value", value))
     query = tap("query", _turned(heads.query, norms.query, rotation))
     if heads.key is None or heads.value is None:
         return query, None

@@ -13,6 +13,7 @@ from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import plain
 from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
+from cutaway.kernels.linear.trainable import trainable_product
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.recording import operation
 
@@ -29,6 +30,7 @@ __all__ = [
     "project",
     "project_heads",
     "take_rows",
+    "trainable_product",
 ]
 
 _MOST_TOKENS = 16  # that are multiplied together; from there on cuBLAS is as fast

@@ -15,7 +15,7 @@ from torch import Tensor
 from cutaway.kernels.dispatch import uses_triton
 from cutaway.kernels.norm import plain
 
-__all__ = ["LateNorm", "NormKind", "norm_later"]
+__all__ = ["LateNorm", "NormKind", "kind_number", "norm_later"]
 
 # Whether norms of one token are left to the products behind them; their bits are the same.
 LEAVES_NORMS = True
@@ -26,6 +26,11 @@ _PLAIN = {
     "wide": plain.wide_rms_norm,
     "offset": plain.offset_rms_norm,
 }
+
+
+def kind_number(kind: NormKind) -> int:
+    """A kind of norm as norm/triton.py counts them."""
+    return tuple(_PLAIN).index(kind)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class LateNorm:
     @property
     def number(self) -> int:
         """Its kind, as norm/triton.py counts them."""
-        return tuple(_PLAIN).index(self.kind)
+        return kind_number(self.kind)
 
     def take(self) -> Tensor:
         """Put the sum in its room and return its norm. Shapes: [..., D]."""

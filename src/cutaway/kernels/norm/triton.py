@@ -17,10 +17,20 @@ from cutaway.kernels.triton_launches import await_last, early, start_next
 ROUNDED, WIDE, OFFSET = 0, 1, 2  # when the quotient is cast, and what it is multiplied by
 
 
-def norm(x: Tensor, weight: Tensor | None, epsilon: float, *, kind: int) -> Tensor:
-    """One of the norms of plain.py. Shapes: x [..., D], weight [D] -> [..., D]."""
+def norm(
+    x: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    *,
+    kind: int,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """One of the norms of plain.py. Shapes: x [..., D], weight [D] -> [..., D].
+
+    dtype: of what is given, where it is not x's.
+    """
     x = x.contiguous()
-    out = torch.empty_like(x)
+    out = torch.empty_like(x, dtype=dtype)
     _launch(x, None, weight, epsilon, kind, None, out)
     return out
 
@@ -33,13 +43,16 @@ def add_norm(
     *,
     kind: int,
     total: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sum, and the norm of what the sum is in x's dtype. Shapes: [..., D] each.
 
     total: where the sum is put, instead of in a tensor of its own.
+    dtype: of the norm, where it is not x's.
     """
     x, update = x.contiguous(), update.contiguous()
-    total, out = torch.empty_like(x) if total is None else total, torch.empty_like(x)
+    total = torch.empty_like(x) if total is None else total
+    out = torch.empty_like(x, dtype=dtype)
     _launch(x, update, weight, epsilon, kind, total, out)
     return total, out
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,25 +16,42 @@ from torch.utils import checkpoint
 
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
+from cutaway.blocks.block import Block
+from cutaway.blocks.mlp import GatedMLP, PlainMLP
+from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.step import Step
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import DenseStack
 
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 Form = tuple[object, ...]
 
-_COMPILER = "compiled_by"
 MOST_FIRST = 4096  # rows for which blocks are compiled: sums of fewer have too few parts for a GPU
 # Norms' gradients as one pass over rows and columns are made for some numbers of rows alone.
 _OPTIONS = {"triton.mix_order_reduction": False}
 
 
 def multiply_in(transformer: nn.Module, dtype: torch.dtype) -> None:
-    """Let every matrix multiply numbers of that type; what is kept of it stays as it is."""
+    """Let every matrix multiply numbers of that type; what is kept of it stays as it is.
+
+    Norms that matrices alone read give such numbers too: they would be rounded to them next.
+    """
     for module in transformer.modules():
         if isinstance(module, DenseWeight | DenseStack):
             module.product_dtype = dtype
+        if isinstance(module, Block) and _multiplies_norms(module):
+            for norm in (module.attention_norm, module.mlp_norm):
+                if isinstance(norm, RMSNorm):
+                    norm.product_dtype = dtype
+
+
+def _multiplies_norms(block: Block) -> bool:
+    """Whether nothing but matrices that are kept as they are reads a block's norms."""
+    attention, mlp = block.attention, block.mlp
+    if not (isinstance(attention, GroupedAttention) and isinstance(mlp, GatedMLP | PlainMLP)):
+        return False
+    first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
+    return attention.qkv.learned is not None and first.learned is not None
 
 
 def recompute_blocks(transformer: Transformer) -> None:
@@ -68,49 +85,10 @@ def compile_blocks(
     for block in transformer.blocks:
         block.compile(backend=backend, options=_options(backend))
     transformer.__dict__["hidden"] = partial(_hidden, transformer.hidden, rows, set[Form]())
-    transformer.__dict__[_COMPILER] = _compiler(rows, backend)
-
-
-def compiler_of(transformer: nn.Module) -> Compiler | None:
-    """What compiles as a model's blocks were compiled; None where they were not."""
-    return transformer.__dict__.get(_COMPILER)
-
-
-def _compiler(rows: int, backend: str | Callable[..., Any]) -> Compiler:
-    """What compiles functions of tensors with the same number of rows, for any number of them."""
-
-    @cache
-    def made(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled = torch.compile(function, backend=backend, options=_options(backend))
-        return partial(_call, compiled, rows, set[Form]())
-
-    return made
 
 
 def _options(backend: str | Callable[..., Any]) -> dict[str, Any] | None:
     return _OPTIONS if backend == "inductor" else None
-
-
-def _call(function: Callable[..., Any], rows: int, seen: set[Form], *given: Any) -> Any:
-    """function(*given), after calls with zeros where something else than the rows is new.
-
-    The first is compiled for its number of rows, the second for any. No gradient goes through.
-    """
-    given = tuple(each.detach() if isinstance(each, Tensor) else each for each in given)
-    form = tuple(
-        (each.dtype, each.device, each.shape[1:]) if isinstance(each, Tensor) else each
-        for each in given
-    )
-    if form not in seen:
-        seen.add(form)
-        for number in (rows - 1, rows):
-            function(
-                *(
-                    each.new_zeros(number, *each.shape[1:]) if isinstance(each, Tensor) else each
-                    for each in given
-                )
-            )
-    return function(*given)
 
 
 def _hidden(hidden: Callable[[Step], Tensor], rows: int, seen: set[Form], step: Step) -> Tensor:
