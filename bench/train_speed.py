@@ -1,12 +1,13 @@
 """Tokens a second of training at SmolLM2-135M's shape, beside transformers in the same run.
 
     python bench/train_speed.py [--sequences 32] [--length 2048] [--updates 6] [--profile]
-        [--rows compiled,transformers,deterministic,plain] [key=value ...]
+        [--rows eager,transformers,deterministic,compiled] [key=value ...]
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
-updates after three to warm up. transformers' model is compiled as a whole and runs under autocast,
-with torch's fused AdamW and a clip, as its users have it. key=value are fields of the shape, as in
-hidden_size=1024 num_hidden_layers=24.
+updates after three to warm up. Eager is what a stage does, which has deterministic operations
+beside; compiled, its blocks are. transformers' model is compiled as a whole and runs under
+autocast, with torch's fused AdamW and a clip, as its users have it. key=value are fields of the
+shape, as in hidden_size=1024 num_hidden_layers=24.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +32,7 @@ from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import fill
 from cutaway.train.model.utilization import update_flops, utilization
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
+from cutaway.train.stage import deterministic
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -148,9 +151,21 @@ def profile(update: Callable[[int], None]) -> None:
         update(0)
         torch.cuda.synchronize()
     tell_waits(seen.events())
-    table = seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=28)
-    for line in table.splitlines():
-        print(line[:70], line[-75:])
+    tell_kernels(seen.events())
+
+
+def tell_kernels(events: Any) -> None:
+    """Print what the device ran, by kernels' names: the longest, and the sum of the rest."""
+    spent: dict[str, list[float]] = {}
+    for each in events:
+        if each.device_type == torch.autograd.DeviceType.CUDA:
+            spent.setdefault(each.name, []).append(each.time_range.elapsed_us() / 1e3)
+    ordered = sorted(spent.items(), key=lambda item: -sum(item[1]))
+    print("calls      ms  kernel")
+    for name, times in ordered[:28]:
+        print(f"{len(times):5} {sum(times):7.2f}  {name[:110]}")
+    rest = [time for _, times in ordered[28:] for time in times]
+    print(f"{len(rest):5} {sum(rest):7.2f}  all others")
 
 
 def tell_waits(events: Any) -> None:
@@ -173,7 +188,7 @@ def main() -> None:
     options.add_argument("--sequences", type=int, default=32)
     options.add_argument("--length", type=int, default=2048)
     options.add_argument("--updates", type=int, default=6)
-    options.add_argument("--rows", default="compiled,transformers")
+    options.add_argument("--rows", default="eager,transformers")
     options.add_argument("--attention", default="", help=f"one of {', '.join(_BACKENDS)}")
     options.add_argument("--profile", action="store_true")
     options.add_argument("shape", nargs="*", help="fields of config.json")
@@ -186,11 +201,12 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print("| sequences | form | tokens/s | ms | GiB | of the peak |\n|---|---|---|---|---|---|")
     for row in args.rows.split(","):
-        torch.use_deterministic_algorithms(row == "deterministic")
+        form = deterministic() if row == "deterministic" else nullcontext()
         try:
-            update = theirs(ids) if row == "transformers" else ours(ids, is_compiled=row != "plain")
+            is_compiled = row == "compiled"
+            update = theirs(ids) if row == "transformers" else ours(ids, is_compiled=is_compiled)
             chosen = [_BACKENDS[args.attention]] if args.attention else list(_BACKENDS.values())
-            with sdpa_kernel(chosen):
+            with sdpa_kernel(chosen), form:
                 measure(row, update, (args.sequences, args.length), args.updates)
                 if args.profile and row != "transformers":
                     profile(update)

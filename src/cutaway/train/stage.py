@@ -333,13 +333,17 @@ def alone(out: Path) -> Generator[None]:
 @contextmanager
 def deterministic() -> Generator[None]:
     """Operations whose bits repeat, for as long as the block runs."""
-    before = torch.are_deterministic_algorithms_enabled()
+    told = cast(Any, torch.utils.deterministic)
+    before = torch.are_deterministic_algorithms_enabled(), told.fill_uninitialized_memory
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+    # What is made empty is written whole before it is read: to fill it first is a pass for nothing.
+    told.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before[0])
+        told.fill_uninitialized_memory = before[1]
 
 
 def _row(updated: Updated, seconds: float, measured: Mapping[str, float]) -> dict[str, object]:
