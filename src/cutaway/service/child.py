@@ -26,6 +26,7 @@ from cutaway.host import garbage
 from cutaway.host.faults import again, error_of, note, refuse
 from cutaway.host.line_writer import MAX_LINES, Lines, LineStream
 from cutaway.host.pulse import PULSE
+from cutaway.host.read_sizes import READ_BYTES
 from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Abort,
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from cutaway.service.feeds import Feeds
     from cutaway.service.view_queue import ViewQueue
 
-_CHUNK = 1 << 18
 _STDERR = 2
 _LAST_SECONDS = 5.0  # for the last words to be read
 
@@ -121,7 +121,7 @@ class Child:
         """Pass commands on. Ends the process with the link, even in the middle of a step."""
         frames = Frames()
         try:
-            while data := self._link.recv(_CHUNK):
+            while data := self._link.recv(READ_BYTES):
                 for body in frames.feed(data):
                     self._take_in(body)
         except OSError:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cutaway.host.faults import again, note
+from cutaway.host.read_sizes import read_in_pieces
 from cutaway.service.engine_messages import (
     DUMP_SIGNAL,
     Command,
@@ -124,6 +125,7 @@ class EngineProcess(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the link, to speak over it."""
         assert isinstance(transport, asyncio.Transport)
+        read_in_pieces(transport)
         self._link = transport
 
     def data_received(self, data: bytes) -> None:

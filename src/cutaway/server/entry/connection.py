@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from cutaway.host.read_sizes import read_in_pieces
 from cutaway.server.error_replies import HttpError, encode_fault
 from cutaway.server.server_config import MAX_HEADER_BYTES
 
@@ -75,6 +76,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has come; its first head is due."""
         super().connection_made(transport)
+        read_in_pieces(transport)
         self.alive.add(self)
         self._number = self.numbers.take()
         self._idle_since = self.loop.time()
