@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import cast
 
 from cutaway.core import limits
@@ -26,6 +26,8 @@ class FloatByModel(float):
 class IntByModel(int):
     """As FloatByModel, for an integer."""
 
+
+_BY_MODEL = (FloatByModel, IntByModel)
 
 _DETECTION = "repetition_detection"
 _DETECTION_FORM = "off, or an object of max_pattern_size, min_pattern_size and min_count"
@@ -111,13 +113,10 @@ class SamplingParams:
     repetition_detection: RepetitionDetection | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.name in limits.LIMITS and each.name != "logit_bias":
-                value = limits.plain_number(getattr(self, each.name))
-                if value is None:
-                    value = each.default
-                limits.check(each.name, value)
-                object.__setattr__(self, each.name, value)
+        for name, default in _NUMBERS:
+            value = getattr(self, name)
+            if value is not default:  # of most requests nearly all are, and fit
+                self._take_number(name, value, default)
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(self, "stop_token_ids", _stop_tokens(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
@@ -146,15 +145,22 @@ class SamplingParams:
 
     def on(self, recommended: Mapping[str, object]) -> SamplingParams:
         """The same with what a model recommends in the place of what nobody gave."""
-        unset = [
-            name
-            for name in RECOMMENDED
-            if isinstance(getattr(self, name), FloatByModel | IntByModel)
-        ]
+        unset = [name for name in RECOMMENDED if isinstance(getattr(self, name), _BY_MODEL)]
         if not unset:
             return self
-        chosen = {name: recommended.get(name, _plain(getattr(self, name))) for name in unset}
-        return replace(self, **chosen)  # pyright: ignore[reportArgumentType] checked as it is made
+        made = copy.copy(self)  # the rest is checked already
+        for name in unset:
+            own = getattr(self, name)
+            made._take_number(name, recommended.get(name, _plain(own)), own)
+        return made
+
+    def _take_number(self, name: str, value: object, default: object) -> None:
+        """Give a number its value, or its default. Raises: RequestError when it does not fit."""
+        value = limits.plain_number(value)
+        if value is None:
+            value = default
+        limits.check(name, value)
+        object.__setattr__(self, name, value)
 
     @property
     def has_penalties(self) -> bool:
@@ -173,9 +179,14 @@ class SamplingParams:
 
 # What a model's makers may recommend; it goes before the default.
 RECOMMENDED: tuple[str, ...] = tuple(
-    each.name
+    each.name for each in fields(SamplingParams) if isinstance(each.default, _BY_MODEL)
+)
+
+# Those with a range of their own, and their defaults.
+_NUMBERS: tuple[tuple[str, object], ...] = tuple(
+    (each.name, each.default)
     for each in fields(SamplingParams)
-    if isinstance(each.default, FloatByModel | IntByModel)
+    if each.name in limits.LIMITS and each.name != "logit_bias"
 )
 
 # Below this a float32 division of logits overflows or only the top token keeps any weight:

@@ -5,7 +5,7 @@ Runs in worker threads. It knows no API; what a body may hold is its model's own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -14,10 +14,12 @@ from pydantic_core import ErrorDetails
 
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote, shorten, similar
-from cutaway.server.field_types import Body
+from cutaway.server.field_types import Body, kinds_in
 from cutaway.server.server_config import MAX_DEPTH
 
 B = TypeVar("B", bound=Body)
+
+_CONTAINERS = (dict, list)
 
 # What pydantic calls a fault of type, and what the value must be.
 _MUST_BE = {
@@ -86,18 +88,26 @@ def _path(location: Sequence[int | str]) -> str:
 
 def _check_depth(value: object) -> None:
     """Raise RequestError for more than MAX_DEPTH levels; goes level by level, so never deep."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [item for container in level for item in _members(container)]
+    level = _filled((value,))
+    for _ in range(MAX_DEPTH - 1):
         if not level:
             return
-    raise _too_deep()
+        level = [item for container in level for item in _filled(_members(container))]
+    if level:
+        raise _too_deep()
 
 
-def _members(value: object) -> Iterable[object]:
+def _filled(values: Collection[object]) -> list[object]:
+    """Those that hold something: a prompt's thousands of ids are passed over at once."""
+    if kinds_in(values).isdisjoint(_CONTAINERS):
+        return []
+    return [each for each in values if isinstance(each, _CONTAINERS) and each]
+
+
+def _members(value: object) -> Collection[object]:
     if isinstance(value, dict):
         return cast("dict[str, object]", value).values()
-    return cast("list[object]", value) if isinstance(value, list) else ()
+    return cast("list[object]", value)
 
 
 def _too_deep() -> RequestError:

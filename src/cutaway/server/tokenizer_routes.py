@@ -14,7 +14,7 @@ from starlette.responses import Response
 from cutaway.core.errors import RequestError
 from cutaway.core.limits import quote
 from cutaway.server.body import read
-from cutaway.server.field_types import Body, array, take_schema, wholes
+from cutaway.server.field_types import Body, array, kinds_in, take_schema, wholes
 from cutaway.server.route_context import Context
 from cutaway.server.routes import describe_route, json_answer
 from cutaway.tokens.tokenizer import Tokenizer
@@ -79,17 +79,20 @@ def _detokenized(data: bytes, context: Context) -> dict[str, Any]:
 
 def token_ids_of(value: object, param: str, *, vocab_size: int) -> list[int]:
     """A list of ids that the model has. Raises: RequestError naming the field and the id."""
-    value = wholes(value)
     if not isinstance(value, list):
         raise RequestError(f"{param} is {quote(value)}; it must be a list.", param=param)
-    for item in cast("list[object]", value):
+    items = cast("list[int]", value)
+    if kinds_in(items) == {int} and min(items) >= 0 and max(items) < vocab_size:
+        return items
+    token_ids = cast("list[int]", wholes(items))
+    for item in cast("list[object]", token_ids):
         is_id = isinstance(item, int) and not isinstance(item, bool)
         if not is_id or not 0 <= cast(int, item) < vocab_size:
             raise RequestError(
                 f"{param} holds {quote(item)}; token ids go from 0 to {vocab_size - 1}.",
                 param=param,
             )
-    return cast("list[int]", value)
+    return token_ids
 
 
 def _info(context: Context) -> dict[str, Any]:

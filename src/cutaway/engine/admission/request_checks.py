@@ -58,7 +58,9 @@ def max_length_of(request: Request, max_length: int) -> int:
 
 
 def _check_ids(token_ids: Collection[int], vocab_size: int, param: str) -> None:
-    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+    if not token_ids:
+        return
+    for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < vocab_size:
             raise RequestError(
                 f"{param} holds the token id {token_id}; ids go from 0 to {vocab_size - 1}.",
