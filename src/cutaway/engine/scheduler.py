@@ -589,7 +589,7 @@ class Scheduler:
             if not self._start(plan, sequence, *admitted):
                 return
             loads[sequence.owner] += self._shares.weight(sequence)
-            owed = [old + own for old, own in zip(owed, self._owed([sequence]), strict=True)]
+            self._add_owed(owed, sequence)
 
     def _is_blocked(self, sequence: Sequence) -> bool:
         """Whether it waits for pages, and would be told what it was told when it was asked."""
@@ -661,12 +661,15 @@ class Scheduler:
         """
         owed: list[Counter[str]] = [Counter() for _ in self.cache.allocators]
         for sequence in running:
-            assert sequence.tables is not None, "a running sequence has tables"
-            length, owner = len(sequence.token_ids) + self.cache.page_size, sequence.owner
-            missing = self.cache.missing(sequence.tables, min(length, sequence.max_length))
-            for group, number in zip(owed, missing, strict=True):
-                group[owner] = group.get(owner, 0) + number
+            self._add_owed(owed, sequence)
         return owed
+
+    def _add_owed(self, owed: list[Counter[str]], sequence: Sequence) -> None:
+        assert sequence.tables is not None, "a running sequence has tables"
+        length, owner = len(sequence.token_ids) + self.cache.page_size, sequence.owner
+        missing = self.cache.missing(sequence.tables, min(length, sequence.max_length))
+        for group, number in zip(owed, missing, strict=True):
+            group[owner] = group.get(owner, 0) + number
 
     def _withdraw(self, plan: _Plan, victim: Sequence) -> None:
         """Preempt a sequence that may be in the step already."""

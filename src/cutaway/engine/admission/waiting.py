@@ -36,9 +36,15 @@ class WaitingQueue:
 
     def first(self, loads: Counter[str]) -> Sequence:
         """The sequence whose turn it is. loads: what each owner has running."""
-        if len(self._owners) == 1:
-            return next(iter(self._owners.values()))[0]
-        return self._owners[min(self._owners, key=loads.__getitem__)][0]
+        least: tuple[int, Sequence] | None = None
+        for owner, queue in self._owners.items():
+            load = loads.get(owner, 0)
+            if least is None or load < least[0]:
+                least = load, queue[0]
+            if not load:
+                break  # nobody has less: of a crowd of newcomers none but the first is asked
+        assert least is not None, "somebody waits"
+        return least[1]
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence, behind those of its owner."""
