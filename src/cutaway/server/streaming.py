@@ -7,16 +7,16 @@ and an end as soon as the connection is closed. Knows no API's events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from time import monotonic
-from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
 
+from cutaway.server.entry.begun import begin, go_on, throw
 from cutaway.server.entry.door import AsgiMessage, ClientGoneError, Receive, Scope, Send, call_of
 from cutaway.server.error_replies import encode_fault, fault_of
 from cutaway.server.server_config import ServerConfig
@@ -27,7 +27,10 @@ T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 _MOST_TOGETHER = 32  # events in a write
 _COMMENT = b": keep-alive\n\n"
-_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 def data(value: object) -> bytes:
@@ -82,13 +85,11 @@ class EventStream(Response):
         """Send all events, until they end or the client goes."""
         # The framework looks at the head of an answer alone: what follows passes it by.
         out = _Out(send, call_of(scope).pass_on, self._config.send_seconds)
-        pinger = asyncio.create_task(_ping(out, self._config.keep_alive_seconds))
+        pings = _Pings(out, self._config.keep_alive_seconds)
         try:
             await until_gone(receive, self._write(scope, out))
         finally:
-            pinger.cancel()
-            with suppress(asyncio.CancelledError):
-                await pinger
+            await pings.end()
 
     async def _write(self, scope: Scope, out: _Out) -> None:
         try:
@@ -106,9 +107,6 @@ class EventStream(Response):
         await out.end()
 
 
-_Step = Generator[Any, None, Any]  # of a generator: it yields what it waits for
-
-
 async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaitable[None]]) -> None:
     """Write all events, those together that are there at once: each write is a call of the system.
 
@@ -123,9 +121,8 @@ async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaita
             await write(joined)
 
     while True:
-        step = cast("_Step", events.__anext__())
         try:
-            is_there, got = _begin(step)
+            step, is_there, got = begin(events.__anext__())
         except StopAsyncIteration:
             break
         except Exception:
@@ -137,46 +134,16 @@ async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaita
             except BaseException:
                 # To the generator it is as any end from outside: nobody listens.
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await _throw(step, asyncio.CancelledError())
+                    await throw(step, asyncio.CancelledError())
                 raise
             try:
-                got = await _go_on(step, got)
+                got = await go_on(step, got)
             except StopAsyncIteration:
                 break
         come.append(got)
         if len(come) == _MOST_TOGETHER:
             await write_come()
     await write_come()
-
-
-def _begin(step: _Step) -> tuple[bool, Any]:
-    """Run a step of a generator until it has its value, or waits: whether it has, and for what."""
-    try:
-        return False, step.send(None)
-    except StopIteration as done:
-        return True, done.value
-
-
-def _waiting(step: _Step, awaited: Any) -> _Step:
-    """The value of a step that waits for something."""
-    try:
-        yield awaited
-    except BaseException as fault:
-        return (yield from _raising(step, fault))
-    return (yield from step)
-
-
-def _raising(step: _Step, fault: BaseException) -> _Step:
-    """Raise what was raised here in a step that waits; its value if it bears it."""
-    try:
-        awaited = step.throw(fault)
-    except StopIteration as done:
-        value: Any = done.value
-        return value
-    return (yield from _waiting(step, awaited))
-
-
-_go_on, _throw = coroutine(_waiting), coroutine(_raising)
 
 
 class _Out:
@@ -197,8 +164,7 @@ class _Out:
         """Send some bytes. Raises: ClientGoneError when nobody takes them."""
         async with self._lock:
             if not self.has_begun:
-                headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                head = {"type": "http.response.start", "status": 200, "headers": headers}
+                head = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
                 await self._pass(self._send, head)
                 self.has_begun = True
             part = {"type": "http.response.body", "body": body, "more_body": True}
@@ -215,47 +181,82 @@ class _Out:
             await self._pass(self._send_body, part)
 
     async def _pass(self, send: Send, message: AsgiMessage) -> None:
-        step = cast("_Step", send(message))
         try:
-            is_passed, awaited = _begin(step)
+            step, is_passed, awaited = begin(send(message))
             if not is_passed:  # almost all are at once, and need no clock
                 async with asyncio.timeout(self._seconds):
-                    await _go_on(step, awaited)
+                    await go_on(step, awaited)
         except (TimeoutError, OSError):
             raise ClientGoneError from None
 
 
-async def _ping(out: _Out, seconds: float) -> None:
-    """A comment whenever nothing was sent for that long, from the start on."""
-    with suppress(ClientGoneError):
-        while not out.has_ended:
-            rest = out.last + seconds - monotonic()
-            if rest > 0:
-                await asyncio.sleep(rest)
-            else:
-                await out.write(_COMMENT)
+class _Pings:
+    """A comment whenever nothing was sent for that long, from the start on, until it is ended.
+
+    A timer and no task: with one for each of many streams they took twice as long to begin.
+    """
+
+    def __init__(self, out: _Out, seconds: float) -> None:
+        self._out, self._seconds = out, seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._look)
+        self._writing: asyncio.Task[None] | None = None
+
+    def _look(self) -> None:
+        rest = self._out.last + self._seconds - monotonic()
+        if rest > 0:
+            self._timer = self._loop.call_later(rest, self._look)
+        else:
+            self._writing = self._loop.create_task(self._write())
+
+    async def _write(self) -> None:
+        if self._out.has_ended:
+            return
+        with suppress(ClientGoneError):
+            await self._out.write(_COMMENT)
+            self._timer = self._loop.call_later(self._seconds, self._look)
+
+    async def end(self) -> None:
+        """Write no more, and leave nothing half written. Raises: what a comment raised."""
+        self._timer.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writing
+            self._timer.cancel()
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What the work gives; it is cancelled as soon as the client closes the connection.
 
+    The work begins at once and in the task of who asks: a task of its own would wait a turn of the
+    event loop, in which a crowd of streams is written.
+
     Raises: ClientGoneError then; whatever the work raises.
     """
-    doing = asyncio.create_task(work)
+    ours = asyncio.current_task()
+    assert ours is not None, "a coroutine runs in a task"
+    num_cancels = ours.cancelling()
+    is_gone = is_over = False
+
+    def leave(_: asyncio.Task[None]) -> None:
+        nonlocal is_gone
+        if not is_over:
+            is_gone = True
+            ours.cancel()
+
     leaving = asyncio.create_task(_gone(receive))
+    leaving.add_done_callback(leave)
     try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
-        raise ClientGoneError
+        return await work
+    except (Exception, asyncio.CancelledError):
+        if is_gone and ours.uncancel() <= num_cancels:
+            raise ClientGoneError from None
+        raise
     finally:
-        await _ended(doing, leaving)
-
-
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        is_over = True
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
 
 
 async def _gone(receive: Callable[[], Awaitable[AsgiMessage]]) -> None:

@@ -20,6 +20,7 @@ from cutaway.core.whole_numbers import whole_number
 from cutaway.host.ports import is_port
 from cutaway.server.entry.arrivals import Arrivals, do_nothing
 from cutaway.server.entry.auth import Keys
+from cutaway.server.entry.begun import begin, go_on
 from cutaway.server.entry.entrance import Entrance
 from cutaway.server.entry.owner import ANYBODY, SHARER, Owner
 from cutaway.server.error_replies import HttpError, encode_fault, fault_of, headers_of
@@ -286,19 +287,17 @@ class Door:
             if size is None or size > config.max_body_bytes:
                 raise _too_large(config.max_body_bytes)
         body = bytearray()
+        step, is_there, got = begin(receive())
+        if is_there and self._is_whole(call, body, got):
+            return bytes(body)  # most come with their head, and need no clock
         try:
             async with asyncio.timeout(config.body_seconds) as whole:
                 self._bodies[call] = whole
                 while True:
                     async with asyncio.timeout(config.body_idle_seconds):
-                        message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGoneError
-                    body += message.get("body", b"")
-                    if len(body) > config.max_body_bytes:
-                        raise _too_large(config.max_body_bytes)
-                    if not message.get("more_body", False):
-                        call.is_read = True
+                        message = await (receive() if is_there else go_on(step, got))
+                    is_there = True
+                    if self._is_whole(call, body, message):
                         return bytes(body)
         except TimeoutError:
             raise HttpError(
@@ -309,6 +308,16 @@ class Door:
             ) from None
         finally:
             self._bodies.pop(call, None)
+
+    def _is_whole(self, call: HttpCall, body: bytearray, message: AsgiMessage) -> bool:
+        """Take in a part of a body; whether it was the last. Raises: HttpError, ClientGoneError."""
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        body += message.get("body", b"")
+        if len(body) > self._config.max_body_bytes:
+            raise _too_large(self._config.max_body_bytes)
+        call.is_read = not message.get("more_body", False)
+        return call.is_read
 
     async def _refuse(
         self, call: HttpCall, scope: Scope, receive: Receive, fault: HttpError
