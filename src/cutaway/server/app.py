@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from time import perf_counter
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -18,7 +20,7 @@ from cutaway.server import lora_routes, models, page, tokenizer_routes
 from cutaway.server.anthropic import messages as anthropic
 from cutaway.server.entry.arrivals import Arrivals
 from cutaway.server.entry.auth import Keys
-from cutaway.server.entry.door import ClientGoneError, Door
+from cutaway.server.entry.door import ClientGoneError, Door, Receive, Scope, Send, call_of
 from cutaway.server.error_replies import HttpError, absent, encode_fault, fault_of, headers_of
 from cutaway.server.looks import learn_routes, lever_routes, run_routes, traces, views
 from cutaway.server.openai import chat as openai_chat
@@ -52,7 +54,7 @@ _LAG_SECONDS = 0.5  # between two looks at how late the event loop is
 def build_app(context: Context, *, keys: Keys | None = None) -> Door:
     """The ASGI application of one served model."""
     keys = keys or Keys()
-    app = FastAPI(
+    app = _Application(
         title="Cutaway",
         version=__version__,
         docs_url=None,  # its pages load scripts from elsewhere
@@ -61,9 +63,9 @@ def build_app(context: Context, *, keys: Keys | None = None) -> Door:
         lifespan=_watched(context),
     )
     for router in ROUTERS:
-        app.include_router(router(context))
-    app.include_router(page.router(keys.browsers))
-    for kind in (HttpError, CutawayError, HTTPException, Exception):
+        app.take_in(router(context))
+    app.take_in(page.router(keys.browsers))
+    for kind in (*_TOLD, Exception):
         app.add_exception_handler(kind, _tell)
     return Door(
         app,
@@ -72,6 +74,48 @@ def build_app(context: Context, *, keys: Keys | None = None) -> Door:
         metrics=context.metrics,
         arrivals=Arrivals(context.refusal, ANSWERING),
     )
+
+
+_TOLD = (HttpError, CutawayError, HTTPException)  # what is raised so is an answer
+
+
+class _Application(FastAPI):
+    """The framework's, past whose layers requests for answers go straight to their routes.
+
+    Their bodies and replies are none that it reads or checks, and its layers took 0.13 ms each.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._straight: dict[str, APIRoute] = {}
+
+    def take_in(self, routes: APIRouter) -> None:
+        """Include an API's routes."""
+        self.include_router(routes)
+        for route in routes.routes:
+            if isinstance(route, APIRoute) and route.path in ANSWERING:
+                assert route.methods == {"POST"}, "an answer is asked for by POST"
+                self._straight[route.path] = route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        route = self._straight.get(scope["path"]) if is_post else None
+        if route is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["route"] = route
+        http = HttpRequest(scope, receive, send)
+        try:
+            response: Response = await route.endpoint(http)
+            await response(scope, receive, send)
+        except Exception as error:
+            if call_of(scope).status is not None:
+                raise
+            told = await _tell(http, error)
+            await told(scope, receive, send)
+            if not isinstance(error, _TOLD):
+                raise
 
 
 async def _tell(http: HttpRequest, error: Exception) -> Response:

@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -24,7 +25,7 @@ from cutaway.server.answers import Answers, ChoiceOutput, gather, news
 from cutaway.server.body import read
 from cutaway.server.conversation import rename_faults
 from cutaway.server.entry.door import HttpCall, call_of
-from cutaway.server.field_types import Limited, Refused, array, take_schema
+from cutaway.server.field_types import Limited, Refused, array, kinds_in, take_schema
 from cutaway.server.looks.opt_in import (
     CONTINUED,
     TokenOptIn,
@@ -58,6 +59,8 @@ from cutaway.server.streaming import DONE, EventStream, TextEvent, data, until_g
 from cutaway.server.tokenizer_routes import token_ids_of
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
+# Of a body that is read in the event loop: 2,000 ids, which take 0.3 ms.
+MOST_QUICK_BYTES = 16 * 1024
 
 _IDS = array({"type": "integer", "minimum": 0}, minItems=1)
 _PROMPT = {
@@ -124,7 +127,11 @@ def router(context: Context) -> APIRouter:
     @routes.post("/v1/completions", **describe_route(CompletionBody, streams=True))
     async def completions(http: HttpRequest) -> Response:
         call = call_of(http.scope)
-        asked = await context.worker.take_in(_asked, await http.body(), context, call)
+        body = await http.body()
+        if _is_quick(body):
+            asked = _asked(body, context, call)
+        else:
+            asked = await context.worker.take_in(_asked, body, context, call)
         if asked.is_streamed:
             return EventStream(_events(context, call, asked), config=context.config)
         gathering = gather(context, call, asked.requests, grammar_field=asked.grammar_field)
@@ -135,8 +142,33 @@ def router(context: Context) -> APIRouter:
     return routes
 
 
+class _Ids(msgspec.Struct):
+    """A body that is read in no time: ids, of which none is looked at alone, and nothing long."""
+
+    prompt: list[int]
+    echo: Literal[False] | None = None
+    logit_bias: None = None
+    response_format: None = None
+    structured_outputs: None = None
+    cutaway: None = None
+
+
+_READ_IDS = msgspec.json.Decoder(_Ids)
+
+
+def _is_quick(body: bytes) -> bool:
+    """Whether a body is read at once: to hand it to a thread would take longer than to read it."""
+    if len(body) > MOST_QUICK_BYTES:
+        return False
+    try:
+        _READ_IDS.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def _asked(body: bytes, context: Context, call: HttpCall) -> CompletionRequest:
-    """Everything that can be wrong with a request is found here, in a worker thread."""
+    """Everything that can be wrong with a request is found here, in a worker thread or at once."""
     read_body = read(body, CompletionBody)
     lora = context.lora_of(read_body.model, read_body.lora)
     call.operation = "text_completion"
@@ -221,7 +253,8 @@ def _prompts(body: CompletionBody, context: Context) -> list[tuple[str, list[int
     if not isinstance(body.prompt, list) or not body.prompt:
         raise _no_prompt(body)
     items = cast("list[object]", body.prompt)
-    if all(isinstance(item, int) for item in items):
+    kinds = kinds_in(items)
+    if kinds <= {int, bool}:
         return [_of_ids(items, body, context)]
     if len(items) > MAX_PROMPTS:
         raise RequestError(
@@ -229,9 +262,9 @@ def _prompts(body: CompletionBody, context: Context) -> list[tuple[str, list[int
             "requests.",
             param="prompt",
         )
-    if all(isinstance(item, str) for item in items):
+    if kinds == {str}:
         return [_of_text(cast(str, item), body, context) for item in items]
-    if all(isinstance(item, list) for item in items):
+    if kinds == {list}:
         return [_of_ids(item, body, context) for item in items]
     raise _no_prompt(body)
 
