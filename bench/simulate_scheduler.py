@@ -37,7 +37,7 @@ from cutaway.cache.table import PageTable, unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
-from cutaway.engine.admission.shares import Shares
+from cutaway.engine.admission.shares import Loads, Shares
 from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 
@@ -143,12 +143,13 @@ def _root(salt: bytes) -> bytes:
 
 def _requests(random: Random, lot: int = 0) -> Iterator[tuple[int, Request]]:
     """Prompts over three tokens, most of them beginning alike, in bursts."""
-    shared = [random.randrange(3) for _ in range(80)]
+    below = random._randbelow  # as randrange draws
+    shared = [below(3) for _ in range(80)]
     owners = random.choice((("",), ("", "", "a"), ("", "a", "b"), ("", "a", "b")))
     step = 0
     for number in range(random.randint(2, random.choice((9, 9, 20)))):
         head = shared[: random.choice((0, 0, 8, 16, 17, 40, 80))]
-        tail = [random.randrange(3) for _ in range(random.randint(0 if head else 1, 12))]
+        tail = [below(3) for _ in range(random.randint(0 if head else 1, 12))]
         params = _params(
             n=random.choice((1, 1, 1, 3)),
             seed=random.randrange(2),
@@ -219,17 +220,16 @@ class Contents:
 
 @dataclass(slots=True)
 class Before:
-    """Who ran and who waited before a step, and the pages per group that light owners could get.
+    """Who ran before a step, whose sequences waited, and the pages that light owners could get.
 
-    owners: of who waited. most: the heaviest load.
+    owners: of who waited. most: the heaviest load. rooms: by owner, pages of each group.
     short: who is next and lacked pages then, be it that the heaviest owner's youngest gave way.
     Not to be changed; not frozen, since one is made for every step.
     """
 
     running: tuple[Sequence, ...]
-    waiting: frozenset[Sequence]
     owners: set[str]
-    loads: Counter[str]
+    loads: Loads
     most: int
     rooms: dict[str, tuple[int, ...]]
     num_preemptions: int
@@ -238,8 +238,8 @@ class Before:
     @staticmethod
     def of(scheduler: Scheduler, shares: Shares, slot: int) -> Before:
         """slot: what a sequence weighs at least."""
-        running, waiting = scheduler.running, frozenset(scheduler.waiting)
-        loads, owners = shares.loads(running), {s.owner for s in waiting}
+        running, owners = scheduler.running, {*scheduler._waiting._owners}
+        loads = shares.loads(running)
         most = max(loads.values(), default=0)
         rooms: dict[str, tuple[int, ...]] = {}
         short: Sequence | None = None
@@ -256,12 +256,12 @@ class Before:
                 if lacks_pages(scheduler.cache, first, left, (victim.tables,)):
                     short = first
         preempted = scheduler.num_preemptions
-        return Before(running, waiting, owners, loads, most, rooms, preempted, short)
+        return Before(running, owners, loads, most, rooms, preempted, short)
 
     def newcomers(self, running: tuple[Sequence, ...]) -> list[Sequence]:
         """Who was admitted in the step, in this order. running: behind it."""
-        waiting = self.waiting
-        return [s for s in running if s in waiting] if waiting else []
+        before = self.running
+        return [s for s in running if s not in before] if self.owners else []
 
 
 def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[dict[str, int]]:
@@ -275,7 +275,7 @@ def still_owed(cache: PagedCache, running: tuple[Sequence, ...]) -> list[dict[st
     return owed
 
 
-def youngest_of_heaviest(running: tuple[Sequence, ...], loads: Counter[str]) -> Sequence:
+def youngest_of_heaviest(running: tuple[Sequence, ...], loads: Loads) -> Sequence:
     """Who gives way to a newcomer."""
     heaviest = max(loads, key=loads.__getitem__)
     return [s for s in running if s.owner == heaviest][-1]
@@ -586,7 +586,8 @@ class Simulation:
         if not newcomers:
             return
         loads = self.shares.loads(s for s in self.scheduler.running if s not in newcomers)
-        waiting = Counter([s.owner for s in before.waiting])
+        # Nobody who ran waits: where one was preempted, turns are not compared.
+        waiting = Counter([s.owner for s in (*newcomers, *self.scheduler.waiting)])
         for sequence in newcomers:
             admitted = sequence.owner
             waiting[admitted] -= 1
@@ -635,7 +636,7 @@ class Simulation:
         light = {s for s in before.running if loads[s.owner] < most}
         if not before.rooms:
             return light  # of nobody who waited
-        loads = loads.copy()
+        loads = Loads(loads)
         taken = [0] * len(self.cache.allocators)
         for sequence in newcomers:
             if not self.shares.is_light(loads, sequence):
@@ -676,20 +677,21 @@ class Simulation:
         has_preempted = self.scheduler.num_preemptions > before.num_preemptions
         if not running or not self.scheduler.num_waiting or has_preempted:
             return
-        loads = self.shares.loads(running)
+        loads = self.shares.loads(running) if newcomers else before.loads  # the same run
         first = self.scheduler._waiting.first(loads)
+        is_full = len(running) == self.scenario.config.max_sequences
+        if not is_full:
+            if sum([s.count for s in steps]) >= self._most_tokens():
+                return
+            if lacks_pages(self.cache, first, running, ()):
+                return  # as most often: asked before what takes longer
         victim = youngest_of_heaviest(running, loads)
         heaviest = victim.owner
-        is_full = len(running) == self.scenario.config.max_sequences
         if is_full:
             load = loads[first.owner] + self.shares.weight(first)
             left = loads[heaviest] - self.shares.weight(victim)
             if first is before.short or first.owner == heaviest or left < load:
                 return
-        elif sum([s.count for s in steps]) >= self._most_tokens():
-            return
-        elif lacks_pages(self.cache, first, running, ()):
-            return  # as most often: asked before what takes longer
         if self._has_light_prompt(before, heaviest, newcomers, steps):
             return
         num_prompt = sum(
@@ -919,6 +921,8 @@ class Simulation:
     def _check_window(self, table: PageTable, computed: int) -> None:
         """Pages that nobody sees any more, and no others, were given back."""
         pages, unseen = table.pages, unseen_pages(table.extent, computed, self.scenario.page_size)
+        if not unseen and SCRATCH_PAGE not in pages:
+            return
         gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
         is_right = pages.count(SCRATCH_PAGE) == gone == len(unseen)
         require(is_right, "the window lost a page it needs, or kept one")

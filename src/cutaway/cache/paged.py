@@ -80,7 +80,7 @@ class PagedCache:
             window_pages(extent, page_size) if isinstance(extent, Window) else INT64_MAX
             for extent in self._extents
         )
-        self._has_windows = min(self._in_window) < INT64_MAX
+        self._windows = [g for g, most in enumerate(self._in_window) if most < INT64_MAX]
         self._query_tokens = 0
         self._hit_tokens = 0
 
@@ -283,10 +283,9 @@ class PagedCache:
                     allocator.publish(key, page)
                 allocator.set_clock()
         tables.num_committed = num_computed
-        if self._has_windows:
-            for table, allocator in zip(tables.groups, self.allocators, strict=True):
-                for page in table.slide(num_computed):
-                    allocator.release(page)
+        for group in self._windows:
+            for page in tables.groups[group].slide(num_computed):
+                self.allocators[group].release(page)
 
     def truncate(self, tables: PageTables, num_tokens: int) -> None:
         """Roll back to num_tokens tokens; the pages past them go back."""

@@ -218,7 +218,7 @@ class Scheduler:
     @property
     def waiting(self) -> tuple[Sequence, ...]:
         """Sequences that hold no pages, grouped by owner."""
-        return (*self._waiting,)
+        return tuple(iter(self._waiting))  # of the queue itself its length would be asked first
 
     @property
     def crowds(self) -> Set[str]:
@@ -533,7 +533,9 @@ class Scheduler:
         del drafts[max(0, min(plan.budget, sequence.max_length - known - 1)) :]
         if not self.cache.reserve(tables, known + len(drafts)):
             del drafts[max(0, self.cache.room(tables) - known) :]
-        if drafts and self.cache.reserve(tables, known + len(drafts)):
+            if drafts and not self.cache.reserve(tables, known + len(drafts)):
+                return
+        if drafts:
             plan.grant(sequence, len(drafts))
             self._grant_other(plan, sequence)
 

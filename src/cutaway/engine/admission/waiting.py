@@ -5,8 +5,8 @@ Free of torch. It knows owners by name, and nothing of pages.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from cutaway.engine.sequence import Sequence
@@ -34,8 +34,8 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         return chain.from_iterable(self._owners.values())
 
-    def first(self, loads: Counter[str]) -> Sequence:
-        """The sequence whose turn it is. loads: what each owner has running."""
+    def first(self, loads: Mapping[str, int]) -> Sequence:
+        """The sequence whose turn it is. loads: what each owner has running, 0 of any other."""
         least: tuple[int, Sequence] | None = None
         for owner, queue in self._owners.items():
             load = loads.get(owner, 0)
