@@ -74,6 +74,7 @@ def compiled_for(batches: Sequence[MicroBatch]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_compiled_does_not_hang_on_the_lengths_that_come_first() -> None:
     """Sums over rows are cut up by the first number of them, and a run that goes on has another."""
