@@ -272,6 +272,6 @@ def test_a_slice_of_published_tokenizers_is_equal(name: str) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_gemma3_on_ten_thousand_strings() -> None:
-    row = comparison().compare(tokenizer_json("gemma3"), "gemma3", texts=10_000, seed=31)
+def test_gemma3_on_two_thousand_strings() -> None:
+    row = comparison().compare(tokenizer_json("gemma3"), "gemma3", texts=2_000, seed=31)
     assert row.result == "equal", row.why

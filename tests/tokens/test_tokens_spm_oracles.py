@@ -121,8 +121,8 @@ def test_a06_a_name_in_plain_text_is_no_control_token():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v3", "gemma3-gguf"])
 @pytest.mark.parametrize("text", PROSE)
-def test_the_first_megabyte_of_all_small_prose(name, text):
-    chapters = prose(text)[:1_000_000].split("\n\n")
+def test_the_first_250_000_characters_of_all_small_prose(name, text):
+    chapters = prose(text)[:250_000].split("\n\n")
     parts = ["\n\n".join(chapters[at : at + 20]) for at in range(0, len(chapters), 20)]
     assert_ids_equal(name, parts)
 
@@ -135,15 +135,15 @@ def test_100_odd_strings(text):
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4_000, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
-def test_20_000_odd_strings_in_mistrals_vocabulary(text):
+def test_4_000_odd_strings_in_mistrals_vocabulary(text):
     assert_ids_equal("v3", [text.translate(WORDS)])
 
 
 @pytest.mark.slow
-@settings(max_examples=4_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
-def test_4_000_odd_strings_in_gemmas_vocabulary(text):
+def test_1_000_odd_strings_in_gemmas_vocabulary(text):
     for name in ("gemma3", "gemma3-gguf"):
         assert_ids_equal(name, [text.translate(WORDS)])
