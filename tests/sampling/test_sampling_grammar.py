@@ -25,6 +25,7 @@ from cutaway.core.errors import GrammarError, RequestError
 from cutaway.core.grammar import Grammar
 from cutaway.core.request import SamplingParams
 from cutaway.sampling.candidates import SamplerRow
+from cutaway.sampling.grammars import grammar_compiler
 from cutaway.sampling.grammars.grammar_compiler import MAX_KEPT, GrammarCompiler
 from cutaway.sampling.grammars.grammar_state import GrammarState, allows_any
 from cutaway.sampling.grammars.grammar_trial import TrialCompiler
@@ -261,16 +262,19 @@ def test_a_trial_is_bounded_by_what_it_computes_and_not_by_the_clock() -> None:
     trial.close()
 
 
-def test_a_grammar_is_compiled_once_and_the_oldest_are_forgotten() -> None:
+def test_a_grammar_is_compiled_once_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiler = compiler_of(frozenset({END}))
     first = compiler.compile(Grammar.regex("a"))
     assert compiler.compile(Grammar.regex("a")) is first
     made = [compiler.compile(Grammar.choice([f"x{i}"])) for i in range(MAX_KEPT)]
     assert compiler.compile(Grammar.regex("a")) is not first
     wait(made, timeout=300)
-    large = [compiler.compile(Grammar.choice([f"{i}" + "y" * 60_000])) for i in range(20)]
+    monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 2**12)
+    large = [compiler.compile(Grammar.choice([f"{i}" + "y" * 600])) for i in range(20)]
     wait(large, timeout=300)
-    assert sum(len(grammar.text) for grammar in compiler._kept) <= 2**20
+    assert 2**11 < sum(len(grammar.text) for grammar in compiler._kept) <= 2**12
     compiler.close()
 
 
