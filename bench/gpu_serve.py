@@ -4,7 +4,7 @@
 
 streams: 256 at once by HTTP, tokens a second beside the same requests offline.
 poisson: arrivals at 70 % of what 256 streams reached; gaps between tokens.
-record:  a decode step's host time in the recorder, and steps with and without it, in turn.
+record:  decode steps of an engine that records and of the same one when it does not, in turn.
 start:   a process from its first line to the first token of a model in safetensors files that were
     just written, part by part; once with kernels to compile and once with them kept.
 
@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,58 +223,82 @@ def first_token(folder: str) -> dict[str, Any]:
 
 
 def recording(folder: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Decode steps of an engine that records and of one that does not, in turn."""
+    """Decode steps that are recorded beside such that are not, of one engine, block by block.
+
+    Two engines differ by more than recording costs, be it by where their pages and graphs lie, and
+    steps grow with their contexts: so both kinds are one engine's, four blocks with, without,
+    without, with are one figure, and several engines give several of them.
+    """
     from cutaway.engine.build import load_model
     from cutaway.engine.config import EngineConfig
     from cutaway.engine.engine import Engine
     from cutaway.weights.find.find import find
 
-    plain = EngineConfig(prefix_cache=False, max_sequences=args.streams)
-    model = load_model(find(f"random:{folder}/config.json"), plain)
-    times: dict[str, list[float]] = {"with": [], "without": []}
-    inside = 0.0
-    for kind in ("with", "without", "without", "with"):
-        config = plain if kind == "with" else replace(plain, ledger_bytes=0)
-        engine = Engine(model, config, num_pages=2 + args.streams * 16)
-        own, recorder = decode_seconds(engine, args.streams)
-        times[kind], inside = times[kind] + own, inside + recorder
-    with_ms, without_ms = (statistics.median(times[name]) * 1e3 for name in ("with", "without"))
-    steps = len(times["with"])
+    config = EngineConfig(prefix_cache=False, max_sequences=args.streams)
+    model = load_model(find(f"random:{folder}/config.json"), config)
+    pages = 2 + args.streams * ((_PROMPT + _STEPS) // 16 + 2)
+    steps = _Steps()
+    for _ in range(4):
+        steps.measure(Engine(model, config, num_pages=pages), args.streams)
+    least, middle, most = statistics.quantiles(steps.costs, n=4)
     return {
         "sequences": args.streams,
-        "step_with_ms": with_ms,
-        "step_without_ms": without_ms,
-        "costs": with_ms / without_ms - 1,
-        "mean_with_ms": statistics.mean(times["with"]) * 1e3,
-        "mean_without_ms": statistics.mean(times["without"]) * 1e3,
+        "step_with_ms": statistics.median(steps.times[True]) * 1e3,
+        "step_without_ms": statistics.median(steps.times[False]) * 1e3,
+        "costs": middle,
+        "costs_quartiles": (round(least, 4), round(most, 4)),
+        "figures": len(steps.costs),
         # By the recorder's own clock.
-        "inside_ms": inside / steps * 1e3,
-        "inside_share": inside / steps * 1e3 / with_ms,
+        "inside_ms": steps.inside / len(steps.times[True]) * 1e3,
     }
 
 
-def decode_seconds(engine: Any, count: int) -> tuple[list[float], float]:
-    """Of each decode step of so many answers of 128 tokens and more; and all in the recorder."""
-    from cutaway.core.request import Request, SamplingParams
+_PROMPT, _STEPS = 128, 300
+_BLOCK, _SKIPPED = 12, 2  # steps; the first note anew who is in a step, which few others do
 
-    params = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
-    for number in range(count):
-        ids = tuple(range(1, 129))
-        engine.add(Request(request_id=str(number), prompt_token_ids=ids, params=params))
-    scheduler = engine.scheduler
-    while scheduler.num_waiting or not all(s.num_output_tokens > 2 for s in scheduler.running):
-        engine.step()
-    times: list[float] = []
-    recorder = engine.recorder
-    before = recorder.seconds if recorder is not None else 0.0
-    for _ in range(90):
-        began = time.perf_counter()
-        engine.step()
-        times.append(time.perf_counter() - began)
-    inside = recorder.seconds - before if recorder is not None else 0.0
-    while engine.has_work:
-        engine.step()
-    return times, inside
+
+class _Steps:
+    """Seconds of decode steps by whether they were recorded, and in the recorder; what it costs."""
+
+    def __init__(self) -> None:
+        self.times: dict[bool, list[float]] = {True: [], False: []}
+        self.costs: list[float] = []  # of four blocks each
+        self.inside = 0.0
+
+    def measure(self, engine: Any, count: int) -> None:
+        """Add those of one engine, with so many answers."""
+        from cutaway.core.request import Request, SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=_STEPS, ignore_eos=True)
+        for number in range(count):
+            ids = tuple(range(1, 1 + _PROMPT))
+            engine.add(Request(request_id=str(number), prompt_token_ids=ids, params=params))
+        running, recorder = lambda: engine.scheduler.running, engine.recorder
+        while engine.scheduler.num_waiting or not all(s.num_output_tokens > 2 for s in running()):
+            engine.step()
+        left = min(_STEPS - s.num_output_tokens for s in running())
+        for _ in range((left - 1) // (4 * _BLOCK)):
+            first, *without, last = (
+                statistics.mean(self._block(engine, recorder, is_on=is_on))
+                for is_on in (True, False, False, True)
+            )
+            self.costs.append((first + last) / sum(without) - 1)
+
+    def _block(self, engine: Any, recorder: Any, *, is_on: bool) -> list[float]:
+        if is_on and engine.recorder is None:
+            recorder.ledger._drop_steps(before=engine.num_steps)  # numbers follow one another
+        engine.recorder = recorder if is_on else None
+        for _ in range(_SKIPPED):
+            engine.step()
+        times: list[float] = []
+        before = recorder.seconds
+        for _ in range(_BLOCK - _SKIPPED):
+            began = time.perf_counter()
+            engine.step()
+            times.append(time.perf_counter() - began)
+        self.inside += recorder.seconds - before
+        self.times[is_on] += times
+        return times
 
 
 if __name__ == "__main__":
