@@ -39,7 +39,7 @@ serve: $(RUN) native  ## serve the default model by HTTP on this machine; ARGS a
 	@$(BIN)/cutaway serve $(ARGS)
 
 test: $(DEV) native web oracles interpreter page  ## every test that needs neither GPU nor internet, quick ones first
-	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) --maxschedchunk 1 $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -m "not gpu and not network" -n $(JOBS) $(PYTEST_FLAGS)
 
 quick: $(DEV) native  ## the quick tests alone, with what oracles are there
 	@$(BIN)/python -m pytest -m "not gpu and not network and not slow" -n $(JOBS) $(PYTEST_FLAGS)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-# Assertions of helpers hold as those of tests do, under python -O as well.
+# Assertions of helpers hold as those of tests do, under python -O as well. Those of tests do
+# anyway, and each name here is compared with each module that is ever imported.
 pytest.register_assert_rewrite(
-    *(path.stem for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
+    *(
+        path.stem
+        for path in Path(__file__).parent.rglob("*.py")
+        if path.name != "conftest.py" and not path.name.startswith("test_")
+    )
 )
+# What is imported and collected stays: nobody looks through millions of objects for garbage while
+# they are made, nor each time that a test collects what it left.
+gc.disable()
 # Workers of xdist share the cores; torch and OpenMP read this when they are first imported. It is
 # not set in the process that starts them: they would inherit what it has, all the cores for each,
 # and threads that wait for one another's cores make small operations thirty times slower.
@@ -44,15 +55,39 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, so that most faults show early; then the longest, so that none is last.
 
-    A test that needs a timeout of its own is one of the longest.
+    A slow file is as long as the longest timeout that a test of it needs, or as it has tests.
     """
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    counts = Counter(item.path for item in slow)
+    timeouts: dict[Path, float] = dict.fromkeys(counts, 0.0)
+    for item in slow:
+        if timeout := item.get_closest_marker("timeout"):
+            timeouts[item.path] = max(timeouts[item.path], float(timeout.args[0]))
+    is_slow = set(slow)
 
-    def order(item: pytest.Item) -> tuple[bool, float]:
-        timeout = item.get_closest_marker("timeout")
-        is_slow = item.get_closest_marker("slow") is not None
-        return is_slow, -float(timeout.args[0]) if is_slow and timeout else 0.0
+    def order(item: pytest.Item) -> tuple[bool, float, int]:
+        if item not in is_slow:
+            return False, 0.0, 0
+        return True, -timeouts[item.path], -counts[item.path]
 
     items.sort(key=order)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """From here on garbage is collected, of what tests make."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay with one worker, where nothing else was asked for."""
+    if config.getoption("dist") != "load":
+        return None
+    from by_file import ByFile
+
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
