@@ -33,7 +33,7 @@ from typing import NoReturn
 from cutaway.cache.fork import adopt
 from cutaway.cache.paged import PagedCache, PageTables
 from cutaway.cache.prefix import root_key
-from cutaway.cache.table import PageTable, unseen_pages
+from cutaway.cache.table import unseen_pages
 from cutaway.core.errors import ContextLengthError
 from cutaway.core.layout import SCRATCH_PAGE, CacheField, CacheGroup, CacheSpec, Full, Window
 from cutaway.core.request import Request, SamplingParams
@@ -489,7 +489,7 @@ class Simulation:
         rate, draw = self.scenario.hole_rate, self.random.random
         for allocator in self.cache.allocators if rate else ():
             if draw() < rate:
-                allocator.forget(self.random.randrange(1, allocator.num_pages))
+                allocator.forget(1 + self.below(allocator.num_pages - 1))
 
     def _propose(self, sequence: Sequence) -> None:
         """Drafts that the fake model would accept with the scenario's probability each."""
@@ -531,7 +531,7 @@ class Simulation:
             require(oldest[0] in scheduled, "the oldest sequence did not move")
         num_tokens = num_prompt = 0
         written: list[tuple[Slots, Slots]] = []
-        slots_of: list[list[int]] = [[] for _ in self.memory]
+        ways: list[Slots] = []
         for s in steps:
             sequence, start, count = s.sequence, s.start, s.count
             tables, num_known = sequence.tables, len(sequence.token_ids)
@@ -544,17 +544,16 @@ class Simulation:
             if s.is_forked:
                 num_tokens += s.num_other
                 other = [sequence.fork.slots(g, count, size) for g in range(len(own))]
-                for slots, more in zip(slots_of, other, strict=True):
-                    slots.extend(more)
-            for slots, more in zip(slots_of, own, strict=True):
-                slots.extend(more)
+                ways.append(other)
+            ways.append(own)
             written.append((own, other))
         require(num_tokens <= config.max_tokens_per_step, "budget exceeded")
         # Prompts that had begun take a token each in any case.
         most = config.max_prompt_tokens or config.max_tokens_per_step
         require(num_prompt < most + config.max_sequences, "too many tokens of prompts")
-        for slots in slots_of:
-            require(len(set(slots)) == len(slots), "a slot is written twice")
+        for slots_of in zip(*ways, strict=True):
+            slots = set[int]().union(*slots_of)
+            require(len(slots) == num_tokens, "a slot is written twice")
             require(min(slots) >= size, "the scratch page is written")
         return written
 
@@ -737,7 +736,9 @@ class Simulation:
         """Write what the step computes. Contents up to its last position, on either way."""
         sequence, start, count = scheduled.sequence, scheduled.start, scheduled.num_drafts
         known, ids = self.contents[sequence], sequence.token_ids
-        contents = known.behind(ids, sequence.draft_token_ids[:count] if count else [])
+        contents = known.upto(ids)
+        if count:
+            contents = known.behind(ids, sequence.draft_token_ids[:count])
         self._write(own, contents, start)
         self.totals.computed_tokens += scheduled.count
         if not scheduled.is_forked:
@@ -881,31 +882,34 @@ class Simulation:
     def _check_pages(self) -> None:
         """Counts, holders and index agree, and nobody can write what another can read."""
         size, running = self.scenario.page_size, self.scheduler.running
-        # Per running sequence its tables, its tokens, and the first page that these do not fill.
         known = [(s.tables.groups, s.num_computed_tokens) for s in running]
-        lengths = [(tables, count, count // size) for tables, count in known]
         for group, (allocator, window) in enumerate(
             zip(self.cache.allocators, self.windows, strict=True)
         ):
             # Looked at within: so many calls in every step would be half of its time.
             findable, references = allocator.index._key_of, allocator._references
             holders = [0] * allocator.num_pages
-            for tables, computed, num_full in lengths:
+            for tables, computed in known:
                 pages = tables[group].pages
-                if window is not None or SCRATCH_PAGE in pages:
-                    self._check_window(tables[group], computed)
+                if window is not None:
+                    unseen = unseen_pages(window, computed, size)
+                    gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
+                    if not pages.count(SCRATCH_PAGE) == gone == len(unseen):
+                        broken("the window lost a page it needs, or kept one")
                 spare = len(pages) * size - computed
                 if spare < 0:
                     broken("a computed token has no page")
                 if spare >= size:
                     broken("a page without a computed token is kept")
-                for page in pages[num_full:]:
+                for page in pages[computed // size :]:
                     if page in findable:
                         broken("an unfinished page can be found")
                     if references[page] != 1:
                         broken("an unfinished page is shared")
                 for page in pages:
                     holders[page] += 1
+            if window is None and holders[SCRATCH_PAGE]:
+                broken("a page is gone although all are seen")
             holders[SCRATCH_PAGE] = 0
             if references != holders:
                 broken("a page's count is not the number of its holders")
@@ -917,15 +921,6 @@ class Simulation:
                 broken("cached pages are not those that can be found")
             if allocator.num_used != len(holders) - holders.count(0):
                 broken("free + cached + used is not the total")
-
-    def _check_window(self, table: PageTable, computed: int) -> None:
-        """Pages that nobody sees any more, and no others, were given back."""
-        pages, unseen = table.pages, unseen_pages(table.extent, computed, self.scenario.page_size)
-        if not unseen and SCRATCH_PAGE not in pages:
-            return
-        gone = pages[unseen.start : unseen.stop].count(SCRATCH_PAGE)
-        is_right = pages.count(SCRATCH_PAGE) == gone == len(unseen)
-        require(is_right, "the window lost a page it needs, or kept one")
 
 
 @dataclass(frozen=True)

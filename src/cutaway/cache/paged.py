@@ -110,6 +110,8 @@ class PagedCache:
 
         back: tables that are taken for released. owed: pages that owners have yet to take.
         """
+        if not back and not owed:
+            return tuple([allocator.available_to(owner) for allocator in self.allocators])
         return tuple(
             [
                 allocator.available_to(
