@@ -151,7 +151,10 @@ class SamplingParams:
         made = copy.copy(self)  # the rest is checked already
         for name in unset:
             own = getattr(self, name)
-            made._take_number(name, recommended.get(name, _plain(own)), own)
+            if name in recommended:
+                made._take_number(name, recommended[name], own)
+            else:
+                object.__setattr__(made, name, _plain(own))
         return made
 
     def _take_number(self, name: str, value: object, default: object) -> None:
