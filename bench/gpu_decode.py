@@ -8,7 +8,7 @@ engine that runs so many answers of equal length: the scheduler, the sampler and
 answers are in the wall clock. --modes invariant has every row summed in one order; --plain takes
 the definitions in PyTorch, as before there was Triton. --apart measures engines in turn, of which
 one has norms, gates and heads of one token in kernels of their own beside its products, another the
-merge of attention, and a third reads keys behind the kernel in front, not ahead.
+merge of attention, and a third has that too and reads keys behind the kernel in front, not ahead.
 """
 
 from __future__ import annotations

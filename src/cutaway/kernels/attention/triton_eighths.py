@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.attention.triton_splits import merge_last
 from cutaway.kernels.floats8.triton_pairs import (
     E4M3_AS_BFLOAT,
     E4M3_AS_HALF,
@@ -62,7 +61,6 @@ def decode_eighths(
     out_ptr,
     partial_ptr,
     weight_ptr,
-    arrived_ptr,
     sinks_ptr,
     scale,
     cap,
@@ -89,8 +87,6 @@ def decode_eighths(
     FIRST: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     SHARED: tl.constexpr,
-    LINES: tl.constexpr,
-    AT_ONCE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     HALF: tl.constexpr,
@@ -186,12 +182,6 @@ def decode_eighths(
         tl.store(out, even * back[:, None], mask=inside)
         tl.store(out + 1, odd * back[:, None], mask=inside)
         tl.store(weight_ptr + place, logarithm, mask=is_row)
-        if AT_ONCE:
-            merge_last(
-                *(partial_ptr, weight_ptr, sinks_ptr, out_ptr, arrived_ptr),
-                *(first_query, num_queries, splits, tl.cdiv(length - start, share)),
-                *(NUM_HEADS, NUM_GROUPS, SIZE, HAS_SINKS, SHARED, LINES, AT_ONCE, 2 * HALF),
-            )
     else:
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + head, mask=is_row, other=0.0).to(tl.float32)

@@ -1,7 +1,8 @@
 """One result of what several programs have of a row's keys, in Triton: in the order of the splits.
 
-The last program of a sequence and key head to be done merges them, or a kernel behind all of them.
-Both take one split after the other by the same instructions, so that the bits are the same.
+Where a step is of one sequence, the last program of a key head to be done merges them, else a
+kernel behind all programs. Both take one split after the other by the same instructions, so that
+the bits are the same.
 """
 
 # pyright: basic
@@ -15,33 +16,30 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cutaway.kernels.triton_launches import MOST_COUNTERS, await_last, early, start_next
+from cutaway.kernels.triton_launches import await_last, early, start_next
 
-# Whether programs that have few rows merge them; the bits are the same.
+# Whether programs that have few rows and read keys ahead merge them; the bits are the same.
 MERGES_ALONG = True
-_UNDER_WAY = 64  # numbers that a thread waits for at once
 _LEAST_AT_ONCE = 8  # splits: taken in more parts they would cost more than a launch
 
 
-def count_at_once(
-    num_lines: int, size: int, *, warps: int, splits: int, num_pairs: int
-) -> int | None:
+def count_at_once(num_lines: int, size: int, *, warps: int, splits: int) -> int | None:
     """How many splits a last program reads at once; None where a kernel of its own merges.
 
     A launch and the wait for it are most of what few rows cost. Where a program has many, of
     guesses or of heads that share a key, each is better merged by a program of its own.
 
     num_lines: rows of a program, a power of two.   size: of a head.
-    num_pairs: of a sequence and a key head, which have a counter each.
     """
-    at_once = _count_fitting(num_lines, size, warps, splits)
-    is_quick = at_once >= min(splits, _LEAST_AT_ONCE) and num_pairs <= MOST_COUNTERS
+    at_once = _count_fitting(num_lines, size, warps, splits, numbers=64)
+    is_quick = at_once >= min(splits, _LEAST_AT_ONCE)
     return at_once if MERGES_ALONG and splits > 1 and is_quick else None
 
 
-def _count_fitting(num_lines: int, size: int, warps: int, splits: int) -> int:
-    room = _UNDER_WAY * 32 * warps // (num_lines * triton.next_power_of_2(size))
-    return min(room, triton.next_power_of_2(splits))
+def _count_fitting(num_lines: int, size: int, warps: int, splits: int, *, numbers: int) -> int:
+    """Splits of which a thread waits for no more than so many numbers."""
+    room = numbers * 32 * warps // (num_lines * triton.next_power_of_2(size))
+    return max(1, min(room, triton.next_power_of_2(splits)))
 
 
 def merge_splits(partial: Tensor, weight: Tensor, sinks: Tensor | None, out: Tensor) -> None:
@@ -57,7 +55,7 @@ def merge_splits(partial: Tensor, weight: Tensor, sinks: Tensor | None, out: Ten
         NUM_HEADS=num_heads,
         SIZE=size,
         HAS_SINKS=sinks is not None,
-        AT_ONCE=max(1, _count_fitting(1, size, warps, splits)),
+        AT_ONCE=_count_fitting(1, size, warps, splits, numbers=128),
         BLOCK=triton.next_power_of_2(size),
         **early(out),
         num_warps=warps,
@@ -84,13 +82,13 @@ def merge_last(
     AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Of the programs of a sequence and key head, which have stored theirs, the last one merges.
+    """Of the programs of one key head, which have stored theirs, the last one merges.
 
     used: splits at the front that have keys. The counter is 0 again for the kernel behind, which
     waits for this one before it counts.
     """
     group = tl.program_id(1)
-    arrived_ptr += tl.program_id(0) * NUM_GROUPS + group
+    arrived_ptr += group
     tl.debug_barrier()  # all threads have stored; what they stored is there before the count is
     before = tl.atomic_add(arrived_ptr, 1, sem="acq_rel")
     if before == splits - 1:
