@@ -442,6 +442,12 @@ def _ignores_the_clamp(model: Any, config: Any) -> bool:
 def save(model: Any, folder: Path) -> None:
     """Write a model as its users would find it, beside a tokenizer of bytes."""
     model.save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if "partial_rotary_factor" in (config.get("rope_parameters") or {}):
+        # transformers 5.17 writes a default of its own beside it, and warns of nothing.
+        config.pop("partial_rotary_factor", None)
+        path.write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer()), encoding="utf-8")
 
 

@@ -12,6 +12,7 @@ from cutaway.blocks.positions import (
     Dynamic,
     Frequencies,
     Llama3,
+    LongRope,
     Plain,
     Yarn,
     angles,
@@ -166,3 +167,15 @@ def test_frequencies_that_lengths_do_not_change_are_made_once_on_a_gpu(
         for pair, same in zip(before, after, strict=True):
             assert all(map(torch.equal, pair, same))
     assert made == [steady, moving, moving]
+
+
+def test_divisors_of_pairs_are_copied_to_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from pageable memory cannot be captured: phi3's graphs on a GPU were not made."""
+    long = LongRope(4, 1e4, (1.0, 1.25), (2.0, 8.0), trained_length=8)
+    lengths = torch.tensor([8, 9])
+    first = long.inverse(lengths)
+    wanted = torch.tensor([[1.0, 0.01 / 1.25], [0.5, 0.01 / 8.0]], dtype=torch.float64)
+    torch.testing.assert_close(first, wanted)
+    monkeypatch.setattr(torch, "tensor", None)
+    monkeypatch.setattr(torch.Tensor, "new_tensor", None)
+    assert torch.equal(long.inverse(lengths), first)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class LongRope:
         """Radians per position of each pair, float64. Shapes: declared_lengths [T] -> [T, C'/2]."""
         inverse = _inverse(self.size, self.base, declared_lengths.device)
         is_long = (declared_lengths > self.trained_length)[:, None]
-        short, long = inverse.new_tensor(self.short_factors), inverse.new_tensor(self.long_factors)
+        short, long = _factors(self, inverse.device)
         return inverse / long.where(is_long, short)
 
     def key(self, declared_length: int) -> int:
@@ -282,6 +283,19 @@ def _kept_inverse(frequencies: Frequencies, declared_lengths: Tensor) -> Tensor:
         if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
             _kept[frequencies, device] = found
     return found
+
+
+@cache
+def _factors(frequencies: LongRope, device: torch.device) -> Tensor:
+    """Its divisors on a device, short and long: [2, C'/2], float64. Copied there once.
+
+    A copy from pageable memory cannot be captured; whatever is captured has run before.
+    """
+    import torch
+
+    factors = (frequencies.short_factors, frequencies.long_factors)
+    with torch.inference_mode(False):
+        return torch.tensor(factors, dtype=torch.float64, device=device)
 
 
 def _exponents(size: int, device: torch.device) -> Tensor:
