@@ -69,8 +69,8 @@ def test_a_light_prompt_that_goes_on_by_one_token_bounds_a_step() -> None:
 
 
 @pytest.mark.slow
-def test_2000_seeds_keep_every_promise() -> None:
-    _, failures = simulator.run_seeds(range(1_000_000, 1_002_000))
+def test_500_seeds_more_keep_every_promise() -> None:
+    _, failures = simulator.run_seeds(range(1_000_000, 1_000_500))
     assert [f.seed for f in failures] == [], failures[0].text
 
 
