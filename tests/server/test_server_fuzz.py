@@ -1,6 +1,6 @@
 """Requests of ill will by the thousand: no fault of ours, no restart, and golden answers between.
 
-Our own grammar asks 3,000 times, schemathesis some 2,000 over our OpenAPI, and views, files and
+Our own grammar asks 1,000 times, schemathesis some 2,000 over our OpenAPI, and views, files and
 comparisons are asked for 300 times, each field in its own language; all are seeded.
 bench/reliability.py asks 100,000 times: row 4 of its plan.
 """
@@ -29,7 +29,7 @@ from cutaway.server.entry.door import Door
 from cutaway.service.process import ProcessService
 from trials import IN_FULL, ran, seed, trials
 
-NUM_REQUESTS = trials(3000)
+NUM_REQUESTS = trials(1000)
 NUM_EXAMPLES = NUM_REQUESTS // 100 if IN_FULL else 10  # of schemathesis, for each route
 NUM_LOOKS = trials(300)
 LONGEST = 6 * 60 * 60 if IN_FULL else 600
