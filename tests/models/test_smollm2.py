@@ -137,7 +137,7 @@ def theirs(llm: LLM, reference: Float64Llama) -> Any:
     return model.eval()
 
 
-LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 4, 16, 32, 64, 128, 256, 512, 1000, 2000)
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 4, 16, 32, 64, 128, 256, 144, 233, 2000)
 NUM_ROWS = 32  # of a prompt: their logits are compared, 49,152 a row
 
 
@@ -148,7 +148,7 @@ def rows_of(length: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # about two minutes of one core
+@pytest.mark.timeout(1800)  # more than a minute of one core
 @torch.inference_mode()
 def test_our_logit_error_is_at_most_twice_that_of_transformers(
     llm: LLM, reference: Float64Llama, theirs: Any
