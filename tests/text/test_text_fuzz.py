@@ -139,7 +139,7 @@ def test_i03_generated_templates_render_as_in_transformers(source: str) -> None:
 def test_i03_many_generated_templates_render_as_in_transformers() -> None:
     tried = [0]
 
-    @settings(max_examples=trials(2_000), derandomize=not IN_FULL)
+    @settings(max_examples=trials(600), derandomize=not IN_FULL)
     @given(source=sources)
     def check(source: str) -> None:
         check_like_transformers(source)
