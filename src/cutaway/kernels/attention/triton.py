@@ -11,6 +11,8 @@ are read once for all of them. Softmax runs in base 2 and float32, products in t
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -165,13 +167,14 @@ def _decode(
     if splits > 1:
         partial = query.new_empty(len(query), num_heads, splits, size, dtype=torch.float32)
         weight = query.new_empty(len(query), num_heads, splits, dtype=torch.float32)
+    entries: dict[str, Any] = {}
     if kind is None:
-        kernel, entries = _decode_keys, {"BLOCK": max(16, triton.next_power_of_2(size))}
+        kernel, entries["BLOCK"] = _decode_keys, max(16, triton.next_power_of_2(size))
         entries |= {"HAS_SCALES": key_scales is not None, "AHEAD": reads_ahead}
         entries |= {"LINES": lines, "AT_ONCE": at_once or 0}
         entries["arrived_ptr"] = out if at_once is None else counters(out.device)
     else:
-        kernel, entries = eighths.decode_eighths, {"HALF": triton.next_power_of_2(size // 2)}
+        kernel, entries["HALF"] = eighths.decode_eighths, triton.next_power_of_2(size // 2)
         entries |= {"KIND": kind, "ASM": query.is_cuda}
         pages = (eighths.pairs(pages[0]), eighths.pairs(pages[1]), *pages[2:])
     kernel[(num_sequences, num_groups, splits)](

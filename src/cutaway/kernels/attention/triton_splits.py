@@ -20,6 +20,8 @@ from cutaway.kernels.triton_launches import await_last, early, start_next
 
 # Whether programs that have few rows and read keys ahead merge them; the bits are the same.
 MERGES_ALONG = True
+# Numbers that a thread may wait for at once. With 128, 64 splits, compiling takes half a minute.
+_UNDER_WAY = 64
 _LEAST_AT_ONCE = 8  # splits: taken in more parts they would cost more than a launch
 
 
@@ -31,14 +33,13 @@ def count_at_once(num_lines: int, size: int, *, warps: int, splits: int) -> int 
 
     num_lines: rows of a program, a power of two.   size: of a head.
     """
-    at_once = _count_fitting(num_lines, size, warps, splits, numbers=64)
+    at_once = _count_fitting(num_lines, size, warps, splits)
     is_quick = at_once >= min(splits, _LEAST_AT_ONCE)
     return at_once if MERGES_ALONG and splits > 1 and is_quick else None
 
 
-def _count_fitting(num_lines: int, size: int, warps: int, splits: int, *, numbers: int) -> int:
-    """Splits of which a thread waits for no more than so many numbers."""
-    room = numbers * 32 * warps // (num_lines * triton.next_power_of_2(size))
+def _count_fitting(num_lines: int, size: int, warps: int, splits: int) -> int:
+    room = _UNDER_WAY * 32 * warps // (num_lines * triton.next_power_of_2(size))
     return max(1, min(room, triton.next_power_of_2(splits)))
 
 
@@ -55,7 +56,7 @@ def merge_splits(partial: Tensor, weight: Tensor, sinks: Tensor | None, out: Ten
         NUM_HEADS=num_heads,
         SIZE=size,
         HAS_SINKS=sinks is not None,
-        AT_ONCE=_count_fitting(1, size, warps, splits, numbers=128),
+        AT_ONCE=_count_fitting(1, size, warps, splits),
         BLOCK=triton.next_power_of_2(size),
         **early(out),
         num_warps=warps,
