@@ -535,14 +535,13 @@ class Simulation:
         for s in steps:
             sequence, start, count = s.sequence, s.start, s.count
             tables, num_known = sequence.tables, len(sequence.token_ids)
-            num_tokens += count
+            num_tokens += count + s.num_other
             if num_known - start > 1:
                 num_prompt += count
             self._check_tokens(s, num_known + s.num_drafts)
             own = [table.slots(start, count) for table in tables.groups]
             other: Slots = []
             if s.is_forked:
-                num_tokens += s.num_other
                 other = [sequence.fork.slots(g, count, size) for g in range(len(own))]
                 ways.append(other)
             ways.append(own)
