@@ -395,7 +395,7 @@ class Simulation:
                 cached = set(allocator._cached)
                 page = honest(owner)
                 if allocator.num_evictions > evictions:
-                    share = allocator.num_usable / len({*before, owner} - idle)
+                    share = max(1, allocator.num_usable / len({*before, owner} - idle))
                     rich = {o for o, n in before.items() if n > share or o in idle}
                     left = allocator.owners()
                     victim = next((o for o, n in before.items() if left.get(o, 0) < n), owner)

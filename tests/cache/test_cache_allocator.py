@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
 from random import Random
 
 import pytest
@@ -387,3 +388,31 @@ def test_pages_that_are_owed_leave_as_many_before_they_are_taken_as_afterwards()
         if had_any:  # else it is one owner more, and shares are smaller
             assert told == allocator.available_to(other), f"seed {seed}"
     assert kept > 20, "it took what nobody else could have had"
+
+
+def allocator_of(states: tuple[str, ...]) -> PageAllocator:
+    """One with a page for each state: A for one that a holds, a for a cached one, none if free."""
+    allocator = PageAllocator(len(states) + 1)
+    pages = [allocator.take(state.lower()) for state in states]
+    for number, (state, page) in enumerate(zip(states, pages, strict=True)):
+        assert page is not None
+        if state.islower():
+            allocator.publish(bytes([number]), page)
+        if not state.isupper():
+            allocator.release(page)
+    return allocator
+
+
+@pytest.mark.parametrize("num_pages", [1, 2, 3, 4])
+def test_what_an_owner_is_told_it_gets_leaves_others_their_shares(num_pages: int) -> None:
+    """Whoever has pages beside it, be they as many owners as there are pages."""
+    for states in combinations_with_replacement(("", *"abcdABCD"), num_pages):
+        for taker in "abcde":
+            allocator = allocator_of(states)
+            for _ in range(allocator.available_to(taker)):
+                before = allocator.owners()
+                assert allocator.take(taker) is not None
+                after = allocator.owners()
+                lost = [n for o, n in before.items() if o != taker and after.get(o, 0) < n]
+                share = max(1, num_pages / len({*before, taker}))
+                assert all(n > share for n in lost), f"{taker} took from {states}"

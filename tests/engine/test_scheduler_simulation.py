@@ -49,13 +49,14 @@ def test_120_seeds_keep_every_promise() -> None:
 # prompt that gave way still stood beside them; a turn that was lost with the pages; and two checks
 # that took who starts beside pages which came up amid a step for one who had waited beside them.
 # Another such step, beside a prompt that was not counted, since an answer gave way to it;
-# and an owner found idle amid a reserve, which then took pages of another's share.
+# and an owner found idle amid a reserve, which then took pages of another's share, as another did
+# that took the last page of one among more owners than there were pages.
 @pytest.mark.parametrize(
     ("seed", "num_steps"),
     [
         *((seed, 1000) for seed in (20049, 30147, 30251, 30382, 40798, 10785, 70038)),
         *((10100240, 240), (10130170, 400), (10250118, 920), (33380080, 920)),
-        *((38220226, 150), (38440065, 160)),
+        *((38220226, 150), (38440065, 160), (50750207, 430)),
     ],
 )
 def test_seeds_that_broke_a_promise_once_keep_it(seed: int, num_steps: int) -> None:

@@ -8,10 +8,10 @@ one of three states, so that free + cached + used = num_pages - 1 at all times:
   used     held by one sequence or shared by several
 
 A page that is not free counts for one owner: who took it, or who found it again when nobody held
-it. The pages in equal parts are the owners' shares, and only who holds more than that is evicted
-from: a flood of one leaves the others' prefixes where they were. An owner of whom nothing was seen
-while others took the whole pool several times has no share any more, and is none of those among
-whom pages are shared, until it comes again.
+it. The pages in equal parts are the owners' shares, a page each at least, and only who holds more
+than that is evicted from: a flood of one leaves the others' prefixes where they were. An owner of
+whom nothing was seen while others took the whole pool several times has no share any more, and is
+none of those among whom pages are shared, until it comes again.
 """
 
 from __future__ import annotations
@@ -250,7 +250,8 @@ class PageAllocator:
         """
         idle = self._idle_beside(owner)
         num_sharers = len(held) + (owner not in held) - len(idle)
-        share = (self.num_pages - 1 - len(self._pinned)) // num_sharers
+        # A page at least: with an owner whose last one went shares would grow amid taking.
+        share = (self.num_pages - 1 - len(self._pinned)) // num_sharers or 1
         kept = 0
         for other, num_cached in cached.items():
             if other == owner:
