@@ -43,6 +43,7 @@ from cutaway.engine.scheduler import Scheduled, Scheduler, SchedulerConfig
 from cutaway.engine.sequence import Sequence
 from cutaway.host.faults import again, error_of, note
 from cutaway.sampling.accept import accept
+from cutaway.sampling.grammars.grammar_compiler import result_of
 from cutaway.sampling.grammars.grammar_state import GrammarState
 from cutaway.sampling.sampler import Sampled, Sampler
 from cutaway.trace.ledger import Ledger
@@ -776,7 +777,7 @@ class Engine:
             seconds=_COMPILE_WAIT if may_wait else 0
         ):
             try:
-                grammar = made.result()
+                grammar = result_of(made)
                 for choice in choices:
                     ignores = choice.request.params.ignore_eos
                     self._answers[choice].begin_grammar(GrammarState(grammar, may_end=not ignores))

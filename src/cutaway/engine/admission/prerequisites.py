@@ -18,7 +18,7 @@ from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.pages.pins import Pins
 from cutaway.engine.scheduler import Scheduler
 from cutaway.engine.sequence import Sequence
-from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler
+from cutaway.sampling.grammars.grammar_compiler import GrammarCompiler, result_of
 from cutaway.sampling.grammars.grammar_state import CompiledGrammar, GrammarState
 from cutaway.sampling.seed import resolve_seed
 
@@ -152,7 +152,7 @@ class AdmissionQueue:
         """The grammar of an answer before its first token; compiled again where it is not kept."""
         if params.grammar is None:
             return None
-        compiled = self._grammars().compile(params.grammar).result()
+        compiled = result_of(self._grammars().compile(params.grammar))
         return GrammarState(compiled, may_end=not params.ignore_eos)
 
     def _grammars(self) -> GrammarCompiler:

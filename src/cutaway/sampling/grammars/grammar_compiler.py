@@ -117,6 +117,19 @@ class GrammarCompiler:
             ).start()
 
 
+def result_of(made: Future[CompiledGrammar]) -> CompiledGrammar:
+    """What answers start from, once it is made.
+
+    Raises: GrammarError, a new one for whoever asks. What is kept is never raised: it would hold
+    the frames that it passed for each who sends the same grammar, 37 KB of the engine with them.
+    """
+    fault = made.exception()
+    if fault is None:
+        return made.result()
+    assert isinstance(fault, GrammarError), "whatever befell the compiler is told as that"
+    raise GrammarError(str(fault), param=fault.param)
+
+
 def _work(tasks: SimpleQueue[Callable[[TrialCompiler], None] | None]) -> None:
     trial = TrialCompiler()
     try:
