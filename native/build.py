@@ -41,6 +41,9 @@ FLAGS = (
 SANITIZERS = "-fsanitize=address,undefined"
 # Lines are enough to name a fault; where variables lie takes a third of the compiler's time.
 SANITIZE = (SANITIZERS, "-fno-sanitize-recover=all", "-g1", "-O1")
+# What others are compared with has the same bits however it is compiled, and less to compile.
+QUICKLY = ("-O1",)
+REFERENCES = (NATIVE / "isa" / "portable.cpp", NATIVE / "check" / "isas.cpp")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 ISAS = {
@@ -75,14 +78,12 @@ def sources(machine: str) -> dict[Path, tuple[str, ...]]:
 def sanitized(
     files: Mapping[Path, tuple[str, ...]], isas: Collection[str]
 ) -> dict[Path, tuple[str, ...]]:
-    """The same with sanitizers, except for instruction sets that are not named: with sanitizers one
+    """The same with sanitizers, without instruction sets that are not named: with sanitizers one
     takes minutes to compile, and where the CPU lacks it not one line of it runs."""
-
-    def is_plain(path: Path) -> bool:
-        return path.parent.name == "isa" and path.stem not in isas
-
     return {
-        path: (*own, *(("-O0",) if is_plain(path) else SANITIZE)) for path, own in files.items()
+        path: (*own, *SANITIZE)
+        for path, own in files.items()
+        if path.parent.name != "isa" or path.stem in isas
     }
 
 
@@ -123,7 +124,7 @@ def build(
 def build_program(output: Path, *, machine: str) -> None:
     """The program that compares instruction sets, whole in itself. Raises as build does."""
     cxx = compiler()
-    files = sources(machine) | {NATIVE / "check" / "isas.cpp": ()}
+    files = sources(machine) | {path: QUICKLY for path in REFERENCES}
     with tempfile.TemporaryDirectory(dir=output.parent) as name:
         objects = compiled(cxx, files, Path(name))
         subprocess.run([cxx, "-static", "-pthread", *objects, "-o", str(output)], check=True)

@@ -11,12 +11,13 @@
 
 namespace cutaway {
 
+// Weak: a build with sanitizers leaves out those that cannot run where it is made.
 #if defined(__x86_64__)
-extern const Isa isa_avx512_vnni;
-extern const Isa isa_avx512;
-extern const Isa isa_avx2;
+extern const Isa isa_avx512_vnni __attribute__((weak));
+extern const Isa isa_avx512 __attribute__((weak));
+extern const Isa isa_avx2 __attribute__((weak));
 #elif defined(__aarch64__)
-extern const Isa isa_neon;
+extern const Isa isa_neon __attribute__((weak));
 #endif
 extern const Isa isa_portable;
 
@@ -28,6 +29,7 @@ struct Available {
   char names[64] = {};  // separated by spaces
 
   void add(const Isa* isa) {
+    if (!isa) return;
     if (count) strcat(names, " ");
     strcat(names, isa->name);
     isas[count++] = isa;
@@ -36,8 +38,8 @@ struct Available {
   const Isa* const* end() const { return isas + count; }
 };
 
-// Those that this CPU has, best first. The compiler's tests ask the operating system too, whether
-// it keeps the wide registers.
+// Those of this build that this CPU has, best first. The compiler's tests ask the operating system
+// too, whether it keeps the wide registers.
 const Available& available() {
   static const Available found = [] {
     Available list;
