@@ -132,6 +132,7 @@ def test_no_step_is_begun_ahead_of_guesses_and_each_is_where_none_pay(model) -> 
             control.learn_time(count, 0, 1.0)
         for _ in range(80):
             control.learn_time(count, 1, 2.0)  # each guess costs a step, and none is right
+        control.learn_time(count, 0, 1.0)  # and the machine is as it was
     assert essences(run(target, [greedy("a", 40), greedy("b", 40)])) == essences(plain)
     assert ahead.num_taken == ahead.num_begun == target.num_steps - 1 and not target.num_drafted
 

@@ -39,7 +39,7 @@ def held() -> Counter[str]:
     for each in gc.get_objects():
         kind = type(each)
         is_error = isinstance(each, (types.TracebackType, types.FrameType, BaseException))
-        if is_error or kind.__module__.startswith("cutaway."):
+        if is_error or str(kind.__module__).startswith("cutaway."):
             kinds[f"{kind.__module__}.{kind.__qualname__}"] += 1
     return kinds
 
