@@ -121,7 +121,7 @@ def result_of(made: Future[CompiledGrammar]) -> CompiledGrammar:
     """What answers start from, once it is made.
 
     Raises: GrammarError, a new one for whoever asks. What is kept is never raised: it would hold
-    the frames that it passed for each who sends the same grammar, 37 KB of the engine with them.
+    the frames that it passed for each who sends the same grammar, and what they hold with them.
     """
     fault = made.exception()
     if fault is None:
