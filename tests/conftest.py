@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -71,6 +73,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return True, -timeouts[item.path], -counts[item.path]
 
     items.sort(key=order)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """A file that leaves an event loop running in this thread fails, not whatever comes next."""
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        with contextlib.suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            pytest.fail(f"{item.path.name} leaves {loop!r} running: no other can run one")
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

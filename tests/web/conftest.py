@@ -19,7 +19,7 @@ from cutaway.server.page import BUILT
 from program import command, environment
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, SetCookieParam
 
 # It says nothing of its own to the internet, and needs neither GPU nor, in a container, sandbox or
 # more shared memory than Docker gives.
@@ -45,9 +45,13 @@ class Opened:
     said: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser. Where one is missing the test is skipped, in CI it fails."""
+    """A browser. Where one is missing the test is skipped, in CI it fails.
+
+    Playwright's event loop runs in the tests' thread until the browser is closed: a file's tests
+    share one, and the next file's may run loops of their own.
+    """
     found = shutil.which("chromium")
     lacks = None if found else "chromium is not installed (Debian: apt-get install chromium)"
     lacks = lacks or (
@@ -93,12 +97,22 @@ def link(tmp_path_factory: pytest.TempPathFactory, runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def let_in(chromium: Browser, link: str) -> Iterator[BrowserContext]:
+def cookies() -> list[SetCookieParam]:
+    """What the browser keeps that came by the link, from when it came."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def let_in(chromium: Browser, link: str, cookies: list[SetCookieParam]) -> Iterator[BrowserContext]:
     """A browser's session that came by the link and keeps the cookie."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(PATIENCE_MS)
     context.add_init_script(ENGINEER)
-    context.new_page().goto(link)
+    if cookies:
+        context.add_cookies(cookies)
+    else:
+        context.new_page().goto(link)
+        cookies += context.cookies()
     yield context
     context.close()
 
