@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -40,10 +41,20 @@ def row_of(seed: int, position: int = 5, **params: object) -> SamplerRow:
 
 def come(p: torch.Tensor, q: torch.Tensor, seed: int, **params: object) -> list[Sampled]:
     """One guess from q, verified over p, and what follows it where it stands."""
-    rows = [row_of(seed, 5, **params), row_of(seed, 6, **params)]
-    logits = torch.stack([p, p])
+    return all_come(p, q, [seed], **params)[0]
+
+
+def all_come(
+    p: torch.Tensor, q: torch.Tensor, seeds: Sequence[int], **params: object
+) -> list[list[Sampled]]:
+    """The same of many answers in one step, each with a seed of its own."""
+    rows = [row_of(seed, place, **params) for seed in seeds for place in (5, 6)]
+    logits = p.expand(len(rows), -1).clone()
     drawn = Sampler(len(p)).sample(logits, rows)
-    return judged(logits, rows, drawn, guess_of(q, rows[0]))
+    guesses = propose(q.expand(len(seeds), -1), rows[::2])
+    firsts = range(0, len(rows), 2)
+    guessed = [Guessed(at, drawn[at : at + 2], [guesses[at // 2]]) for at in firsts]
+    return verify(logits, rows, guessed)
 
 
 def guess_of(q: torch.Tensor, row: SamplerRow) -> Proposal:
@@ -74,7 +85,7 @@ def chi_square(seen: Counter[int], chances: torch.Tensor, count: int) -> float:
     ],
 )
 def test_what_comes_has_the_targets_distribution(params: dict[str, object], bound: float) -> None:
-    given = [come(P, Q, seed, **params) for seed in range(NUM_DRAWS)]
+    given = all_come(P, Q, range(NUM_DRAWS), **params)
     exact = shares(P, row_of(0, **params))
     assert chi_square(Counter(each[0].token_id for each in given), exact, NUM_DRAWS) < bound
     # What follows a guess that stood is plain decoding's draw.
@@ -88,7 +99,7 @@ def test_what_comes_has_the_targets_distribution(params: dict[str, object], boun
 def test_f01_drawn_guesses_stand_as_often_as_both_agree_and_leave_one_residual() -> None:
     """p = (.6, .3, .1), q = (.2, .5, .3): .6 stand; in place of one that falls comes token 0."""
     p = torch.tensor([0.6, 0.3, 0.1])
-    given = [come(p.log(), torch.tensor([0.2, 0.5, 0.3]).log(), n) for n in range(NUM_DRAWS)]
+    given = all_come(p.log(), torch.tensor([0.2, 0.5, 0.3]).log(), range(NUM_DRAWS))
     stood = sum(len(each) == 2 for each in given)
     assert abs(stood / NUM_DRAWS - 0.6) < 4 * (0.24 / NUM_DRAWS) ** 0.5
     assert {each[0].token_id for each in given if len(each) == 1} == {0}
@@ -242,7 +253,8 @@ def test_a_proposal_is_drawn_by_its_own_number_from_a_copy() -> None:
     logits = Q[None].clone()
     (guess,) = propose(logits, [row_of(9)])
     assert isinstance(guess, Proposal) and guess.logits.data_ptr() != logits.data_ptr()
-    seen = Counter(guess_of(Q, row_of(seed)).token_id for seed in range(NUM_DRAWS))
+    rows = [row_of(seed) for seed in range(NUM_DRAWS)]
+    seen = Counter(guess.token_id for guess in propose(Q.expand(NUM_DRAWS, -1), rows))
     assert chi_square(seen, Q.exp(), NUM_DRAWS) < 16.27
     assert guess.odds.chance == pytest.approx(float(Q.exp()[guess.token_id]), rel=1e-5)
     assert Odds(1, 4).chance == 0.25
