@@ -1,4 +1,4 @@
-"""Errors are short, whatever a client sends: 2 MB in each place of each route that takes text."""
+"""Errors are short, whatever a client sends: 2 MB in each field of each route that takes text."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from cutaway.core.limits import quote
 
 SENT = "Q" * (2 * 2**20 - 4096)  # as much as a body holds, and a letter that no message has alone
 JSON = {"content-type": "application/json"}
+# Inside lists and objects a sixteenth says as much: whole, those are a gigabyte for each route.
+LONG = SENT[: 2**17]
 MOST_ECHOED, MOST_BYTES = 200, 1_500
 
 
 def long_values(name: str) -> Iterator[Any]:
     """Where a text may stand in a field."""
-    yield from (SENT, [SENT], {SENT: 1}, [{"type": SENT}], {"type": SENT})
+    yield from (SENT, [LONG], {LONG: 1}, [{"type": LONG}], {"type": LONG})
     if name in ("messages", "input"):
-        yield [{"role": SENT, "content": "x"}]
-        yield [{"role": "user", "content": [{"type": SENT, "text": "x"}]}]
-        yield [{"role": "user", "content": "x", SENT: 1}]
-        yield [{"role": "assistant", "content": "x", "tool_calls": [{"id": "a", "type": SENT}]}]
+        yield [{"role": LONG, "content": "x"}]
+        yield [{"role": "user", "content": [{"type": LONG, "text": "x"}]}]
+        yield [{"role": "user", "content": "x", LONG: 1}]
+        yield [{"role": "assistant", "content": "x", "tool_calls": [{"id": "a", "type": LONG}]}]
     if name == "tools":
-        yield [{"type": "function", "function": {"name": SENT}}]
-        yield [{"type": "function", "function": {"name": "f", "parameters": {"type": SENT}}}]
+        yield [{"type": "function", "function": {"name": LONG}}]
+        yield [{"type": "function", "function": {"name": "f", "parameters": {"type": LONG}}}]
     if name == "response_format":
-        yield {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": SENT}}}
+        yield {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": LONG}}}
     if name == "structured_outputs":
-        yield from ({"regex": f"({SENT}"}, {"grammar": f"start: {SENT}"}, {"json": {"$ref": SENT}})
+        yield from ({"regex": f"({LONG}"}, {"grammar": f"start: {LONG}"}, {"json": {"$ref": LONG}})
     if name == "change":
         for change in ("token@Q", "token@0=Q", "ablate=Q", "patch=0@Q", "top_k=Q", "context=Q"):
-            yield change.replace("Q", SENT)
-        yield f"token@{'9' * len(SENT)}=5"
-        yield f"ablate={'9' * len(SENT)}"
+            yield change.replace("Q", LONG)
+        yield f"token@{'9' * len(LONG)}=5"
+        yield f"ablate={'9' * len(LONG)}"
     if name in ("steps", "layers", "heads"):
-        yield from ("0," + SENT, "9" * len(SENT))
+        yield from ("0," + LONG, "9" * len(LONG))
 
 
 def extra_bodies(path: str) -> Iterator[dict[str, Any]]:
