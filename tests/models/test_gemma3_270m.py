@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def llm() -> LLM:
-    return LLM(str(gemma3_gguf()), dtype="float32", cache_tokens=5120, prefix_cache=False)
+    return LLM(str(gemma3_gguf()), dtype="float32", cache_tokens=2048, prefix_cache=False)
 
 
 def reference(llm: LLM) -> Any:
@@ -72,13 +72,13 @@ def test_logits_equal_transformers_past_the_window(llm: LLM) -> None:
     assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
 
 
-@pytest.mark.timeout(1800)  # 400 s were measured on two cores that sixteen processes shared
-def test_after_4000_tokens_its_windows_hold_no_more_pages_than_they_need(llm: LLM) -> None:
+def test_past_its_windows_they_hold_no_more_pages_than_they_need(llm: LLM) -> None:
     engine = llm.engine
-    prompt = (llm.encode(prose("moby-dick")[:24_000]) * 2)[:4000]
+    prompt = llm.encode(prose("moby-dick")[:9000])[:1400]
+    assert len(prompt) == 1400, "far past the window of 512"
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
     engine.add(Request(request_id="long", prompt_token_ids=tuple(prompt), params=params))
-    while not engine.scheduler.running or engine.scheduler.running[0].num_tokens < 4004:
+    while not engine.scheduler.running or engine.scheduler.running[0].num_tokens < 1404:
         engine.step()
     (sequence,) = engine.scheduler.running
     size = engine.config.page_size
@@ -88,6 +88,6 @@ def test_after_4000_tokens_its_windows_hold_no_more_pages_than_they_need(llm: LL
             assert table.extent.width == 512
             assert len(table.held) <= window_pages(table.extent, size) == 33
         else:
-            assert len(table.held) >= 4000 // size
+            assert len(table.held) >= 1400 // size
     engine.abort("long")
     engine.step()
