@@ -278,7 +278,7 @@ def test_t47_an_adapter_fits_a_model_whose_file_orders_rows_otherwise(tmp_path: 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about peft's own calls
 def test_peft_reads_ours_and_we_read_pefts(tmp_path: Path) -> None:
-    """Against the library itself, where it is installed: docs/train.md says how."""
+    """Against the library itself."""
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     architecture, model = made()
