@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 from server_app import serving
 
+from cutaway.kernels.large_blocks import give_back_large_blocks
 from cutaway.server.entry.connection import Connection, protocol, settings
 from cutaway.server.entry.door import Door
 from cutaway.server.route_context import Context
@@ -57,6 +58,7 @@ class Live:
 @asynccontextmanager
 async def live(folder: Path, **changes: Any) -> AsyncIterator[Live]:
     """Run a server for as long as the block lasts."""
+    give_back_large_blocks()  # as a server does
     header_seconds = changes.get("header_seconds", 10)
     async with serving(folder, **changes) as (app, context):
         listener = listening(ServerConfig(port=0))
@@ -84,7 +86,7 @@ async def live(folder: Path, **changes: Any) -> AsyncIterator[Live]:
             await running
 
 
-def post(path: str, body: dict[str, Any], *, length: int | None = None) -> bytes:
+def post(path: str, body: Mapping[str, Any], *, length: int | None = None) -> bytes:
     """The bytes of a request."""
     data = json.dumps(body).encode()
     head = (

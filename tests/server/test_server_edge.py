@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from live_server import live
-from server_app import answered, chat
+from live_server import live, post
+from server_app import answered, chat, completion
 
-from cutaway.core.errors import ConfigError
+from cutaway.core.errors import ConfigError, OverloadedError
 from cutaway.server.entry.auth import Keys
 from cutaway.server.route_context import Context
 from cutaway.server.server_config import ServerConfig
@@ -208,3 +208,50 @@ def test_n21_who_waits_to_be_told_to_send_is_answered_at_once(folder: Path) -> N
 
     told = asyncio.run(body())
     assert told.startswith(b"HTTP/1.1 413") and b"100 Continue" not in told
+
+
+def refused_for_want_of_room(_: str, num_coming: int = 0) -> OverloadedError:
+    return OverloadedError(f"there is no room for {num_coming}.", retry_after=1)
+
+
+def test_who_is_refused_for_want_of_room_keeps_the_connection(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> list[bytes]:
+        async with live(folder) as server:
+            service = server.context.service
+            reader, writer = await server.connect()
+            heads: list[bytes] = []
+            for refusal in (refused_for_want_of_room, refused_for_want_of_room, service.refusal):
+                monkeypatch.setattr(service, "refusal", refusal)
+                writer.write(post("/v1/completions", completion(max_tokens=1)))
+                heads.append(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10))
+                size = heads[-1].partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(size))
+            return heads
+
+    heads = asyncio.run(body())
+    assert [each.split(b" ", 2)[1] for each in heads] == [b"503", b"503", b"200"]
+    assert not any(b"connection: close" in each for each in heads)
+    assert all(b"\r\nretry-after: 1\r\n" in each for each in heads[:2])
+
+
+@pytest.mark.parametrize("num_first", [0, 10])
+def test_who_still_sends_when_refused_for_want_of_room_reads_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, num_first: int
+) -> None:
+    async def body() -> bytes:
+        async with live(folder) as server:
+            monkeypatch.setattr(server.context.service, "refusal", refused_for_want_of_room)
+            reader, writer = await server.connect()
+            head, _, data = post("/v1/completions", completion()).partition(b"\r\n\r\n")
+            writer.write(head + b"\r\n\r\n" + data[:num_first])
+            told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            writer.write(data[num_first:])
+            told += await asyncio.wait_for(reader.read(), 10)  # to the end of the connection
+            assert server.app.num_open == 0
+            return told
+
+    told = asyncio.run(body())
+    assert told.startswith(b"HTTP/1.1 503") and b"connection: close" in told
+    assert b"no room" in told

@@ -7,8 +7,8 @@ framework put together from them.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ class HttpCall:
     """One request on its way: who asks, under which id, and what became of it."""
 
     send: Send
-    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    request_id: str = field(default_factory=lambda: os.urandom(16).hex())
     owner: Owner = ANYBODY
     connection: str = ""  # the one it came by, where the server's own code took it in
     headers: Headers = field(default_factory=list[tuple[bytes, bytes]])  # of the answer
@@ -169,10 +169,11 @@ class Door:
         except HeadToldError:
             pass
         except Exception as error:
-            if fault_of(error).status == 500:
+            fault = fault_of(error)
+            if fault.status == 500:
                 log.fault(error, request_id=call.request_id)
             with suppress(HeadToldError):
-                await self._refuse(call, scope, receive, fault_of(error))
+                await self._refuse(call, scope, receive, fault)
         finally:
             self._num_open -= 1
             self._leave(call)
@@ -325,20 +326,22 @@ class Door:
         """Tell a fault; once an answer has begun there is no place for it, and it ends there."""
         if call.status is not None:
             return
-        headers = [(name.encode(), value.encode()) for name, value in headers_of(fault).items()]
-        kind = (b"content-type", b"application/json")
-        # What is left of the body is no request, so the connection cannot be used again.
-        told = [kind, *headers, _CLOSE]
+        told = [(name.encode(), value.encode()) for name, value in headers_of(fault).items()]
+        told.append((b"content-type", b"application/json"))
+        is_sent = not any(name == b"expect" for name, _ in scope["headers"])  # else it was not told
+        if fault.retry_after is not None and is_sent and not call.is_read:
+            receive = _passed_over(call, receive)
+        if not call.is_read:
+            told.append(_CLOSE)  # what is left of the body is no request
         await _respond(call, fault.status, encode_fault(fault, scope), told, is_last=call.is_read)
         if not call.is_read:
-            await self._drain(call, scope["headers"], receive)
+            if is_sent:
+                await self._drain(call, receive)
             await call.pass_on({"type": "http.response.body", "body": b""})
 
-    async def _drain(self, call: HttpCall, headers: Headers, receive: Receive) -> None:
+    async def _drain(self, call: HttpCall, receive: Receive) -> None:
         """Read what is left of a body, within bounds."""
         self._leave(call)
-        if any(name == b"expect" for name, _ in headers):
-            return  # it was not told to send one
         left = MAX_DRAINED_BYTES
         idle = min(DRAIN_IDLE_SECONDS, self._config.body_idle_seconds)
         with suppress(TimeoutError):
@@ -472,6 +475,25 @@ def _without_port(host: str) -> str:
     name, colon, port = host.rpartition(":")
     has_port = bool(colon) and is_port(port) and (":" not in name or name.endswith("]"))
     return (name if has_port else host).lower()
+
+
+def _passed_over(call: HttpCall, receive: Receive) -> Receive:
+    """Pass over a body that has come with its head. What is returned gives what comes after it.
+
+    To wait for the end of one takes clocks, and costs the connection. Who is refused for want of
+    room comes again, best on the same one: a new one costs more than all else of a refusal.
+    """
+    step, is_there, got = begin(receive())
+    if is_there:
+        call.is_read = got["type"] == "http.request" and not got.get("more_body", False)
+        return receive
+    begun = iter((go_on(step, got),))
+
+    async def gone_on() -> AsgiMessage:
+        first = next(begun, None)
+        return await (receive() if first is None else first)
+
+    return gone_on
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

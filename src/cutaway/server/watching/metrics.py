@@ -115,11 +115,11 @@ class Metrics:
 
     def count_rejected(self, reason: str) -> None:
         """A request was not taken in."""
-        self._rejected.labels(**self._labels, reason=reason).inc()
+        self._rejected.labels(self._labels["model_name"], reason).inc()
 
     def count_answered(self, route: str, *, status: int, seconds: float) -> None:
         """An answer went out by HTTP."""
-        self._http.labels(**self._labels, route=route, status=str(status)).inc()
+        self._http.labels(self._labels["model_name"], route, str(status)).inc()
 
     def lag(self, seconds: float) -> None:
         """How late the event loop was."""
