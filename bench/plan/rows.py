@@ -240,7 +240,7 @@ ROWS = (
         11,
         "overload",
         tests(
-            "seconds at twice the capacity",
+            "seconds at twice the capacity, seven of eight clients wait as they are told",
             3600,
             *of(LOAD, "h11_overload_is_refused_and_leaves_nothing"),
             each=1200,  # the shortest that tells how memory grows in an hour
