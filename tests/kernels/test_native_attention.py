@@ -279,7 +279,8 @@ def test_sinks_and_first_keys_are_those_of_the_plain_twin(
     sinks = 3 * random(6, seed=20) if has_sinks else None
     scoring = native.NativeScoring(0.3, window=window, num_first=num_first, sinks=sinks)
     pages = pages_of(2, 64, dtype=torch.float16, num_pages=180)
-    queries, contexts = [1, 3, 40, 8, 400, 1], [1, 300, 270, 903, 600, 290]
+    # Chunks across the borders of blocks, windows and first keys, and one far behind them all.
+    queries, contexts = [1, 3, 40, 8, 72, 1], [1, 300, 270, 903, 310, 290]
     step = random_step(queries, contexts, page_size=16, num_pages=180)
     query = random(sum(queries), 6, 64, seed=3)
     with running(isa, threads=2):
