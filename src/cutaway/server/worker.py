@@ -73,7 +73,12 @@ class Worker:
 
         # A thread goes on whose client has gone, and its places are taken until it has ended.
         future.add_done_callback(end)
-        return await asyncio.shield(future)
+        try:
+            return await asyncio.shield(future)
+        finally:
+            # It keeps what the work raised, whose way leads through here: nobody would let go of
+            # the body that is refused until garbage is looked for.
+            del future
 
     def close(self) -> None:
         """End the threads; what they compute is not waited for."""
