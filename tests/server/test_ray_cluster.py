@@ -318,6 +318,8 @@ def test_scale_y1_s39_streams_outlive_kills_and_scale(cluster: Cluster) -> None:
     for kind, count in (("engine", 2), ("front", 1)):
         assert sorted(facts["pid"] for facts in told[kind].values()) == sorted(cluster.pids(kind))
         assert len(told[kind]) == count
+        niceness = {os.getpriority(os.PRIO_PROCESS, pid) for pid in cluster.pids(kind)}
+        assert niceness == {os.getpriority(os.PRIO_PROCESS, 0)}, "they give way to all others"
 
     # Streams through a front that is killed end with it; those that come behind it do not notice.
     (front,) = cluster.pids("front")

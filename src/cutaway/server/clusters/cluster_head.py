@@ -74,10 +74,17 @@ class ClusterFolder:
 def environment(folder: ClusterFolder, *, is_local: bool) -> dict[str, str]:
     """Variables by which Ray asks for a token, sends one, and tells nobody of its use.
 
+    Its actors are as nice as any program: by Ray's own setting they give way to all others (15),
+    and on a host that does anything else engines then get a thirtieth of a core.
+
     is_local: of a cluster of this machine alone, whose address is then the loopback one. Without a
     word Ray takes another address of the machine in its place, and listens on all of them.
     """
-    found = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    found = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+    }
     if is_local:
         found["RAY_AUTH_TOKEN_PATH"] = str(folder.token_file)
         found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
