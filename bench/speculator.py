@@ -12,7 +12,8 @@ that stood by their place; where a step's time goes; and how many times as fast 
 that is. Time is that of one thread, so that other work on the machine counts little; with
 --threads 2 it is the clock's, for a quiet machine. Both sides must give the same tokens. With
 --passes it is told instead what training's passes say of the answers in the file: tokens a step,
-walked as the loop would.
+walked as the loop would. With --foretold each row of so many guesses is followed by what as many
+passes say, in float32, of the very answers that the loop gave.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cutaway.engine.drafting import Drafting
 from cutaway.engine.loading.speculator_folder import TargetShape, load_speculator
 from cutaway.engine.loading.template_of import compiled_template
 from cutaway.kernels import capture
-from cutaway.train.data.packing import MicroBatch
+from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.model.model_folder import open_model, text_side
 from cutaway.train.model.speculator_model import with_speculator
 from cutaway.train.sft import CHAT_TEMPLATE, read_talks
@@ -83,31 +84,44 @@ class Limited:
         return made
 
 
-def foretell(name: str, folder: Path, held_out: Path, passes: int) -> None:
-    """Print tokens a step by the passes, in float32, on the answers as the file has them."""
-    model = open_model(name, is_base=True)
-    tokenizer, source = text_side(name)
-    template = compiled_template(source or CHAT_TEMPLATE, name=name, tokenizer=tokenizer)
-    talks = read_talks([held_out], template, tokenizer, context=model.architecture.facts.max_length)
-    transformer = model.transformer
-    target = TargetShape(
-        name,
-        transformer.embedding.width,
-        model.architecture.facts.num_layers,
-        model.architecture.facts.vocab_size,
-    )
-    loaded = load_speculator(folder, target, transformer.embedding, transformer.unembedding.table)
-    made = with_speculator(model, loaded.drafted, name=name, inner=1, seed=0)
-    made = replace(made, speculator=loaded.module)
-    assert made.shape.layers == loaded.layers, "training reads these streams"
-    tokens = steps = 0.0
-    with torch.no_grad():
-        for sequence in talks.sequences:
+class Foretold:
+    """What training's passes say of answers, in float32: tokens a step, walked as the loop would.
+
+    name: the model's. folder: the speculator's.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        model = open_model(name, is_base=True)
+        transformer = model.transformer
+        target = TargetShape(
+            name,
+            transformer.embedding.width,
+            model.architecture.facts.num_layers,
+            model.architecture.facts.vocab_size,
+        )
+        table = transformer.unembedding.table
+        loaded = load_speculator(folder, target, transformer.embedding, table)
+        made = with_speculator(model, loaded.drafted, name=name, inner=1, seed=0)
+        assert made.shape.layers == loaded.layers, "training reads these streams"
+        self._model = replace(made, speculator=loaded.module)
+
+    def of_file(self, name: str, held_out: Path) -> list[ScoredSequence]:
+        """The answers as a file has them."""
+        tokenizer, source = text_side(name)
+        template = compiled_template(source or CHAT_TEMPLATE, name=name, tokenizer=tokenizer)
+        context = self._model.architecture.facts.max_length
+        return list(read_talks([held_out], template, tokenizer, context=context).sequences)
+
+    @torch.no_grad()
+    def __call__(self, sequences: Sequence[ScoredSequence], passes: int) -> float:
+        """Tokens a step over all of some answers together."""
+        tokens = steps = 0.0
+        for sequence in sequences:
             batch = MicroBatch((from_third(sequence),))
-            loss = loss_of(made, batch, num_passes=passes, walks=True)
+            loss = loss_of(self._model, batch, num_passes=passes, walks=True)
             walked = loss.figures[ACCEPTED]
             tokens, steps = tokens + float(walked.total), steps + walked.count
-    print(f"{passes} passes on {len(talks.sequences)} chats: {tokens / steps:.3f} tokens a step")
+        return tokens / steps
 
 
 def main() -> None:
@@ -122,10 +136,14 @@ def main() -> None:
     options.add_argument("--every", type=int, default=1, help="of those, each so-manieth")
     options.add_argument("--max-tokens", type=int, default=224)
     options.add_argument("--passes", type=int, default=0, help="what so many passes foretell")
+    options.add_argument("--foretold", action="store_true", help="tell the passes' figure beside")
     options.add_argument("--threads", type=int, default=1)
     args = options.parse_args()
     if args.passes:
-        foretell(args.model, args.speculator, args.held_out, args.passes)
+        foretold = Foretold(args.model, args.speculator)
+        sequences = foretold.of_file(args.model, args.held_out)
+        figure = foretold(sequences, args.passes)
+        print(f"{args.passes} passes on {len(sequences)} chats: {figure:.3f} tokens a step")
         return
     lines = args.held_out.read_text(encoding="utf-8").splitlines()
     asked = [json.loads(line)["messages"][:1] for line in lines][: args.requests or None]
@@ -146,6 +164,7 @@ def main() -> None:
     llm.engine.runner.forward = forward  # pyright: ignore[reportAttributeAccessIssue]
     drafter.propose, drafter.observe_step = propose, observe  # pyright: ignore
     prompts = [plain.encode_chat(each) for each in asked][:: args.every]
+    foretold = Foretold(args.model, args.speculator) if args.foretold else None
 
     def answer(side: LLM, prompt: Sequence[int], draft: str) -> tuple[float, Sequence[int]]:
         params = SamplingParams(temperature=0.0, max_tokens=args.max_tokens, draft=draft)
@@ -164,6 +183,7 @@ def main() -> None:
             each.seconds, each.calls = 0.0, 0
         sides: list[tuple[float, float]] = []
         same = tokens = 0
+        answers: list[ScoredSequence] = []
         first = llm.engine.num_steps
         for number, prompt in enumerate(prompts):
             draft = "off" if most == "0" else "trained"
@@ -174,6 +194,8 @@ def main() -> None:
             sides.append((made[plain][0], made[llm][0]))
             same += made[plain][1] == made[llm][1]
             tokens += len(made[llm][1]) - 1
+            marks = (False,) * len(prompt) + (True,) * len(made[llm][1])
+            answers.append(ScoredSequence((*prompt, *made[llm][1]), marks))
         steps = llm.engine.num_steps - first - len(prompts)  # prompts are short: a step each
         ratios = [a / b for a, b in sides]
         low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
@@ -197,6 +219,10 @@ def main() -> None:
             f"{1e6 * propose.seconds / max(1, limited.guesses):.0f} us a guess",
             flush=True,
         )
+        if foretold is not None and limited.most in range(1, 13) and not limited.bounds:
+            figure = foretold(answers, limited.most)
+            gives = f"the loop gives {tokens / steps / figure:.3f} of that"
+            print(f"{limited.most} passes on these answers: {figure:.3f}; {gives}", flush=True)
 
 
 if __name__ == "__main__":
