@@ -155,8 +155,13 @@ async def rounds(fleet: Fleet, count: int, streams: int, act: Callable[[int], An
     return num_seams
 
 
-async def kill_one(fleet: Fleet, chance: random.Random) -> None:
-    await until_heard(chance.randint(1, 150))  # of some 1,000 that 16 answers have
+async def kill_one(fleet: Fleet, chance: random.Random, *, streams: int = 16) -> None:
+    """Kill an engine once some tokens are heard, of some 1,000 that 16 answers have.
+
+    Of more answers twice as many as there are, at least: each engine has begun some by then.
+    """
+    least, most = 1 if streams <= 16 else 2 * streams, 150 * streams // 16
+    await until_heard(chance.randint(least, most))
     if running := pids(fleet):
         os.kill(chance.choice(running), signal.SIGKILL)
 
@@ -183,7 +188,7 @@ async def test_scale_f1_four_engines_and_200_streams(tmp_path: Path) -> None:
     chance = random.Random(6)
     async with fleet_of(tmp_path, replicas=4) as fleet:
         count = int(os.environ.get("CUTAWAY_FLEET_ROUNDS", "1"))
-        num_seams = await rounds(fleet, count, 200, lambda _: kill_one(fleet, chance))
+        num_seams = await rounds(fleet, count, 200, lambda _: kill_one(fleet, chance, streams=200))
         assert num_seams >= 2 * count
 
 
