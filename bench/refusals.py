@@ -66,9 +66,10 @@ async def times_of(
     pid: int, ask: Callable[[int, int], Awaitable[None]], port: int, num_refusals: int
 ) -> Times:
     """What a process took while so many were refused."""
-    before = used(pid)
+    own, system = used(pid)
     await ask(port, num_refusals)
-    return tuple(now - then for now, then in zip(used(pid), before, strict=True))  # type: ignore[return-value]
+    now = used(pid)
+    return now[0] - own, now[1] - system
 
 
 def used(pid: int) -> Times:

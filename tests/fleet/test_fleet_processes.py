@@ -155,12 +155,8 @@ async def rounds(fleet: Fleet, count: int, streams: int, act: Callable[[int], An
     return num_seams
 
 
-async def kill_one(fleet: Fleet, chance: random.Random, *, streams: int = 16) -> None:
-    """Kill an engine once some tokens are heard, of some 1,000 that 16 answers have.
-
-    Of more answers twice as many as there are, at least: each engine has begun some by then.
-    """
-    least, most = 1 if streams <= 16 else 2 * streams, 150 * streams // 16
+async def kill_one(fleet: Fleet, chance: random.Random, *, least: int = 1, most: int = 150) -> None:
+    """Kill an engine once so many tokens are heard, of some 1,000 that 16 answers have."""
     await until_heard(chance.randint(least, most))
     if running := pids(fleet):
         os.kill(chance.choice(running), signal.SIGKILL)
@@ -188,7 +184,10 @@ async def test_scale_f1_four_engines_and_200_streams(tmp_path: Path) -> None:
     chance = random.Random(6)
     async with fleet_of(tmp_path, replicas=4) as fleet:
         count = int(os.environ.get("CUTAWAY_FLEET_ROUNDS", "1"))
-        num_seams = await rounds(fleet, count, 200, lambda _: kill_one(fleet, chance, streams=200))
+        # Of some 12,500; by the 400th each engine has begun some of its answers.
+        num_seams = await rounds(
+            fleet, count, 200, lambda _: kill_one(fleet, chance, least=400, most=1900)
+        )
         assert num_seams >= 2 * count
 
 

@@ -16,7 +16,8 @@ from cutaway.core.limits import quote
 
 SENT = "Q" * (2 * 2**20 - 4096)  # as much as a body holds, and a letter that no message has alone
 JSON = {"content-type": "application/json"}
-# Inside lists and objects a sixteenth says as much: whole, those are a gigabyte for each route.
+# Inside lists, objects and fields of their own language a sixteenth says as much: whole, those are
+# a gigabyte for each route.
 LONG = SENT[: 2**17]
 MOST_ECHOED, MOST_BYTES = 200, 1_500
 

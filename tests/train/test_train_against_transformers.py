@@ -217,7 +217,8 @@ def test_twenty_updates_of_an_adapter_equal_those_of_peft_under_trainer(
     folder: Path, tmp_path: Path
 ) -> None:
     """As above, of the pairs alone; then each reads the other's folder and answers as it does."""
-    peft = pytest.importorskip("peft")
+    import peft  # takes seconds
+
     told = AdapterSettings(lora_rank=4, lora_alpha=6.0)
     model = with_adapter(open_model(str(folder)), told, base=str(folder), seed=3)
     generator = torch.Generator().manual_seed(5)

@@ -279,7 +279,8 @@ def test_t47_an_adapter_fits_a_model_whose_file_orders_rows_otherwise(tmp_path: 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about peft's own calls
 def test_peft_reads_ours_and_we_read_pefts(tmp_path: Path) -> None:
     """Against the library itself."""
-    peft = pytest.importorskip("peft")
+    import peft  # takes seconds
+
     transformers = pytest.importorskip("transformers")
     architecture, model = made()
     config = transformers.LlamaConfig(
