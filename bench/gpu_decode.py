@@ -9,6 +9,7 @@ answers are in the wall clock. --modes invariant has every row summed in one ord
 the definitions in PyTorch, as before there was Triton. --apart measures engines in turn, of which
 one has norms, gates and heads of one token in kernels of their own beside its products, another the
 merge of attention, and a third has that too and reads keys behind the kernel in front, not ahead.
+A fourth does not have the cache filled with the next matrix of 4 bits.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from cutaway.quantize.schemes import scheme_of
 from cutaway.tokens.byte_tokenizer import byte_tokenizer
 
 MODES = ("quickest", "invariant")
-APART = ("nothing", "norms", "merges", "reads")
+APART = ("nothing", "norms", "merges", "reads", "fetches")
 
 
 def main() -> None:
@@ -113,8 +114,10 @@ def apart(what: str) -> Iterator[None]:
     places = {"norms": (late, "LEAVES_NORMS")}
     if dispatch.has_triton():
         from cutaway.kernels.attention import triton, triton_splits
+        from cutaway.kernels.integers import triton_nibbles
 
         places |= {"merges": (triton_splits, "MERGES_ALONG"), "reads": (triton, "READS_AHEAD")}
+        places |= {"fetches": (triton_nibbles, "FETCHES")}
     if what not in places:
         yield
         return

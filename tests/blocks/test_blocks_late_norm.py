@@ -14,11 +14,14 @@ from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP
 from cutaway.core.step import LayerCache, Numbers, ShapePlan, Sink, Step
+from cutaway.kernels import integers
 from cutaway.kernels.gate import Gate
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import LowRankPairs
 from cutaway.kernels.norm.late import LateNorm, norm_later
 from cutaway.quantize.dense import DenseWeight
+from cutaway.quantize.rounding import round_matrix
+from cutaway.quantize.schemes import Scheme
 
 
 def leave_norms(monkeypatch: pytest.MonkeyPatch) -> list[LateNorm]:
@@ -170,3 +173,28 @@ def test_a_product_may_put_its_heads_in_their_places(monkeypatch: pytest.MonkeyP
     assert len(placed) == 1 and len(left) == 6 and gates, "the first layer's norm is not late"
     assert all(map(torch.equal, decoded(lambda name, value, layer: None), exact))
     assert len(placed) == 1, "who looks at heads has them made apart"
+
+
+@torch.no_grad()
+def test_serving_names_the_matrix_behind_attention_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = Scheme("integers", 8, group_size=4)
+    _, model = tiny.random_model()
+    for module in model.modules():
+        if isinstance(module, Linear):
+            kept = [round_matrix(each.dense(), scheme).keep(None) for each in module.segments]
+            module.segments = torch.nn.ModuleList(kept)
+    model.join_segments()
+    exact, product = model(Step.without_cache([[5]])), integers.multiply
+    behind: list[Tensor | None] = []
+
+    def multiply(*given: Any, following: Tensor | None, **named: Any) -> Tensor:
+        behind.append(following)
+        return product(*given, **named)
+
+    monkeypatch.setattr(integers, "multiply", multiply)
+    names = list(model.state_dict())
+    assert torch.equal(model(Step.without_cache([[5]])), exact)
+    named = [each.data_ptr() for each in behind if each is not None]
+    wanted = [block.mlp.gate_up.segments[0].quants.data_ptr() for block in model.blocks]
+    assert named == wanted and len(behind) == 4 * len(wanted)
+    assert not any("behind" in name for name in names), "it is no part of a model's own tensors"

@@ -24,6 +24,7 @@ from cutaway.kernels.integers import triton_nibbles  # noqa: E402
 from cutaway.kernels.linear import triton as triton_linear  # noqa: E402
 from cutaway.kernels.norm import triton as triton_norm  # noqa: E402
 from cutaway.kernels.norm.late import LateNorm, NormKind  # noqa: E402
+from cutaway.kernels.triton_launches import chunk_of  # noqa: E402
 from cutaway.quantize.integers import KeptIntegers  # noqa: E402
 from cutaway.quantize.rounding import round_matrix  # noqa: E402
 from cutaway.quantize.schemes import scheme_of  # noqa: E402
@@ -210,3 +211,26 @@ def test_a_product_of_nibbles_puts_heads_in_their_places(
     for ours, other in zip((query, places.key_pages, places.value_pages), wanted, strict=True):
         assert torch.equal(ours, other)
     assert torch.equal(x.total, total)
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+def test_a_product_of_nibbles_has_the_next_matrix_fetched_and_its_own_bits(
+    dtype: torch.dtype,
+) -> None:
+    outs, width = (4096, 4096) if HAS_GPU else (20, 1152)
+    x = drawn(1, width, seed=0, dtype=dtype)
+    weight, behind = (
+        KeptIntegers(round_matrix(drawn(rows, width, seed=rows), scheme_of("int4")))
+        for rows in (outs, 3 * outs)
+    )
+    matrix = (weight.quants, weight.quant_scale, weight.zero)
+    alone = triton_integers.multiply(x, *matrix, has_nibbles=True)
+    ours = triton_integers.multiply(x, *matrix, has_nibbles=True, following=behind.quants)
+    assert torch.equal(ours, alone)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 5, 132 * 32 * 16 - 1, 132 * 32 * 16, 10**7, 10**9])
+def test_chunks_that_are_fetched_lie_within_their_matrix(num_bytes: int) -> None:
+    chunk = chunk_of(num_bytes)
+    assert chunk % 16 == 0 and 132 * 32 * chunk <= num_bytes
+    assert (chunk > 0) is (num_bytes >= 132 * 32 * 16)

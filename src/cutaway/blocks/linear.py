@@ -177,6 +177,13 @@ class Linear(nn.Module):
                     self.segments = nn.ModuleList([stacked])
                 return
 
+    def precede(self, following: Linear) -> None:
+        """Name the map that a step computes behind this one, of which memory may fetch a part."""
+        matrices = [*self.segments, *following.segments]
+        if len(matrices) == 2 and all(isinstance(each, KeptIntegers) for each in matrices):
+            first, second = cast(list[KeptIntegers], matrices)
+            first.precede(second)
+
 
 def division_error(num_ranks: int) -> ConfigError:
     """What is said to those who want a whole matrix where each rank has some of its rows."""

@@ -291,6 +291,9 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.join()
+        for block in self._typed_blocks:
+            if isinstance(block.attention, GroupedAttention) and isinstance(block.mlp, GatedMLP):
+                block.attention.output.precede(block.mlp.gate_up)
 
 
 def _end(

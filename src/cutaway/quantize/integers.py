@@ -125,6 +125,11 @@ class KeptIntegers(nn.Module):
         zero = matrix.zero.to(torch.int8) if self._has_nibbles else matrix.zero
         self.register_buffer("zero", zero.contiguous())
         self.register_buffer("group_of_column", matrix.group_of_column)
+        self._behind: tuple[KeptIntegers, ...] = ()  # a tuple's are no modules of this one
+
+    def precede(self, following: KeptIntegers) -> None:
+        """Name the matrix that a step reads behind this one, of which memory may fetch a part."""
+        self._behind = (following,)
 
     @property
     def num_rows(self) -> int:
@@ -136,7 +141,8 @@ class KeptIntegers(nn.Module):
         if self.group_of_column is not None:
             return linear(x, self.dense().to(x.dtype))
         matrix = (self.quants, self.quant_scale, self.zero)
-        return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles)
+        following = self._behind[0].quants if self._behind else None
+        return integers.multiply(x, *matrix, has_nibbles=self._has_nibbles, following=following)
 
     def multiply_normed(self, x: LateNorm, after: Gate | HeadPlaces | None) -> Tensor | None:
         """The same of a norm taken on the way, and what follows; None: it cannot."""
@@ -160,7 +166,7 @@ class KeptIntegers(nn.Module):
             zeros = zeros[:1]
         whole = cls.__new__(cls)
         nn.Module.__init__(whole)
-        whole._has_nibbles = first._has_nibbles
+        whole._has_nibbles, whole._behind = first._has_nibbles, ()
         whole.register_buffer("quants", torch.cat([part.quants for part in parts]))
         whole.register_buffer("quant_scale", torch.cat([part.quant_scale for part in parts]))
         whole.register_buffer("zero", torch.cat(zeros))

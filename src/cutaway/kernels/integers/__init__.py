@@ -19,9 +19,18 @@ _GROUPS = (32, 64, 128)  # columns that Triton's forms take
 
 
 def multiply(
-    x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor, *, has_nibbles: bool
+    x: Tensor,
+    quants: Tensor,
+    quant_scale: Tensor,
+    zero: Tensor,
+    *,
+    has_nibbles: bool,
+    following: Tensor | None = None,
 ) -> Tensor:
-    """See plain.multiply."""
+    """See plain.multiply.
+
+    following: what a step reads behind it, if that is known: a card may begin to, meanwhile.
+    """
     columns = quants.shape[1] * (2 if has_nibbles else 1)
     matrix = (quants, quant_scale, zero)
     if columns // quant_scale.shape[1] not in _GROUPS or not uses_triton(x, quant_scale):
@@ -30,7 +39,7 @@ def multiply(
     from cutaway.kernels.integers import triton
 
     if 0 < x.numel() // columns <= _MOST_TOKENS:
-        return triton.multiply(x, *matrix, has_nibbles=has_nibbles)
+        return triton.multiply(x, *matrix, has_nibbles=has_nibbles, following=following)
     return linear(x, triton.unpack(*matrix, has_nibbles=has_nibbles, dtype=x.dtype))
 
 

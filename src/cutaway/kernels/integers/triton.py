@@ -22,9 +22,18 @@ _LEAST_TOKENS = 16  # that the matrix units take at once
 
 
 def multiply(
-    x: Tensor, quants: Tensor, quant_scale: Tensor, zero: Tensor, *, has_nibbles: bool
+    x: Tensor,
+    quants: Tensor,
+    quant_scale: Tensor,
+    zero: Tensor,
+    *,
+    has_nibbles: bool,
+    following: Tensor | None = None,
 ) -> Tensor:
-    """See plain.multiply, for up to 64 tokens. Groups are of 32, 64 or 128 columns."""
+    """See plain.multiply, for up to 64 tokens. Groups are of 32, 64 or 128 columns.
+
+    following: what is read behind it, if that is known.
+    """
     num_rows, num_groups = quant_scale.shape
     width = quants.shape[1] * (2 if has_nibbles else 1)
     out = torch.empty(*x.shape[:-1], num_rows, dtype=x.dtype, device=x.device)
@@ -37,8 +46,9 @@ def multiply(
         "NIBBLES": has_nibbles,
     }
     if has_nibbles and x.dtype != torch.float32:
-        form = triton_nibbles.multiply_row if num_tokens == 1 else triton_nibbles.multiply_tokens
-        return form(x, quants, quant_scale, zero)
+        if num_tokens > 1:
+            return triton_nibbles.multiply_tokens(x, quants, quant_scale, zero)
+        return triton_nibbles.multiply_row(x, quants, quant_scale, zero, following=following)
     if num_tokens == 1:
         rows = 8 if num_rows <= 8192 else 16  # as an H200 likes it
         columns = min(2048, triton.next_power_of_2(width))
