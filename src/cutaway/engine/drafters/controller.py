@@ -9,8 +9,9 @@ GuessSource: the expected tokens of a draft, Leviathan et al. 2023, arXiv 2211.1
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from cutaway.engine.drafters.drafter import Draft
@@ -66,7 +67,11 @@ class _Times:
     plain: float = 0.0
     num_plain: int = 0
     ratios: dict[int, float] = field(default_factory=dict[int, float])  # by further tokens
-    known: dict[int, float] = field(default_factory=dict[int, float])  # what follows for any
+    # What follows for any number of them, and the best length by answers that ask: asked some ten
+    # times a step, and the same until more is learned.
+    known: dict[int, float] = field(default_factory=dict[int, float])
+    longest: dict[int, int] = field(default_factory=dict[int, int])
+    counts: list[int] = field(default_factory=list[int])  # of ratios, ascending
     measured: Counter[int] = field(default_factory=Counter[int])  # steps, since they rested
     since_plain: int = 0
     since_drafts: int = 0
@@ -88,6 +93,34 @@ class _Times:
         """Whether what a plain step takes is not known, or no longer, beside bounded drafts."""
         probe = _LOSING_PROBE if self.lost > 0 else _BOUNDED_PROBE
         return self.num_plain < 3 or self.since_plain >= probe or self.lost > _RISKED
+
+    def ratio(self, further: int) -> float:
+        """What a step with so many further tokens takes, in plain steps.
+
+        Between what was measured; beyond it, as it rose.
+        """
+        known = self.known.get(further)
+        if known is not None:
+            return known
+        ratios, counts = self.ratios, self.counts
+        place = bisect_left(counts, further)
+        below = counts[place - 1] if place else 0
+        low = ratios.get(below, 1.0)
+        if place == len(counts):
+            found = low + (further - below) * ((low - 1) / below if below else _FIRST_SLOPE)
+        elif counts[place] == further:
+            found = ratios[further]
+        else:
+            above = counts[place]
+            found = low + (ratios[above] - low) * (further - below) / (above - below)
+        self.known[further] = found = max(1.0, found)
+        return found
+
+    def forget_known(self) -> None:
+        """What followed from ratios that have changed."""
+        self.known.clear()
+        self.longest.clear()
+        self.counts = sorted(self.ratios)
 
     def rest_if_lost(self) -> None:
         """Let none look for guesses for a while where steps that did have lost too much.
@@ -114,7 +147,7 @@ class _Times:
             if self.is_pardoned:
                 self.lost, weight = self.lost_before, _NEW_OF_CHANGED
                 self.ratios, self.measured = dict(self.ratios_before), self.measured_before.copy()
-                self.known.clear()
+                self.forget_known()
             self.rest_if_lost()
             self.lost_before = self.lost
             self.ratios_before, self.measured_before = dict(self.ratios), self.measured.copy()
@@ -165,12 +198,15 @@ class Controller:
         times = self._times.setdefault(num_answers, _Times())
         if times.is_due or times.rest:
             return 0
-        best, taken = _LEAST_GAIN, 0
-        for length in range(1, MOST_DRAFTS + 1):
-            won = 1 + num_asking * length / num_answers
-            gained = won / self.ratio(num_answers, num_asking * length)
-            if gained > best:
-                best, taken = gained, length
+        taken = times.longest.get(num_asking)
+        if taken is None:
+            best, taken = _LEAST_GAIN, 0
+            for length in range(1, MOST_DRAFTS + 1):
+                won = 1 + num_asking * length / num_answers
+                gained = won / times.ratio(num_asking * length)
+                if gained > best:
+                    best, taken = gained, length
+            times.longest[num_asking] = taken
         return taken or int(times.since_drafts >= _LONGEST)  # guesses may have become cheaper
 
     def bounds(self, num_answers: int) -> tuple[float, float]:
@@ -182,7 +218,7 @@ class Controller:
         """
         times = self._times.setdefault(num_answers, _Times())
         worth = max(1.0, 1.0 + times.won)  # tokens that a plain step's time brings
-        none, one, two = (self.ratio(num_answers, count * num_answers) for count in range(3))
+        none, one, two = (times.ratio(count * num_answers) for count in range(3))
         if 0 not in times.ratios:
             none = (1 + one) / 2
         kept, followed = worth * (one - none), 1.5 * worth * (two - one)
@@ -253,12 +289,7 @@ class Controller:
     def ratio(self, num_answers: int, further: int) -> float:
         """What a step with further tokens takes, in steps of one token for each answer."""
         times = self._times.get(num_answers)
-        if times is None:
-            times = _Times()
-        known = times.known.get(further)
-        if known is None:  # asked some ten times a step, and mostly the same
-            known = times.known[further] = max(1.0, _ratio(times.ratios, further))
-        return known
+        return (_Times() if times is None else times).ratio(further)
 
     def learn(self, key: Hashable, kind: str, *, tried: int, right: int) -> None:
         """Take in how an answer's guesses came out: those behind a wrong one tell nothing."""
@@ -295,13 +326,13 @@ class Controller:
             return
         # Where the machine held the step up, that was no fault of its guesses; and a length that
         # seemed dear when it was first tried might never be tried again.
-        before = self.ratio(num_answers, further)
+        before = times.ratio(further)
         times.measured[further] += 1
         weight = max(_NEW_RATIO, 1 / times.measured[further])
         times.ratios[further] = _nearer(before, seconds / times.plain, weight)
-        times.known.clear()
+        times.forget_known()
         # Weighed by what such steps take: of one step the noise is larger than what it wins.
-        took = self.ratio(num_answers, further)
+        took = times.ratio(further)
         self._weigh(times, min(1.0, 1 + right / num_answers - took))  # luck is soon forgotten
         if further:
             times.wait = _pause(took - 1 - right / num_answers)
@@ -327,16 +358,3 @@ def _pause(lost: float) -> int:
 def _nearer(before: float, now: float, weight: float) -> float:
     """The mean of what was measured lately; a step that the machine held up counts for little."""
     return before + weight * (min(now, 1.5 * before) - before)
-
-
-def _ratio(ratios: Mapping[int, float], further: int) -> float:
-    """Between what was measured; beyond it, as it rose."""
-    below = max((each for each in ratios if each <= further), default=0)
-    above = min((each for each in ratios if each >= further), default=None)
-    low = ratios.get(below, 1.0)
-    if above is None:
-        slope = (low - 1) / below if below else _FIRST_SLOPE
-        return low + (further - below) * slope
-    if above == below:
-        return low
-    return low + (ratios[above] - low) * (further - below) / (above - below)
