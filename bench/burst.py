@@ -10,7 +10,8 @@ answers of --answer-tokens included, and the first token's median and last.
 
 --clock: in place of an engine each answer has a token every 7 ms as soon as it has come, as on a
 GPU. Told is what passes from the first request that the engine has to the last, while the answers
-that have begun are written: milliseconds, and those of the event loop's thread.
+that have begun are written: milliseconds, and those of the event loop's thread; and milliseconds of
+processor time a request of the server's process, its answer and the clock included.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 from gpu_shapes import COMMON, SHAPES
 
 from cutaway.bench.serve import ServeLoad, run
-from cutaway.bench.server import Started, start_server
+from cutaway.bench.server import Started, cpu_seconds, start_server
 
 TINY = {
     **{"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 32_000},
@@ -135,9 +136,12 @@ def clock_burst(
     """One round's numbers, as the server tells them."""
     assert server.stdout is not None, "a pipe was asked for"
     url = _URLS.get(server.pid) or _URLS.setdefault(server.pid, server.stdout.readline().strip())
+    before = cpu_seconds(server.pid) or 0.0
     told = run(url, load_of(args, seed), model=("clock", 320))
     assert told.completed == args.requests, "all are answered"
-    return json.loads(server.stdout.readline()) | {"first_last_ms": told.first_token["p99"]}
+    each = {"server_ms": ((cpu_seconds(server.pid) or 0.0) - before) * 1e3 / args.requests}
+    spans = json.loads(server.stdout.readline())
+    return {**each, **spans, "first_last_ms": told.first_token["p99"]}
 
 
 async def serve_clock(args: argparse.Namespace) -> None:

@@ -8,7 +8,9 @@ from contextlib import aclosing
 
 import pytest
 
-from cutaway.server.streaming import pass_on
+from cutaway.server.entry.door import AsgiMessage, ClientGoneError, HttpCall
+from cutaway.server.server_config import ServerConfig
+from cutaway.server.streaming import EventStream, pass_on
 
 
 class Client:
@@ -139,3 +141,60 @@ def test_cancelled_in_the_midst_of_a_write_the_generator_hears_of_it() -> None:
 
     asyncio.run(run())
     assert heard == [asyncio.CancelledError]
+
+
+class SlowSocket:
+    """Takes an answer's messages; from the second event on only when it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.begun: list[bytes] = []
+        self.got: list[bytes] = []
+
+    async def send(self, message: AsgiMessage) -> None:
+        body = message.get("body", b"")
+        self.begun.append(body)
+        if body == b"b":
+            await self.let.wait()
+        self.got.append(body)
+
+
+def streamed(
+    events: AsyncGenerator[bytes], socket: SlowSocket, config: ServerConfig
+) -> asyncio.Task[None]:
+    async def receive() -> AsgiMessage:
+        return await asyncio.get_running_loop().create_future()
+
+    scope = {"type": "http", "state": {"call": HttpCall(socket.send)}}
+    return asyncio.create_task(EventStream(events, config=config)(scope, receive, socket.send))
+
+
+async def letters() -> AsyncGenerator[bytes]:
+    for letter in (b"a", b"b", b"c"):
+        yield letter
+        await asyncio.sleep(0)
+
+
+def test_no_comment_stands_amid_an_event_that_waits_for_the_socket() -> None:
+    async def run() -> None:
+        socket = SlowSocket()
+        config = ServerConfig(keep_alive_seconds=0.01, send_seconds=30)
+        task = streamed(letters(), socket, config)
+        await asyncio.sleep(0.1)
+        assert socket.begun == [b"", b"a", b"b"], "a comment waits behind the event"
+        socket.let.set()
+        await task
+        assert [each for each in socket.got if not each.startswith(b":")][:4] == [
+            *(b"", b"a", b"b", b"c"),
+        ]
+
+    asyncio.run(run())
+
+
+def test_an_event_that_nobody_takes_in_time_ends_the_stream() -> None:
+    async def run() -> None:
+        task = streamed(letters(), SlowSocket(), ServerConfig(send_seconds=0.05))
+        with pytest.raises(ClientGoneError):
+            await task
+
+    asyncio.run(run())

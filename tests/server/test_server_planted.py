@@ -31,7 +31,7 @@ PLACES = tuple(
     (f"cutaway.server.{module}", name)
     for module, name in (
         *((module, "data") for module in ("streaming", "openai.chat", "openai.completions")),
-        ("streaming", "_Out.write"),
+        *(("streaming", "_Out.write"), ("streaming", "_Out.begin_write")),
         ("answers", "_measure"),
         ("watching.metrics", "Metrics.gap"),
         ("watching.metrics", "Metrics.count_finished"),

@@ -16,7 +16,7 @@ from uuid import uuid4
 import msgspec
 from starlette.responses import Response
 
-from cutaway.server.entry.begun import begin, go_on, throw
+from cutaway.server.entry.begun import Step, begin, go_on, throw
 from cutaway.server.entry.door import AsgiMessage, ClientGoneError, Receive, Scope, Send, call_of
 from cutaway.server.error_replies import encode_fault, fault_of
 from cutaway.server.server_config import ServerConfig
@@ -84,7 +84,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, until they end or the client goes."""
         # The framework looks at the head of an answer alone: what follows passes it by.
-        out = _Out(send, call_of(scope).pass_on, self._config.send_seconds)
+        out = _Out(send, call_of(scope).send_body, self._config.send_seconds)
         pings = _Pings(out, self._config.keep_alive_seconds)
         try:
             await until_gone(receive, self._write(scope, out))
@@ -94,7 +94,7 @@ class EventStream(Response):
     async def _write(self, scope: Scope, out: _Out) -> None:
         try:
             async with aclosing(self._events) as events:
-                await pass_on(events, out.write)
+                await pass_on(events, out.begin_write)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -107,18 +107,23 @@ class EventStream(Response):
         await out.end()
 
 
-async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaitable[None]]) -> None:
+async def pass_on(
+    events: AsyncGenerator[bytes], write: Callable[[bytes], Awaitable[None] | None]
+) -> None:
     """Write all events, those together that are there at once: each write is a call of the system.
 
     So a server that is late catches up, and one that is not writes each event when it comes.
+
+    write: gives what is still to be awaited, or None where all is written.
     """
     come: list[bytes] = []
 
-    async def write_come() -> None:
-        if come:
-            joined = b"".join(come)
-            come.clear()
-            await write(joined)
+    def write_come() -> Awaitable[None] | None:
+        if not come:
+            return None
+        joined = b"".join(come)
+        come.clear()
+        return write(joined)
 
     while True:
         try:
@@ -126,11 +131,13 @@ async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaita
         except StopAsyncIteration:
             break
         except Exception:
-            await write_come()
+            if (rest := write_come()) is not None:
+                await rest
             raise
         if not is_there:
             try:
-                await write_come()
+                if (rest := write_come()) is not None:
+                    await rest
             except BaseException:
                 # To the generator it is as any end from outside: nobody listens.
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
@@ -141,9 +148,10 @@ async def pass_on(events: AsyncGenerator[bytes], write: Callable[[bytes], Awaita
             except StopAsyncIteration:
                 break
         come.append(got)
-        if len(come) == _MOST_TOGETHER:
-            await write_come()
-    await write_come()
+        if len(come) == _MOST_TOGETHER and (rest := write_come()) is not None:
+            await rest
+    if (rest := write_come()) is not None:
+        await rest
 
 
 class _Out:
@@ -167,8 +175,24 @@ class _Out:
                 head = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
                 await self._pass(self._send, head)
                 self.has_begun = True
-            part = {"type": "http.response.body", "body": body, "more_body": True}
-            await self._pass(self._send_body, part)
+            await self._pass(self._send_body, _part(body))
+            self.last = monotonic()
+
+    def begin_write(self, body: bytes) -> Awaitable[None] | None:
+        """write, of which almost all is done at once: what is left to be awaited, then None.
+
+        A token passes here: each coroutine and lock less spares it half a microsecond.
+        Raises: ClientGoneError.
+        """
+        if self._lock.locked() or not self.has_begun:
+            return self.write(body)
+        step, is_passed, awaited = _begin(self._send_body, _part(body))
+        self.last = monotonic()
+        return None if is_passed else self._end_write(step, awaited)
+
+    async def _end_write(self, step: Step, awaited: Any) -> None:
+        async with self._lock:
+            await self._wait(step, awaited)
             self.last = monotonic()
 
     async def end(self) -> None:
@@ -181,13 +205,27 @@ class _Out:
             await self._pass(self._send_body, part)
 
     async def _pass(self, send: Send, message: AsgiMessage) -> None:
+        step, is_passed, awaited = _begin(send, message)
+        if not is_passed:  # almost all are at once, and need no clock
+            await self._wait(step, awaited)
+
+    async def _wait(self, step: Step, awaited: Any) -> None:
         try:
-            step, is_passed, awaited = begin(send(message))
-            if not is_passed:  # almost all are at once, and need no clock
-                async with asyncio.timeout(self._seconds):
-                    await go_on(step, awaited)
+            async with asyncio.timeout(self._seconds):
+                await go_on(step, awaited)
         except (TimeoutError, OSError):
             raise ClientGoneError from None
+
+
+def _part(body: bytes) -> AsgiMessage:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+def _begin(send: Send, message: AsgiMessage) -> tuple[Step, bool, Any]:
+    try:
+        return begin(send(message))
+    except OSError:
+        raise ClientGoneError from None
 
 
 class _Pings:

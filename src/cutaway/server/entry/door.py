@@ -98,6 +98,11 @@ class HttpCall:
         if name is not None and not any(key == _REPLICA for key, _ in self.headers):
             self.headers.append((_REPLICA, name.encode("ascii", "replace")))
 
+    @property
+    def send_body(self) -> Send:
+        """What takes the messages behind the head: pass_on, without a call more where it can be."""
+        return self.pass_on if self.is_head else self.send
+
     async def pass_on(self, message: AsgiMessage) -> None:
         """Send a message of the answer, its headers completed."""
         if message["type"] == "http.response.start":

@@ -369,7 +369,8 @@ async def _events(
     following = news(context, call, asked.requests, grammar_field=asked.grammar_field)
     async with aclosing(following) as each:
         async for prompt, delta in each:
-            answers.add(prompt, delta)
+            if asked.counts_on or delta.finish_reason is not None:
+                answers.add(prompt, delta)  # of the others nothing is asked again
             if asked.counts_on:
                 frame["usage"] = usage_so_far(
                     [request.prompt_token_ids for request in asked.requests], answers
