@@ -11,7 +11,7 @@
 
 namespace cutaway {
 
-// Weak: a build with sanitizers leaves out those that cannot run where it is made.
+// Weak: a build with sanitizers has those alone that it is asked for.
 #if defined(__x86_64__)
 extern const Isa isa_avx512_vnni __attribute__((weak));
 extern const Isa isa_avx512 __attribute__((weak));
@@ -19,7 +19,7 @@ extern const Isa isa_avx2 __attribute__((weak));
 #elif defined(__aarch64__)
 extern const Isa isa_neon __attribute__((weak));
 #endif
-extern const Isa isa_portable;
+extern const Isa isa_portable __attribute__((weak));
 
 namespace {
 

@@ -41,13 +41,15 @@ native.run(operation, native.NativeStep.of_rows(9))
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(
-    not os.environ.get("CUTAWAY_SLOW_BUILDS"), reason="set CUTAWAY_SLOW_BUILDS=1 to build it"
+    not os.environ.get("CUTAWAY_SLOW_BUILDS"), reason="set CUTAWAY_SLOW_BUILDS to build it"
 )
 def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
+    """In the best instruction set of this CPU; CUTAWAY_SLOW_BUILDS=all takes every one it has."""
     compiler = shutil.which("g++")
     if compiler is None or not os.path.isabs(library_of(compiler, SANITIZERS[0])):
         pytest.skip("needs g++ with its sanitizers")
-    built, isas = tmp_path / "_native.so", ",".join(library.isas())
+    found = library.isas() if os.environ["CUTAWAY_SLOW_BUILDS"] == "all" else library.isas()[:1]
+    built, isas = tmp_path / "_native.so", ",".join(found)
     build = [sys.executable, ROOT / "native" / "build.py", "--sanitize", isas, "--output", built]
     subprocess.run(build, check=True, env={**os.environ, "CXX": compiler})
     environment = {
