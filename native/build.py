@@ -6,7 +6,7 @@
 Each file of isa/ is compiled for its own instruction set; which one runs is chosen when the library
 is loaded, so one library serves every CPU of an architecture. --program builds check/isas.cpp, that
 compares all instruction sets. CXX names the compiler. None at all: exit status 3, and Cutaway runs
-on torch.
+on torch. Where CUTAWAY_QUICK_BUILD is set, only what this machine runs best is made to be fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -87,6 +87,35 @@ def sanitized(
     }
 
 
+def sets_here(isas: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Those that this CPU has, the best last, as Linux tells it of x86; none if that is unknown."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    told = next((line for line in lines if line.startswith("flags")), None)
+    if told is None:
+        return []
+    had = {f"-m{word}" for word in told.replace("_", "").split()}
+    return [
+        name for name, flags in isas.items() if {each for each in flags if "=" not in each} <= had
+    ]
+
+
+def quickly(
+    files: Mapping[Path, tuple[str, ...]], here: Sequence[str]
+) -> dict[Path, tuple[str, ...]]:
+    """The same with the best set as it is, others in less time, and what cannot run in no time.
+
+    Bits are the same.
+    """
+
+    def flags(path: Path) -> tuple[str, ...]:
+        if path.parent.name != "isa" or path.stem == here[-1]:
+            return ()
+        return QUICKLY if path.stem in here else ("-O0",)
+
+    return {path: (*own, *flags(path)) for path, own in files.items()}
+
+
 def compiled(cxx: str, files: Mapping[Path, tuple[str, ...]], folder: Path) -> list[str]:
     """Object files of all sources, compiled in parallel."""
 
@@ -110,6 +139,8 @@ def build(
     cxx, files = compiler(), sources(machine)
     if sanitized_isas:
         files = sanitized(files, sanitized_isas)
+    elif os.environ.get("CUTAWAY_QUICK_BUILD") and (here := sets_here(ISAS.get(machine, {}))):
+        files = quickly(files, here)
     with tempfile.TemporaryDirectory(dir=output.parent) as name:
         objects = compiled(cxx, files, Path(name))
         library = Path(name) / output.name
