@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from cutaway.train import stage as stages
-from cutaway.train.loop import Updated, descend
+from cutaway.train.loop import Pull, Updated, descend, pull_back
 from cutaway.train.losses.losses import Loss
 from cutaway.train.optimizers import Optimizers
 from cutaway.train.schedules import COURSES, Schedule
@@ -46,13 +46,15 @@ class UntilTime:
         schedule: Schedule,
         first: int = 0,
         after: Callable[[Updated], None],
+        pull: Pull = pull_back,
     ) -> None:
         began, update = perf_counter(), first
         while (share := (perf_counter() - began) / self._seconds) < 1:
             done = max(0.0, share - WARMUP) / (1 - WARMUP)
             factor = COURSES[schedule.name](done, WARMUP / (1 - WARMUP))
             factor *= min(1.0, (share + LEAST) / WARMUP)
-            after(descend(feed(update), objective, optimizers, update=update, factor=factor))
+            batches = feed(update)
+            after(descend(batches, objective, optimizers, update=update, factor=factor, pull=pull))
             update += 1
         print(f"{update} updates in {perf_counter() - began:.1f} s", flush=True)
 

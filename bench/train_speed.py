@@ -1,13 +1,14 @@
 """Tokens a second of training at SmolLM2-135M's shape, beside transformers in the same run.
 
     python bench/train_speed.py [--sequences 32] [--length 2048] [--updates 6] [--profile]
-        [--rows eager,transformers,deterministic,compiled] [key=value ...]
+        [--rows captured,eager,transformers,captured+deterministic,compiled] [key=value ...]
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
-updates after three to warm up. Eager is what a stage does, which has deterministic operations
-beside; compiled, its blocks are. transformers' model is compiled as a whole and runs under
-autocast, with torch's fused AdamW and a clip, as its users have it. key=value are fields of the
-shape, as in hidden_size=1024 num_hidden_layers=24.
+updates after four to warm up. Captured, forward and backward are replayed, as a stage does with
+deterministic operations beside; eager, each kernel is launched; compiled, blocks are. transformers'
+model is compiled as a whole and runs under autocast, with torch's fused AdamW and a clip, as its
+users have it. GiB is what torch has of the device, a graph's own memory with it. key=value are
+fields of the shape, as in hidden_size=1024 num_hidden_layers=24.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cutaway.blocks.transformer import Transformer
 from cutaway.models.parts.reading import read_config
+from cutaway.train.captured import CapturedPull
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
-from cutaway.train.loop import descend
+from cutaway.train.loop import Pull, descend, pull_back
 from cutaway.train.losses.likelihood import likelihood
-from cutaway.train.losses.losses import cross_entropy
+from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model import compute_forms
 from cutaway.train.model.model_folder import fill
 from cutaway.train.model.utilization import update_flops, utilization
@@ -45,6 +47,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
     "max_position_embeddings": 2048,
 }
+_WARM = 4  # updates: a layout is captured at the third
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -71,20 +74,20 @@ def drawn(length: int, num_sequences: int) -> torch.Tensor:
     return torch.randint(0, 49152, (num_sequences, length), generator=generator)
 
 
-def ours(ids: torch.Tensor, *, is_compiled: bool) -> Callable[[int], None]:
+def ours(ids: torch.Tensor, forms: set[str]) -> Callable[[int], None]:
     """An update of our trainer."""
-    model = made(is_compiled=is_compiled)
+    model = made(is_compiled="compiled" in forms)
     optimizers = Optimizers(model, OptimizerSettings(rate=1e-4))
     batch = MicroBatch(tuple(ScoredSequence.whole(row) for row in ids.tolist()))
+    pull: Pull = pull_back
+    if "captured" in forms:
+        pull = CapturedPull(list(optimizers.parameters.values()))
+
+    def objective(each: MicroBatch) -> Loss:
+        return cross_entropy(likelihood(model, each))
 
     def update(index: int) -> None:
-        descend(
-            [batch],
-            lambda each: cross_entropy(likelihood(model, each)),
-            optimizers,
-            update=index,
-            factor=1.0,
-        )
+        descend([batch], objective, optimizers, update=index, factor=1.0, pull=pull)
 
     return update
 
@@ -127,16 +130,16 @@ def used(shape: tuple[int, int], seconds: float) -> str:
 
 def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], updates: int) -> None:
     """Print one line of the table."""
-    for index in range(3):
+    for index in range(_WARM):
         update(index)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     began = perf_counter()
     for index in range(updates):
-        update(3 + index)
+        update(_WARM + index)
     torch.cuda.synchronize()
     seconds = (perf_counter() - began) / updates
-    memory = torch.cuda.max_memory_allocated() / 2**30
+    memory = torch.cuda.max_memory_reserved() / 2**30
     rate = shape[0] * shape[1] / seconds
     told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f} | {used(shape, seconds)}"
     print(f"| {shape[0]} x {shape[1]:,} | {told} |", flush=True)
@@ -201,10 +204,10 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print("| sequences | form | tokens/s | ms | GiB | of the peak |\n|---|---|---|---|---|---|")
     for row in args.rows.split(","):
-        form = deterministic() if row == "deterministic" else nullcontext()
+        forms = set(row.split("+"))
+        form = deterministic() if "deterministic" in forms else nullcontext()
         try:
-            is_compiled = row == "compiled"
-            update = theirs(ids) if row == "transformers" else ours(ids, is_compiled=is_compiled)
+            update = theirs(ids) if row == "transformers" else ours(ids, forms)
             chosen = [_BACKENDS[args.attention]] if args.attention else list(_BACKENDS.values())
             with sdpa_kernel(chosen), form:
                 measure(row, update, (args.sequences, args.length), args.updates)

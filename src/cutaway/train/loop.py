@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -31,6 +31,19 @@ class LossBatch(Protocol):
 
 
 Batch = TypeVar("Batch", bound=LossBatch)
+
+
+class Pull(Protocol):
+    """Does what pull_back does; see there."""
+
+    def __call__(self, objective: Callable[[Batch], Loss], batch: Batch, count: int) -> Loss: ...
+
+
+def pull_back(objective: Callable[[Batch], Loss], batch: Batch, count: int) -> Loss:
+    """The loss of a micro-batch, of which loss / count has been pulled back to all gradients."""
+    loss = objective(batch)
+    (loss.total / count).backward()
+    return replace(loss, total=loss.total.detach())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +74,12 @@ def descend(
     *,
     update: int,
     factor: float,
+    pull: Pull = pull_back,
 ) -> Updated:
     """One update: the gradient of sum / count over all micro-batches, clipped, and a step.
 
     objective: the loss of one micro-batch under the model, whose count is the batch's own.
-    factor: of the peak rate.
+    factor: of the peak rate.   pull: gives the gradients of one micro-batch.
 
     Raises: ConfigError when nothing is scored; NumericsError when loss or gradient is no number,
     before any parameter was moved.
@@ -80,10 +94,9 @@ def descend(
     scored = [batch for batch in batches if batch.count]
     own = ranks.own(scored)
     for batch in own:
-        loss = objective(batch)
+        loss = pull(objective, batch, count)
         assert loss.count == batch.count, "a loss divides by what its batch said"
-        (loss.total / count).backward()
-        total = total + Figure(loss.total.detach().double(), 0)
+        total = total + Figure(loss.total.double(), 0)
         for name, figure in loss.figures.items():
             figures[name] = figures.get(name, Figure(0.0, 0)) + figure
     if optimizers.divided and len(own) < ranks.turns(scored):
@@ -122,17 +135,19 @@ def run(
     schedule: Schedule,
     first: int = 0,
     after: Callable[[Updated], None] = lambda updated: None,
+    pull: Pull = pull_back,
 ) -> None:
     """Updates from first to the schedule's end.
 
     feed: the micro-batches of an update, by its index alone.
-    after: told of each update: records, checkpoints, what is shown.
+    after: told of each update: records, checkpoints, what is shown.   pull: as for descend.
 
     Raises: as descend.
     """
     for update in range(first, schedule.num_updates):
         factor = schedule.factor(update)
-        after(descend(feed(update), objective, optimizers, update=update, factor=factor))
+        batches = feed(update)
+        after(descend(batches, objective, optimizers, update=update, factor=factor, pull=pull))
 
 
 def _added_up(total: Figure, figures: Mapping[str, Figure]) -> tuple[Figure, dict[str, Figure]]:

@@ -92,6 +92,7 @@ def prepare(settings: PretrainSettings) -> TrainingStage[MicroBatch]:
         measure=measure if held_out.sequences else None,
         prompts=settings.samples,
         samples=_samples(settings, model, tokenizer),
+        reads_steps_alone=True,
     )
 
 

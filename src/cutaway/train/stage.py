@@ -24,8 +24,8 @@ from cutaway.core.limits import quote
 from cutaway.core.version import __version__
 from cutaway.host.run_record import Record, read_record
 from cutaway.host.whole_file import write_whole
-from cutaway.train import checkpoint, exporters, ranks
-from cutaway.train.loop import LossBatch, Updated, run
+from cutaway.train import captured, checkpoint, exporters, ranks
+from cutaway.train.loop import LossBatch, Updated, pull_back, run
 from cutaway.train.losses.losses import Loss
 from cutaway.train.model import compute_forms, weight_shards
 from cutaway.train.model.model_folder import TrainedModel
@@ -59,6 +59,11 @@ class StageSettings:
         False, help="divide weights and moments among torchrun's processes", changes_run=False
     )
     recompute: bool = option(False, help="compute blocks again for gradients, to save memory")
+    capture: bool = option(
+        True,
+        help="launch forward and backward at once on a GPU, where lengths come again",
+        changes_run=False,
+    )
     save_every: int = option(200, help="updates between checkpoints", least=1, changes_run=False)
     keep: int = option(3, help="checkpoints to keep beside the best", least=1, changes_run=False)
     measure_every: int = option(
@@ -95,6 +100,8 @@ class TrainingStage(Generic[Batch]):
     measure: figures of the model as it is, smaller is better in the first; None measures nothing.
     prompts, samples: texts, and what writes an answer to each now and then; None writes none.
     module: what optimizers move, where it is more than the model's transformer.
+    reads_steps_alone: whether the objective takes a MicroBatch, and of it nothing but its step,
+        its targets and its count; so that a GPU can do the same again on other numbers.
     """
 
     name: str
@@ -107,6 +114,7 @@ class TrainingStage(Generic[Batch]):
     prompts: Sequence[str] = ()
     samples: Samples | None = None
     module: nn.Module | None = None
+    reads_steps_alone: bool = False
 
     def run(
         self, report: Report = lambda progress: None, say: Callable[[str], None] = print
@@ -145,6 +153,7 @@ class TrainingStage(Generic[Batch]):
             told = exporters.exporter_of(settings.export, settings.out, resolve_settings(settings))
         schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
         self._form()
+        capturing = self._capturing(optimizers)
         began = perf_counter()
 
         def after(updated: Updated) -> None:
@@ -157,6 +166,8 @@ class TrainingStage(Generic[Batch]):
             measured: Mapping[str, float] = {}
             samples: list[tuple[str, str]] = []
             if is_last or done % settings.measure_every == 0:
+                if capturing is not None:
+                    capturing.make_room()
                 measured = {} if self.measure is None else self.measure()
                 samples = self._sample(updated.update)
             row = _row(updated, seconds, measured) | ({"samples": samples} if samples else {})
@@ -185,12 +196,25 @@ class TrainingStage(Generic[Batch]):
                 schedule=schedule,
                 first=first,
                 after=after,
+                pull=pull_back if capturing is None else capturing,
             )
         if told is not None:
             told.close()
         path = self._finish()
         ranks.wait()
         return path
+
+    def _capturing(self, optimizers: Optimizers) -> captured.CapturedPull | None:
+        """What captures forward and backward; None where they are launched kernel by kernel."""
+        settings, transformer = self.settings, self.model.transformer
+        is_alone = ranks.size() == 1 and self.module is None
+        # What is compiled may be compiled again at any call.
+        if not (settings.capture and self.reads_steps_alone and is_alone) or settings.compile:
+            return None
+        device = next(transformer.parameters()).device
+        if device.type not in captured.CAPTURES_ON or not compute_forms.can_capture(transformer):
+            return None
+        return captured.CapturedPull(list(optimizers.parameters.values()))
 
     def _sample(self, update: int) -> list[tuple[str, str]]:
         """Each prompt and what the model writes behind it now."""

@@ -74,14 +74,14 @@ class MicroBatch:
 
     def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
         """The forward's argument; it wants the rows that predict scored tokens, and no others."""
-        rows = self._rows.to(device)
+        rows = self.rows.to(device)
         sequences = [each.ids for each in self.sequences]
         return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
         ids = torch.cat([each.ids for each in self.sequences]).to(device)
-        return ids[self._rows.to(device) + 1]
+        return ids[self.rows.to(device) + 1]
 
     def owners(self, device: torch.device | str = "cpu") -> Tensor:
         """The index of the sequence that each row belongs to. Shapes: [R] int64."""
@@ -89,7 +89,7 @@ class MicroBatch:
         return torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
 
     @cached_property
-    def _rows(self) -> Tensor:
+    def rows(self) -> Tensor:
         """The tokens that predict a scored one, by one thread: more wait for each other. [R]."""
         marks = np.concatenate([each.marks.numpy() for each in self.sequences])
         return torch.from_numpy(np.flatnonzero(marks) - 1)

@@ -20,6 +20,7 @@ from cutaway.blocks.block import Block
 from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.transformer import Transformer
+from cutaway.core.layout import Window
 from cutaway.core.step import Step
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import DenseStack
@@ -52,6 +53,23 @@ def _multiplies_norms(block: Block) -> bool:
         return False
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
     return attention.qkv.learned is not None and first.learned is not None
+
+
+def can_capture(transformer: Transformer) -> bool:
+    """Whether the kernels of a forward and backward follow from its sequences' lengths alone.
+
+    For lengths that are all one. Experts ask who went where; other forms of attention go sequence
+    by sequence.
+    """
+    return transformer.layer_inputs is None and all(
+        isinstance(block, Block)
+        and isinstance(block.mlp, GatedMLP | PlainMLP)
+        and isinstance(block.attention, GroupedAttention)
+        and block.attention.cap is None
+        and block.attention.sinks is None
+        and not (isinstance(block.attention.extent, Window) and block.attention.extent.sinks)
+        for block in transformer.blocks
+    )
 
 
 def recompute_blocks(transformer: Transformer) -> None:
