@@ -81,6 +81,25 @@ def test_adamw_moves_every_weight_by_the_rate_at_first() -> None:
         torch.testing.assert_close((new - old).abs(), torch.full_like(old, 5e-4), rtol=1e-2, atol=0)
 
 
+def test_kept_lists_move_weights_as_torchs_adamw_does() -> None:
+    """To the bit: at first, later, without a gradient of one, and behind a state taken up."""
+    (_, ours), (_, plain) = (tiny.random_model(dtype=torch.float32) for _ in range(2))
+    own, torchs = (Optimizers(each, OptimizerSettings(rate=1e-2)) for each in (ours, plain))
+    for update in range(8):
+        generator = torch.Generator().manual_seed(update)
+        for place, pair in enumerate(zip(ours.parameters(), plain.parameters(), strict=True)):
+            grad = torch.randn(pair[0].shape, generator=generator)
+            for parameter in pair:
+                parameter.grad = None if (update, place) == (4, 3) else grad.clone()
+        if update == 6:
+            own.load_state(own.state())
+        for each in torchs._torchs:
+            each.forget_lists()  # type: ignore[attr-defined]
+        assert own.step(0.5) == torchs.step(0.5)
+        for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one, other), update
+
+
 def test_schedules_are_functions_of_the_update() -> None:
     constant = Schedule("constant", 1000)
     assert constant.factor(0) == pytest.approx(1 / 20)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
 from cutaway.train import ranks
+from cutaway.train.adamw import KeptAdamW
 from cutaway.train.model import weight_shards
 
 NAMES = ("adamw", "muon")
@@ -122,7 +123,7 @@ class Optimizers:
                 ns_steps=5,
                 adjust_lr_fn="match_rms_adamw",
             )
-        return torch.optim.AdamW(
+        return KeptAdamW(
             listed, lr=settings.rate, betas=settings.betas, eps=settings.epsilon, fused=True
         )
 
@@ -213,6 +214,8 @@ class Optimizers:
                 f"{'is' if len(wrong) == 1 else 'are'} in one of them only ({len(wrong)} in all)."
             )
         for each in self._torchs:
+            if isinstance(each, KeptAdamW):
+                each.forget_lists()
             for group in each.param_groups:
                 for parameter in group["params"]:
                     name = self._names[id(parameter)]
