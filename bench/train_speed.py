@@ -191,7 +191,7 @@ def main() -> None:
     options.add_argument("--sequences", type=int, default=32)
     options.add_argument("--length", type=int, default=2048)
     options.add_argument("--updates", type=int, default=6)
-    options.add_argument("--rows", default="eager,transformers")
+    options.add_argument("--rows", default="captured,transformers")
     options.add_argument("--attention", default="", help=f"one of {', '.join(_BACKENDS)}")
     options.add_argument("--profile", action="store_true")
     options.add_argument("shape", nargs="*", help="fields of config.json")
