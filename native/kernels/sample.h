@@ -1,7 +1,7 @@
 // Rows of logits to tokens: the cuts and the draw of sampling/, bit for bit, and what is reported.
 //
 // Weights are whole numbers, so every sum is exact in any order. A row is worked on by one thread;
-// where there are two threads for each row or more, by all of them.
+// where threads would stand idle behind few rows, by all of them.
 #pragma once
 
 #include "exponential.h"
@@ -334,7 +334,9 @@ bool run_sample(const void* arguments, const cw_step& step, cutaway::Worker& wor
   const cw_sample& a = *static_cast<const cw_sample*>(arguments);
   Arena local(worker.local), shared(worker.shared);
   int64_t num_rows = rows_of(a.rows, step);
-  if (num_rows <= kMostDivided && 2 * num_rows <= worker.count)
+  // Else a quarter of the threads' time or more would go by unused.
+  bool is_uneven = 3 * ceil_div(num_rows, worker.count) * worker.count >= 4 * num_rows;
+  if (num_rows <= kMostDivided && is_uneven)
     return sample_together(a, num_rows, worker, shared);
   Desk desk(local, a.vocab_size);
   return each(worker, num_rows, [&](Range rows) {

@@ -127,7 +127,7 @@ def test_every_instruction_set_and_number_of_threads(isa: str, kind: str) -> Non
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_divide_few_rows_and_draw_the_same(isa: str, kind: str) -> None:
-    # From two threads for each row on; a small row gives some of them nothing.
+    # Where some would stand idle; a small row gives some of them nothing.
     settings = [
         {**each, "logit_bias": {3: 2.5}} if at % 2 else each for at, each in enumerate(SETTINGS)
     ]
@@ -135,7 +135,13 @@ def test_threads_divide_few_rows_and_draw_the_same(isa: str, kind: str) -> None:
         SamplerRow(params=SamplingParams(**each), seed=11, position=index)
         for index, each in enumerate(settings)
     ]
-    for size, count, threads in ((5, 7, 14), (1000, 7, 14), (1000, 1, 2), (1000, 1, 20)):
+    for size, count, threads in (
+        (5, 7, 14),
+        (1000, 7, 14),
+        (1000, 3, 2),
+        (1000, 1, 2),
+        (1000, 1, 20),
+    ):
         logits = logits_of(kind, count, size, size + 1)
         with running(isa, threads):
             assert_alike(logits, rows[-count:])
