@@ -15,12 +15,12 @@ struct I32 {
 using Bytes = I32;
 
 constexpr int kLanes = 16;
-constexpr int kDirectRows = 3;
-constexpr int kDirectPasses = 2;  // four rows unpacked first took half as long again
-constexpr int kTileRows = 3;
+constexpr int kDirectRows = 4;  // sums go to memory meanwhile; a second pass took longer
+constexpr int kDirectPasses = 2;  // eight rows unpacked first took an eighth longer
+constexpr int kTileRows = 4;
 constexpr int kFloatTileRows = 6;  // sums, one panel and a broadcast fill 15 of 16 registers
 constexpr int kFloatTilePanels = 1;
-constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
+constexpr int kReadTiles = 2;  // tiles of queries up to which keys are read where they lie
 constexpr int kByteOffset = 128;
 constexpr bool kSplitsInputs = true;  // dot_full takes high nibbles, low ones 32 bytes later
 

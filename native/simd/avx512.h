@@ -19,7 +19,7 @@ constexpr int kDirectPasses = 1;
 constexpr int kTileRows = 12;   // rows of a tile of integers: sums and dots fill the registers
 constexpr int kFloatTileRows = 6;
 constexpr int kFloatTilePanels = 4;
-constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
+constexpr int kReadTiles = 1;  // tiles of queries up to which keys are read where they lie
 constexpr int kByteOffset = 128;  // what full bytes stand above their values in dot_full
 constexpr bool kSplitsInputs = false;  // dot_full takes whole bytes of activations
 

@@ -24,7 +24,7 @@ constexpr int kDirectPasses = 2;
 constexpr int kTileRows = 3;  // sums and dots of three rows fill 24 of 32 registers
 constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;
-constexpr bool kReadsPages = true;  // few queries multiply keys where they lie
+constexpr int kReadTiles = 1;  // tiles of queries up to which keys are read where they lie
 constexpr int kByteOffset = 0;  // dot_full makes bytes signed, so nothing is left to subtract
 constexpr bool kSplitsInputs = false;
 

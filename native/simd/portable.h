@@ -21,7 +21,7 @@ constexpr int kDirectPasses = 1;
 constexpr int kTileRows = 4;
 constexpr int kFloatTileRows = 2;
 constexpr int kFloatTilePanels = 2;
-constexpr bool kReadsPages = false;  // few queries multiply keys where they lie
+constexpr int kReadTiles = 0;  // tiles of queries up to which keys are read where they lie
 constexpr int kByteOffset = 128;
 constexpr bool kSplitsInputs = false;
 

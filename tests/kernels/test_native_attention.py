@@ -20,6 +20,8 @@ from cutaway.kernels.store import store
 pytestmark = needs_native
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn]
+# One, few and many tokens, across the border at 256; three and four are two tiles of nine heads.
+CHUNKS = ((0, 1), (0, 255), (250, 258), (255, 257), (254, 257), (400, 404), (300, 560), (559, 560))
 SHAPES = [(9, 3, 64), (4, 4, 16), (8, 1, 128), (6, 2, 20), (2, 1, 256), (5, 5, 1)]
 
 
@@ -135,8 +137,7 @@ def test_query_has_the_same_bits_in_any_chunk_and_beside_any_mates(
         wanted = attend(query, pages, whole, scoring)
     table = whole.groups[0].page_table
     with running(threads=threads):
-        # Chunks of one, few and many tokens, across the border at 256.
-        for first, last in ((0, 1), (0, 255), (250, 258), (255, 257), (300, 560), (559, 560)):
+        for first, last in CHUNKS:
             step = random_step([last - first], [last], page_size=16, num_pages=80)
             step.groups[0].page_table[0, :] = table[0, : step.groups[0].page_table.shape[1]]
             assert torch.equal(attend(query[first:last], pages, step, scoring), wanted[first:last])

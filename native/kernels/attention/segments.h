@@ -213,6 +213,12 @@ inline void score_strip(const Heads& h, Range keys, Range rows, const AttentionM
   }
 }
 
+// Rows of tiles of nearly one size: sums of few rows would wait for one another.
+inline int64_t rows_per_tile(Range rows) {
+  int64_t count = rows.end - rows.begin;
+  return ceil_div(count, ceil_div(count, kRowTile));
+}
+
 // The same of keys where they lie, for rows of few tiles.
 template <class T>
 void score_pages(const Heads& h, Range keys, Range rows, const AttentionMemory& m) {
@@ -230,10 +236,12 @@ void score_pages(const Heads& h, Range keys, Range rows, const AttentionMemory& 
     tile.head_size = pages.head_size;
     tile.stride = pages.page_size;
     tile.factors = m.key_factors + key;
-    for (int64_t r = rows.begin; r < rows.end; r += kRowTile) {
+    int64_t most_rows = rows_per_tile(rows);
+    for (int64_t r = rows.begin; r < rows.end; r += most_rows) {
       tile.query = m.query + r * pages.head_size;
       tile.scores = m.scores + r * kSegment + key;
-      with_vectors<kVectorTile>(vectors, tile, least(kRowTile, rows.end - r));
+      with_vectors<kVectorTile>(vectors, tile, least(most_rows, rows.end - r));
+      for (const T*& next : tile.next) next = nullptr;  // they are on their way
     }
   }
 }
@@ -254,8 +262,9 @@ void add_values(Tile tile, Range keys, Range rows, int64_t padded, const Attenti
       part.values += kVectorTile * kLanes;
     }
   };
-  for (int64_t r = rows.begin; r < rows.end; r += kRowTile) {
-    int64_t tile_rows = least(kRowTile, rows.end - r), last = r + tile_rows - 1;
+  int64_t most_rows = rows_per_tile(rows);
+  for (int64_t r = rows.begin; r < rows.end; r += most_rows) {
+    int64_t tile_rows = least(most_rows, rows.end - r), last = r + tile_rows - 1;
     int64_t begin = most(keys.begin, m.first[last]), end = least(keys.end, m.seen[r]);
     if (begin >= end) begin = end = keys.end;  // none that all see: row by row
     if (m.first[r] < begin && keys.begin < begin)
@@ -268,9 +277,10 @@ void add_values(Tile tile, Range keys, Range rows, int64_t padded, const Attenti
 }
 
 // Whether a unit of so many rows reads keys and values where they lie: laying them out costs about
-// as much as multiplying them with so many.
+// as much as multiplying them with a tile.
 inline bool reads_pages(const cw_pages& pages, int64_t num_rows) {
-  return kReadsPages && num_rows <= kRowTile && has_even_pages(pages) && pages.head_size % kLanes == 0;
+  return num_rows <= kReadTiles * kRowTile && has_even_pages(pages) &&
+         pages.head_size % kLanes == 0;
 }
 
 template <class T>
@@ -304,7 +314,7 @@ void reduce_segment(const Heads& h, const QueryUnit& unit, const Piece& piece,
   find_places(pages, unit.sequence, h.latent ? 0 : unit.group, h.latent ? 1 : pages.num_groups,
               piece.segment, keys, m.places);
   find_factors(h, keys, m);
-  constexpr bool kMayRead = kReadsPages && !is_latent<T>;
+  constexpr bool kMayRead = kReadTiles > 0 && !is_latent<T>;
   bool is_direct = kMayRead && reads_pages(pages, rows.end - rows.begin);
   if constexpr (kMayRead) {
     const T* values = static_cast<const T*>(pages.values);
