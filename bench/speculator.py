@@ -77,9 +77,10 @@ class Limited:
 
     def __call__(self, wishes: Sequence[Wish]) -> list[Draft]:
         """Propose as the drafter does, and count."""
-        most = self.most
-        limited = [replace(w, most=min(w.most, most), **self.bounds) for w in wishes]
-        made = self._propose(limited)
+        if self.most < 99 or self.bounds:
+            most = self.most
+            wishes = [replace(w, most=min(w.most, most), **self.bounds) for w in wishes]
+        made = self._propose(wishes)
         self.guesses += sum(len(each.token_ids) for each in made)
         return made
 
