@@ -50,7 +50,7 @@ def assert_same(ours: Tensor, expected: Tensor, *, rounding: float) -> None:
         assert error(ours, expected) < rounding
 
 
-@pytest.mark.parametrize("rows", [130, 1100])
+@pytest.mark.parametrize("rows", [130, 1100 if HAS_GPU else 300])
 def test_tokens_with_zeros_behind_them_have_the_same_bits(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
