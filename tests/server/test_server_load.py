@@ -34,8 +34,8 @@ pytestmark = [
 ]
 
 NUM_CUTS = trials(200)
-OVERLOAD_SECONDS = trials(20)
-NUM_KILLS = trials(3)
+OVERLOAD_SECONDS = trials(8)
+NUM_KILLS = trials(2)
 FREE_SECONDS = 1.0 if IN_FULL else 60.0  # what a shared machine of CI may take is no promise
 MAX_GROWTH = 32 * 1024 * 1024
 MAX_SEQUENCES = 8

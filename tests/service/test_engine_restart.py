@@ -47,7 +47,7 @@ SOON = ProcessConfig(hang_seconds=2)  # told soon, and started again long after 
 # An answer of that length outlasts what a busy machine takes to end the engine in its midst.
 LENGTH, NUM_STREAMS = 4096, 8
 # A new engine takes seconds of computing; what a kill leaves behind shows at the second one.
-NUM_KILLS = trials(4)
+NUM_KILLS = trials(2)
 
 
 @pytest.fixture
