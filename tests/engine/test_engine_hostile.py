@@ -169,8 +169,8 @@ def test_every_kind_of_hostile_request_leaves_its_neighbours_alone(model: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1500, 100))
-def test_500_batches_with_a_hostile_request_leave_the_others_alone(model: str, first: int) -> None:
+@pytest.mark.parametrize("first", (1000, 1100))
+def test_200_batches_with_a_hostile_request_leave_the_others_alone(model: str, first: int) -> None:
     run_batches(model, range(first, first + 100))
 
 
