@@ -61,7 +61,7 @@ def num_tokens(request: pytest.FixtureRequest) -> int:
     """Of an answer. All of many architectures take twenty minutes: CI is told fewer of those."""
     is_slow = request.node.get_closest_marker("slow") is not None
     # Ranks that are threads wait for one another at each token: experts and states cost most.
-    few = "8" if is_slow else "24" if "qwen3.5-flags" in request.node.name else "64"
+    few = "5" if is_slow else "10" if "qwen3.5-flags" in request.node.name else "64"
     return int(os.environ.get("CUTAWAY_RANK_TOKENS", few))
 
 
