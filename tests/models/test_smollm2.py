@@ -139,8 +139,8 @@ def theirs(llm: LLM, reference: Float64Llama) -> Any:
 
 
 # CUTAWAY_LONGEST_PROMPT=2000 is the whole bar.
-LONGEST = int(os.environ.get("CUTAWAY_LONGEST_PROMPT", "500"))
-LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 4, 16, 32, 64, 128, 256, 144, 233, LONGEST)
+LONGEST = int(os.environ.get("CUTAWAY_LONGEST_PROMPT", "300"))
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 1, 4, 16, 32, 64, 128, 100, 72, 144, LONGEST)
 NUM_ROWS = 32  # of a prompt: their logits are compared, 49,152 a row
 
 
