@@ -1,7 +1,7 @@
 """Requests of ill will by the thousand: no fault of ours, no restart, and golden answers between.
 
 Our own grammar asks 1,000 times, schemathesis some 2,000 over our OpenAPI, and views, files and
-comparisons are asked for 300 times, each field in its own language; all are seeded.
+comparisons are asked for 200 times, each field in its own language; all are seeded.
 bench/reliability.py asks 100,000 times: row 4 of its plan.
 """
 
@@ -31,7 +31,7 @@ from trials import IN_FULL, ran, seed, trials
 
 NUM_REQUESTS = trials(1000)
 NUM_EXAMPLES = NUM_REQUESTS // 100 if IN_FULL else 10  # of schemathesis, for each route
-NUM_LOOKS = trials(300)
+NUM_LOOKS = trials(200)
 LONGEST = 6 * 60 * 60 if IN_FULL else 600
 BATCH = 25
 SEED = seed(20)
