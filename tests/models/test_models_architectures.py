@@ -35,7 +35,8 @@ DEVICES = [
     ),
 ]
 LENGTHS = (37, 66)  # of prompts that begin alike; both pass the windows of the cases
-FEW_PAGES = 16  # room for either answer, not for both
+FEWER = 16  # tokens of an answer where it is compared with what it is alone
+FEW_PAGES = 16  # room for either of these answers, not for both
 
 
 @dataclass
@@ -72,8 +73,8 @@ def prompts() -> list[list[int]]:
     return [ids[:length] for ids, length in zip(drawn, LENGTHS, strict=True)]
 
 
-def requests(given: list[list[int]]) -> list[Request]:
-    greedy = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
+def requests(given: list[list[int]], max_tokens: int) -> list[Request]:
+    greedy = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     return [
         Request(request_id=f"r{number}", prompt_token_ids=tuple(ids), params=greedy)
         for number, ids in enumerate(given)
@@ -92,7 +93,7 @@ def test_logits_equal_transformers(pair: Pair) -> None:
 def test_the_torch_form_is_made_of_operations_whose_bits_hang_on_no_place(pair: Pair) -> None:
     if pair.ours.device.type != "cpu":
         pytest.skip("other devices compute entries one by one, by torch's own forms")
-    few = [replace(each, params=replace(each.params, max_tokens=2)) for each in requests(prompts())]
+    few = requests(prompts(), 2)
     with torch_bits.Watch() as watch:
         run(engine(pair.ours), few)
         whole = few[0].prompt_token_ids
@@ -102,17 +103,18 @@ def test_the_torch_form_is_made_of_operations_whose_bits_hang_on_no_place(pair: 
 
 
 def test_32_greedy_tokens_equal_transformers_in_every_kind_of_run(pair: Pair) -> None:
-    asked = requests(prompts())
+    """Alone against transformers; in company as alone, as far as the first tokens show it."""
     plain: dict[Any, list[int]] = {}
-    for each in asked:
+    for each in requests(prompts(), 32):
         alone = run(engine(pair.ours, prefix_cache=False), [each])
         plain |= {key: answer.token_ids for key, answer in alone.items()}
-    for each in asked:
         answer = plain[each.request_id, 0]
         assert len(answer) == 32
         # Teacher-forced: each token is the greedy choice after those before it.
         logits = pair.expected([*each.prompt_token_ids, *answer[:-1]])
         assert answer == logits[len(each.prompt_token_ids) - 1 :].argmax(dim=-1).tolist()
+    asked = requests(prompts(), FEWER)
+    plain = {key: answer[:FEWER] for key, answer in plain.items()}
     assert answers(pair, asked, prefix_cache=False) == plain, "batched"
     assert answers(pair, asked, prefix_cache=False, prefill_chunk=7) == plain, "chunked"
     # Layers with windows need ever less as an answer grows, so nothing makes room for it.
@@ -145,7 +147,7 @@ def streamed(pair: Pair, asked: list[Request]) -> dict[Any, list[int]]:
     for news in engine(pair.ours).follower.follow(asked):
         for delta in news:
             told[delta.request_id, delta.choice].append(delta.token_ids)
-    assert all(len(pieces) >= 32 for pieces in told.values()), "each token is told when it is there"
+    assert all(len(pieces) >= FEWER for pieces in told.values()), "each is told when it is there"
     return {key: [each for ids in pieces for each in ids] for key, pieces in told.items()}
 
 
