@@ -592,7 +592,9 @@ def a_matrix(rows: int, columns: int, *, word: str) -> KeptIntegers:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("word", ["int4", "int4-sym-g64", "int8-asym", "int8-g128"])
-@pytest.mark.parametrize("rows, columns", [(7, 128), (70 if HAS_GPU else 37, 1152)])
+@pytest.mark.parametrize(
+    "rows, columns", [(7, 128), (70 if HAS_GPU else 37, 1152), (20 if HAS_GPU else 9, 8320)]
+)
 def test_integers_are_multiplied_as_by_the_plain_form(
     rows: int, columns: int, word: str, dtype: torch.dtype
 ) -> None:
