@@ -80,7 +80,7 @@ def test_a_product_has_the_same_bits_among_any_number_of_tokens(
     x, weight = drawn(300, columns, dtype=dtype), drawn(rows, columns, seed=1, dtype=dtype)
     exact = plain_linear.linear(x.double(), weight.double())
     alone = torch.cat([products.linear(x[i : i + 1], weight) for i in (0, 1, 299)])
-    for count in (3, 17, 40, 100, 200, 300):
+    for count in (3, 17, 40, 100, 140, 170, 200, 300):
         ours = products.linear(x[:count], weight)
         assert error(ours, exact[:count]) < 2 * ROUNDING[dtype]
         assert_same(ours[:2], alone[:2], rounding=2 * ROUNDING[dtype])
@@ -109,7 +109,8 @@ def test_no_tile_changes_a_bit(rows: int, columns: int, dtype: torch.dtype) -> N
         *(Tile(64, 64, 64, 4, 3), Tile(64, 128, 64, 4, 3), Tile(128, 128, 64, 4, 3)),
         *(Tile(128, 256, 64, 8, 3), Tile(256, 128, 64, 8, 3), Tile(64, 32, 64, 2, 3)),
     ):
-        for count in (16, 33, 260):
+        for count in (16, 33, 150, 190, 260):
+            assert torch.equal(products.linear(x[:count], weight)[:16], expected), count
             assert torch.equal(products.linear(x[:count], weight, tile=tile)[:16], expected), tile
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from cutaway.kernels.linear import triton_parts
 from cutaway.kernels.linear.triton import SomeTile, multiply_shares
 from cutaway.kernels.triton_launches import await_last, early, start_next
 
@@ -63,10 +64,15 @@ def tile_of(num_tokens: int, shares: int, num_rows: int = _ENOUGH_ROWS) -> Tile:
     if num_tokens <= 128:
         return Tile(128, 128, 64, 8, 4)
     if num_tokens <= _BESIDE:
-        is_small = triton.cdiv(num_rows, 128) * shares < _FEW_PROGRAMS
+        is_small = _is_small(num_rows, shares)
         return Tile(64, 256, 64, 4, 4) if is_small else Tile(256, 128, 64, 8, 4)
     # Two sums at once, of a share and of those before it, fill the registers of half a tile.
     return Tile(128, 256, 64, 8, 4) if shares == 1 else Tile(128, 128, 64, 8, 4)
+
+
+def _is_small(num_rows: int, shares: int) -> bool:
+    """Whether blocks of 128 rows leave much of a card idle."""
+    return triton.cdiv(num_rows, 128) * shares < _FEW_PROGRAMS
 
 
 def linear(
@@ -85,6 +91,10 @@ def linear(
     shares = num_shares(whole_rows or num_rows, width)
     # The copy engine reads rows that begin at multiples of 16 bytes.
     most = num_tokens if width * x.element_size() % 16 == 0 else min(num_tokens, _FEW_TOKENS)
+    if tile is None and triton_parts.LEAST <= most <= triton_parts.MOST:
+        out = torch.empty(num_tokens, num_rows, dtype=x.dtype, device=x.device)
+        _multiply_parts(flat, weight, out, shares)
+        return out.view(*x.shape[:-1], num_rows)
     tile = tile or tile_of(most, shares, num_rows)
     padding = tile.tokens - num_tokens
     if 0 < padding < tile.tokens // 2 and num_tokens > 128 and weight.numel() >= _LARGE:
@@ -104,18 +114,44 @@ def _multiply_few(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Til
     multiply_shares(x, weight, out, some, tokens=tile.tokens)
 
 
+def _multiply_parts(x: Tensor, weight: Tensor, out: Tensor, shares: int) -> None:
+    partial = _room(out, shares) if shares > 1 else None
+    share = _columns_of(weight, shares)
+    rows = 64 if _is_small(len(weight), shares) else 128
+    triton_parts.multiply(x, weight, out, partial, share=share, shares=shares, rows=rows)
+    if partial is not None:
+        _add(partial, out)
+
+
+def _room(out: Tensor, shares: int) -> Tensor:
+    return torch.empty(shares, *out.shape, dtype=torch.float32, device=out.device)
+
+
+def _columns_of(weight: Tensor, shares: int) -> int:
+    """Of a share."""
+    return triton.cdiv(weight.shape[1], shares * _WHOLE) * _WHOLE
+
+
+def _add(partial: Tensor, out: Tensor) -> None:
+    _add_shares[(triton.cdiv(out.numel(), 1024),)](
+        *(partial, out, out.numel()),
+        SHARES=len(partial),
+        BLOCK=1024,
+        **early(out),
+        num_warps=4,
+    )
+
+
 def _multiply_many(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Tile) -> None:
-    (num_tokens, width), num_rows = x.shape, len(weight)
+    num_tokens, num_rows = len(x), len(weight)
     is_apart = shares > 1 and num_tokens <= _BESIDE
-    partial = out
-    if is_apart:
-        partial = torch.empty(shares, num_tokens, num_rows, dtype=torch.float32, device=x.device)
+    partial = _room(out, shares) if is_apart else out
     blocks = triton.cdiv(num_tokens, tile.tokens), triton.cdiv(num_rows, tile.rows)
     _multiply_tiles[(blocks[0] * blocks[1], shares if is_apart else 1)](
         TensorDescriptor.from_tensor(x, [tile.tokens, tile.columns]),
         TensorDescriptor.from_tensor(weight, [tile.rows, tile.columns]),
         *(out, partial, num_tokens, num_rows),
-        SHARE=triton.cdiv(width, shares * _WHOLE) * _WHOLE,
+        SHARE=_columns_of(weight, shares),
         SHARES=shares,
         IS_APART=is_apart,
         TOKENS=tile.tokens,
@@ -127,9 +163,7 @@ def _multiply_many(x: Tensor, weight: Tensor, out: Tensor, shares: int, tile: Ti
         num_stages=tile.stages,
     )
     if is_apart:
-        _add_shares[(triton.cdiv(out.numel(), 1024),)](
-            *(partial, out, out.numel()), SHARES=shares, BLOCK=1024, **early(x), num_warps=4
-        )
+        _add(partial, out)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
