@@ -49,8 +49,14 @@ def multiply(x: Tensor, values: Tensor, quant_scale: Tensor) -> Tensor:
         return triton.multiply_few(x, values, row_scale)
     flat = x.reshape(-1, columns)
     numbers, scale = triton.scale_rows(flat)
+    # The units' own sums are shorter than float32's: 14,336 columns came out 0.33 % off on an H200
+    # in place of 0.17, where rounding to e4m3 costs 3 %; 160 tokens took two thirds of the time.
     out = torch._scaled_mm(  # pyright: ignore[reportPrivateUsage]  # torch has no other name yet
-        numbers, values.T, scale_a=scale[:, None], scale_b=row_scale[None], out_dtype=x.dtype
+        *(numbers, values.T),
+        scale_a=scale[:, None],
+        scale_b=row_scale[None],
+        out_dtype=x.dtype,
+        use_fast_accum=True,
     )
     return out.view(*x.shape[:-1], rows)
 
