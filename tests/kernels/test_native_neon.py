@@ -29,6 +29,7 @@ def test_neon_gives_the_bits_of_the_portable_kernels(tmp_path: Path) -> None:
     environment = {**os.environ, "CXX": COMPILER} if emulated else dict(os.environ)
     subprocess.run([*build, "--machine", "aarch64"], check=True, env=environment)
     run = [EMULATOR, "-cpu", "max", str(program)] if emulated else [str(program)]
-    done = subprocess.run([*run, "8"], capture_output=True, text=True, check=False)
+    rounds = "8" if os.environ["CUTAWAY_SLOW_BUILDS"] == "all" else "4"
+    done = subprocess.run([*run, rounds], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == "8 rounds alike on: neon portable\n"
+    assert done.stdout == f"{rounds} rounds alike on: neon portable\n"
