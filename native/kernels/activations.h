@@ -133,7 +133,6 @@ inline int64_t tiled(int64_t row, int64_t group, int64_t num_groups) {
   return (row / kTileRows * num_groups + group) * kTileRows + row % kTileRows;
 }
 
-static_assert(kDirectRows <= kTileRows, "rows that are multiplied at once lie in one tile");
 
 struct Activations {
   const float* rows;             // [rows, K], for float weights

@@ -38,8 +38,6 @@ struct Destination {
 // ---- Few rows: weights go from memory to registers, for all rows at once or in a few passes: the
 // second finds a panel in the first cache.
 
-static_assert(kDirectPasses == 1 || kDirectRows == kTileRows, "each pass begins a tile");
-
 // What the integers of one part of a group start from: minus what is stored too high.
 template <int kKind>
 inline int32_t first_sum(const QuantizedGroup& x, int part) {
@@ -90,14 +88,42 @@ inline void next_group(Inputs& x) {
   if (kUsesSplits<kKind>) x.splits += kTileRows;
 }
 
+// Rows that are multiplied in one pass. Of full bytes no more than lie in one tile: each row's
+// address would take a register, and their products take all.
+template <int kKind>
+constexpr int kPassRows = has_bytes(kKind) && kDirectRows > kTileRows ? kTileRows : kDirectRows;
+
+// Rows that lie in one tile: one address serves them all.
+template <int kKind>
+struct NearRows {
+  Inputs x;
+
+  const QuantizedGroup& group(int m) const { return x.groups[m]; }
+  const int8_t* bytes(int m) const { return factors<kKind>(x, m); }
+  void next() { next_group<kKind>(x); }
+};
+
+// Rows of several tiles.
 template <int kKind, int kRows>
-void multiply_direct(const uint8_t* panel, int64_t num_groups, Inputs x, float* result) {
+struct FarRows {
+  Inputs x[kRows];
+
+  const QuantizedGroup& group(int m) const { return x[m].groups[0]; }
+  const int8_t* bytes(int m) const { return factors<kKind>(x[m], 0); }
+  void next() {
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; m++) next_group<kKind>(x[m]);
+  }
+};
+
+template <int kKind, int kRows, class Rows>
+void multiply_direct(const uint8_t* panel, int64_t num_groups, Rows x, float* result) {
   constexpr int kParts = num_parts(kKind);
   constexpr int kWords = has_bytes(kKind) ? 8 / kParts : 4;  // of 64 bytes that a part passes over
   F32 sums[kRows];
 #pragma GCC unroll 16
   for (int m = 0; m < kRows; m++) sums[m] = zeros();
-  for (int64_t g = 0; g < num_groups; g++, panel += group_bytes(kKind), next_group<kKind>(x)) {
+  for (int64_t g = 0; g < num_groups; g++, panel += group_bytes(kKind), x.next()) {
     const uint8_t* quants = panel + group_bytes(kKind) - quant_bytes(kKind);
     for (int i = 0; i < group_bytes(kKind); i += 64) prefetch(panel + kPrefetchBytes + i);
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(panel);
@@ -105,25 +131,25 @@ void multiply_direct(const uint8_t* panel, int64_t num_groups, Inputs x, float* 
     for (int part = 0; part < kParts; part++) {
       DotsOf<kKind> dots[kRows];
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; m++) start(dots[m], first_sum<kKind>(x.groups[m], part));
+      for (int m = 0; m < kRows; m++) start(dots[m], first_sum<kKind>(x.group(m), part));
 #pragma GCC unroll 8
       for (int i = 0; i < kWords; i++) {
         int v = part * kWords + i;
         if (has_bytes(kKind)) {
-          Bytes rows = load_bytes(quants + 64 * v);
+          Bytes bytes = load_bytes(quants + 64 * v);
 #pragma GCC unroll 16
-          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], rows, factors<kKind>(x, m) + 4 * v);
+          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], bytes, x.bytes(m) + 4 * v);
         } else if (kParts == 2) {
           Bytes both = load_bytes(quants + 64 * i);
-          Bytes rows = part ? high_nibbles(both) : low_nibbles(both);
+          Bytes bytes = part ? high_nibbles(both) : low_nibbles(both);
 #pragma GCC unroll 16
-          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], rows, factors<kKind>(x, m) + 4 * v);
+          for (int m = 0; m < kRows; m++) dot<kKind>(dots[m], bytes, x.bytes(m) + 4 * v);
         } else {
           Bytes both = load_bytes(quants + 64 * v);
           Bytes low = low_nibbles(both), high = high_nibbles(both);
 #pragma GCC unroll 16
           for (int m = 0; m < kRows; m++) {
-            const int8_t* four = factors<kKind>(x, m) + 4 * v;
+            const int8_t* four = x.bytes(m) + 4 * v;
             dot<kKind>(dots[m], low, four);
             dot<kKind>(dots[m], high, four + 16);
           }
@@ -133,7 +159,7 @@ void multiply_direct(const uint8_t* panel, int64_t num_groups, Inputs x, float* 
       F32 minimum = is_affine(kKind) ? load_f16(scales + kPanelRows * (kParts + part)) : zeros();
 #pragma GCC unroll 16
       for (int m = 0; m < kRows; m++) {
-        const QuantizedGroup& one = x.groups[m];
+        const QuantizedGroup& one = x.group(m);
         F32 both = mul(scale, broadcast(one.scale));
         F32 product = to_float(total(dots[m], first_sum<kKind>(one, part)));
         sums[m] = fma(product, both, sums[m]);
@@ -252,13 +278,22 @@ template <int kKind>
 struct MultiplyDirect {
   const uint8_t* panel;
   int64_t num_groups;
-  Inputs x;
+  Inputs x;  // from the first row of a tile on
   float* result;
 
   template <int kRows>
   void run(int64_t row) const {
-    multiply_direct<kKind, kRows>(panel, num_groups, x.from(row * num_groups),
-                                  result + row * kResultStride);
+    float* out = result + row * kResultStride;
+    if constexpr (kPassRows<kKind> > kTileRows) {
+      if (row % kTileRows + kRows > kTileRows) {
+        FarRows<kKind, kRows> rows;
+#pragma GCC unroll 16
+        for (int m = 0; m < kRows; m++) rows.x[m] = x.from(tiled(row + m, 0, num_groups));
+        return multiply_direct<kKind, kRows>(panel, num_groups, rows, out);
+      }
+    }
+    NearRows<kKind> rows{x.from(tiled(row, 0, num_groups))};
+    multiply_direct<kKind, kRows>(panel, num_groups, rows, out);
   }
 };
 
@@ -286,11 +321,13 @@ void multiply_integers(const uint8_t* panel, const Activations& x, int64_t row, 
                        float* result, char* memory, const Destination& destination) {
   int64_t num_groups = x.width / kGroupColumns;
   Inputs rows = Inputs{x.groups, x.splits}.from(tiled(row, 0, num_groups));
-  if (num_rows <= kDirectPasses * kDirectRows)
-    tile_rows<kDirectRows>(num_rows, 0, MultiplyDirect<kKind>{panel, num_groups, rows, result});
-  else
+  if (num_rows <= kDirectPasses * kPassRows<kKind>) {
+    tile_rows<kPassRows<kKind>>(num_rows, 0,
+                                MultiplyDirect<kKind>{panel, num_groups, rows, result});
+  } else {
     multiply_unpacked<kKind>(panel, num_groups, rows, num_rows, result,
                              reinterpret_cast<UnpackedOf<kKind>*>(memory), destination);
+  }
 }
 
 constexpr size_t kIntegerProductBytes = kBlockGroups * sizeof(Unpacked<2>);
