@@ -74,8 +74,8 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
     tests = [str(Path(__file__).parent / f"test_native_{name}.py") for name in files]
     # A fork under the address sanitizer may hang: left out. Chunks are half of the time: of five
     # types of pages they are cut in a float and one of 8 bits.
-    names = "not forked and not (any_chunk and (float16 or float8))"
-    options = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", names)
+    chosen = "not forked and not (any_chunk and (float16 or float8))"
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen)
     done = run("-m", "pytest", *options, *tests)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
