@@ -390,7 +390,7 @@ def parent_of(pid: int) -> int:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.1)
