@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from smallest_shape import model_table
 from torch import Tensor, nn
 
 import tiny
@@ -35,8 +36,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
 
 class Rerun:
     """Stands for a graph: it does the call again, and leaves results where they were captured."""
-
-    made: list[Rerun]
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, has_room: bool = True) -> None:
         self.parameters, self.has_room = parameters, has_room
@@ -261,15 +260,6 @@ def test_models_whose_kernels_follow_from_lengths_alone(
 
 
 WORDS = ["truth", "man", "fortune", "wife", "want", "single", "good", "must"]
-SHAPE = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
-}
 
 
 @pytest.fixture(scope="module")
@@ -288,13 +278,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     length, even = max(by_length.items(), key=lambda item: len(item[1]))
     assert len(even) >= 6 and length < 62
     (folder / "even.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in even))
-    table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in SHAPE.items())
     rows = 2 * (length + 2)
     (folder / "pretrain.toml").write_text(
         f'data = "{folder / "even.jsonl"}"\nheld_out = "{folder / "all.jsonl"}"\n'
         f'vocabulary = "{folder / "vocab"}"\nupdates = 8\nrate = 1e-2\ncontext = 64\n'
         f"tokens = {2 * rows}\nstep_tokens = {rows}\nsave_every = 3\nmeasure_every = 4\n"
-        f"[model]\n{table}\n"
+        f"{model_table()}"
     )
     return folder
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from smallest_shape import model_table
 
 from cutaway import LLM, SamplingParams
 from cutaway.core.errors import ConfigError
@@ -27,15 +28,6 @@ from cutaway.train.vocabulary import VocabularySettings, learn
 from cutaway.weights.files.safetensors import SafetensorsWeights
 
 TEXT = "It is a truth universally acknowledged, that a single man must be in want of a wife. "
-SHAPE = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
-}
 PRETRAIN = """
 updates = 6
 rate = 1e-2
@@ -55,7 +47,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (folder / "held.txt").write_text(TEXT[::-1], encoding="utf-8")
     learn(VocabularySettings(out=folder / "vocab", data=(folder / "text.jsonl",), size=300))
-    table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in SHAPE.items())
     paths = "".join(
         f'{key} = "{folder / name}"\n'
         for key, name in (
@@ -64,7 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("vocabulary", "vocab"),
         )
     )
-    (folder / "pretrain.toml").write_text(f"{PRETRAIN}{paths}[model]\n{table}\n", encoding="utf-8")
+    (folder / "pretrain.toml").write_text(PRETRAIN + paths + model_table(), encoding="utf-8")
     return folder
 
 
