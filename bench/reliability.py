@@ -97,8 +97,9 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget what was run of these rows")
     parser.add_argument(
         "--mended",
-        metavar="COMMIT",
-        help="what these rows' slices found was mended there: they and those before count no more",
+        metavar="COMMIT_OR_WHY",
+        help="the commit that mended what these rows' slices found, or why they told nothing of it:"
+        " they and those before count no more",
     )
     args = parser.parse_args()
     numbers = {row.number: row for row in ROWS}

@@ -22,7 +22,8 @@ class Record:
     """One slice of one row's part: trials that were done, and what went wrong.
 
     mended: the commit that mended what a slice of this part found, this one or a later one: its
-    trials were of something else than what is there now, so they count no more.
+    trials were of something else than what is there now, so they count no more. Or, in words, why
+    a slice told nothing of what it was to measure.
     """
 
     row: int
@@ -106,7 +107,7 @@ def append(record: Record, lines: Path | None = None) -> None:
 def mend(row: int, commit: str, what: str = "") -> int:
     """Let slices of a row's parts that failed, and what ran before them, count no more; how many.
 
-    commit: of the repair, which the table names beside what was found.
+    commit: of the repair, or why nothing was to be mended; the table gives it too.
     what: only the parts that are called so.
     """
     records, num_mended = read(), 0

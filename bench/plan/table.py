@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from plan.records import FILE, Record, read
@@ -17,8 +18,8 @@ Written by that command from the lines of `reliability.jsonl`, one for each slic
 failures in N trials the true rate is below 3/N (at 95 %); that says something about trials drawn as
 these were, and nothing about others. *wanted* is the plan's figure; a row that fell short shows
 what was really done. Seconds are wall time, mostly on a machine that did other work as well.
-Slices of a part up to its last failure count no more once that is mended (`--mended COMMIT`); what
-they found stands below.
+Slices of a part up to its last failure count no more once that is mended, or once it is known that
+they measured something else (`--mended COMMIT_OR_WHY`); what they found stands below.
 
 """
 COLUMNS = (
@@ -74,6 +75,11 @@ def machines_of(records: list[Record], machines: list[str]) -> str:
     return ", ".join(letters) or "-"
 
 
+def because_of(mended: str) -> str:
+    """Why a slice counts no more: the commit that mended what it found, or what it measured."""
+    return f"mended by {mended}" if re.fullmatch(r"[0-9a-f]{7,40}", mended) else mended
+
+
 def figures_of(row: Row, run: Run, records: list[Record]) -> list[str]:
     """What was measured beside: totals of all slices, and the largest of them."""
     largest: dict[str, float] = {}
@@ -98,7 +104,7 @@ def write() -> Path:
     failures = [each for each in records if each.failures]
     failed = [f"- row {r.row}, seed {r.seed}: {r.said[-300:]!r}" for r in failures if not r.mended]
     mended = [
-        f"- row {r.row}, {r.what}, seed {r.seed}, {r.commit}, mended by {r.mended}: "
+        f"- row {r.row}, {r.what}, seed {r.seed}, {r.commit}, {because_of(r.mended)}: "
         f"{r.said.strip().splitlines()[-2:]!r}"
         for r in failures
         if r.mended
@@ -118,6 +124,6 @@ def write() -> Path:
     if failed:
         parts += ["", "## Failures", "", *failed]
     if mended:
-        parts += ["", "## Failures that were mended since", "", *mended]
+        parts += ["", "## Failures that were mended since, or were none", "", *mended]
     TABLE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     return TABLE
