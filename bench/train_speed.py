@@ -2,25 +2,34 @@
 
     python bench/train_speed.py [--sequences 32] [--length 2048] [--updates 6] [--profile]
         [--rows captured,eager,transformers,captured+deterministic,compiled] [key=value ...]
+    python bench/train_speed.py --rows captured,captured+lora,captured+lora+recomputed
+    python bench/train_speed.py --rows captured,nanochat,captured --nanochat FOLDER
+    python bench/train_speed.py --rows captured,torchtune,captured --torchtune FOLDER
 
 Random weights and tokens, AdamW, products in bfloat16, one micro-batch an update; the mean of some
 updates after four to warm up. Captured, forward and backward are replayed, as a stage does with
 deterministic operations beside; eager, each kernel is launched; compiled, blocks are. transformers'
 model is compiled as a whole and runs under autocast, with torch's fused AdamW and a clip, as its
-users have it. GiB is what torch has of the device, a graph's own memory with it. key=value are
-fields of the shape, as in hidden_size=1024 num_hidden_layers=24.
+users have it. With lora a pair of rank 4 beside every matrix is trained alone, recomputed keeps
+each block's input alone, muon moves matrices inside blocks. nanochat and torchtune are their own
+models and updates (peers/train_nanochat.py, peers/train_torchtune.py), from folders of their
+repositories. GiB is what torch has of the device, a graph's own memory with it; a share of the
+peak counts the operations of all weights of this shape. key=value are fields of the shape, as in
+hidden_size=1024 num_hidden_layers=24.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from peers import train_nanochat, train_torchtune
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cutaway.blocks.transformer import Transformer
@@ -35,6 +44,7 @@ from cutaway.train.model.model_folder import fill
 from cutaway.train.model.utilization import update_flops, utilization
 from cutaway.train.optimizers import Optimizers, OptimizerSettings
 from cutaway.train.stage import deterministic
+from cutaway.weights.adapter import put_on
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,6 +57,8 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": True,
     "max_position_embeddings": 2048,
 }
+_RANK = 4  # of adapters
+_PEERS = {"nanochat": train_nanochat.update_of, "torchtune": train_torchtune.update_of}
 _WARM = 4  # updates: a layout is captured at the third
 _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -55,15 +67,19 @@ _BACKENDS = {
 }
 
 
-def made(*, is_compiled: bool) -> Transformer:
+def made(forms: set[str]) -> Transformer:
     """A model of random weights on the GPU."""
     architecture = read_config(CONFIG).architecture
     with torch.device("meta"):
         model = architecture.build()
     model.to_empty(device="cuda")
     fill(model, architecture, seed=0)
+    if "lora" in forms:
+        put_on(model, architecture.targets("hf"), rank=_RANK)
     compute_forms.multiply_in(model, torch.bfloat16)
-    if is_compiled:
+    if "recomputed" in forms:
+        compute_forms.recompute_blocks(model)
+    if "compiled" in forms:
         compute_forms.compile_blocks(model)
     return model
 
@@ -76,8 +92,9 @@ def drawn(length: int, num_sequences: int) -> torch.Tensor:
 
 def ours(ids: torch.Tensor, forms: set[str]) -> Callable[[int], None]:
     """An update of our trainer."""
-    model = made(is_compiled="compiled" in forms)
-    optimizers = Optimizers(model, OptimizerSettings(rate=1e-4))
+    model = made(forms)
+    name = "muon" if "muon" in forms else "adamw"
+    optimizers = Optimizers(model, OptimizerSettings(name=name, rate=1e-4))
     batch = MicroBatch(tuple(ScoredSequence.whole(row) for row in ids.tolist()))
     pull: Pull = pull_back
     if "captured" in forms:
@@ -118,6 +135,15 @@ def theirs(ids: torch.Tensor) -> Callable[[int], None]:
     return update
 
 
+def made_by(
+    row: str, ids: torch.Tensor, forms: set[str], folders: Mapping[str, Any]
+) -> Callable[[int], object]:
+    """An update of a row of the table. folders: of peers' repositories."""
+    if row in _PEERS:
+        return _PEERS[row](folders[row], CONFIG, ids)
+    return theirs(ids) if row == "transformers" else ours(ids, forms)
+
+
 def used(shape: tuple[int, int], seconds: float) -> str:
     """The share of the device's peak, where that is known."""
     architecture = read_config(CONFIG).architecture
@@ -128,7 +154,9 @@ def used(shape: tuple[int, int], seconds: float) -> str:
     return "unknown" if share is None else f"{share:.1%}"
 
 
-def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], updates: int) -> None:
+def measure(
+    name: str, update: Callable[[int], object], shape: tuple[int, int], updates: int
+) -> None:
     """Print one line of the table."""
     for index in range(_WARM):
         update(index)
@@ -141,11 +169,12 @@ def measure(name: str, update: Callable[[int], None], shape: tuple[int, int], up
     seconds = (perf_counter() - began) / updates
     memory = torch.cuda.max_memory_reserved() / 2**30
     rate = shape[0] * shape[1] / seconds
-    told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f} | {used(shape, seconds)}"
+    share = "" if "lora" in name else used(shape, seconds)
+    told = f"{name} | {rate:,.0f} | {seconds * 1000:.0f} | {memory:.1f} | {share}"
     print(f"| {shape[0]} x {shape[1]:,} | {told} |", flush=True)
 
 
-def profile(update: Callable[[int], None]) -> None:
+def profile(update: Callable[[int], object]) -> None:
     """Print where the device's time of an update goes."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiling
@@ -194,6 +223,8 @@ def main() -> None:
     options.add_argument("--rows", default="captured,transformers")
     options.add_argument("--attention", default="", help=f"one of {', '.join(_BACKENDS)}")
     options.add_argument("--profile", action="store_true")
+    for peer in _PEERS:
+        options.add_argument(f"--{peer}", type=Path, help="the folder of its repository")
     options.add_argument("shape", nargs="*", help="fields of config.json")
     args = options.parse_args()
     for each in args.shape:
@@ -207,11 +238,11 @@ def main() -> None:
         forms = set(row.split("+"))
         form = deterministic() if "deterministic" in forms else nullcontext()
         try:
-            update = theirs(ids) if row == "transformers" else ours(ids, forms)
+            update = made_by(row, ids, forms, vars(args))
             chosen = [_BACKENDS[args.attention]] if args.attention else list(_BACKENDS.values())
             with sdpa_kernel(chosen), form:
                 measure(row, update, (args.sequences, args.length), args.updates)
-                if args.profile and row != "transformers":
+                if args.profile and row not in ("transformers", *_PEERS):
                     profile(update)
         except torch.OutOfMemoryError as error:
             print(f"| {row}: {str(error)[:80]} |")
