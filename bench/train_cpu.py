@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from cutaway.kernels.large_blocks import keep_freed_blocks
 from cutaway.models.parts.reading import read_config
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.loop import descend
@@ -122,6 +123,7 @@ def main() -> None:
     args = options.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    keep_freed_blocks()  # as a stage does; all turns have it, since they share a process
     sides = {"nanoGPT": theirs(args.nanogpt), "ours, GPT-2": ours(GPT2), "ours, Llama": ours(LLAMA)}
     walls: dict[str, list[float]] = {name: [] for name in sides}
     works: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,4 +1,4 @@
-"""Large blocks of memory, given back to the system as soon as they are freed."""
+"""Large blocks of memory: given back to the system once they are freed, or kept for the next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from contextlib import suppress
 
 LARGE = 128 * 1024  # bytes; where glibc begins
-_M_MMAP_THRESHOLD = -3  # of its malloc.h
+_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1  # of its malloc.h
+_KEPT = 64 << 20  # bytes: larger ones still come from the system
+_NEVER = 2**31 - 1  # bytes that may lie free at the heap's end
 
 
 def give_back_large_blocks() -> None:
@@ -21,6 +23,21 @@ def give_back_large_blocks() -> None:
         return
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE)
+
+
+def keep_freed_blocks() -> None:
+    """Have memory that was freed stay with the process, but for the largest blocks.
+
+    For training on a CPU, whose updates want the same blocks again: every page that comes from
+    the system is a fault and a page of zeros. An update of a small model had 890 of them, 7 ms of
+    its 145. Does nothing where the C library has no such thresholds.
+    """
+    if sys.platform != "linux":
+        return
+    with suppress(AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT)
+        library.mallopt(_M_TRIM_THRESHOLD, _NEVER)
 
 
 def give_back_freed() -> None:

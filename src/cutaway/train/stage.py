@@ -24,6 +24,7 @@ from cutaway.core.limits import quote
 from cutaway.core.version import __version__
 from cutaway.host.run_record import Record, read_record
 from cutaway.host.whole_file import write_whole
+from cutaway.kernels.large_blocks import keep_freed_blocks
 from cutaway.train import captured, checkpoint, exporters, ranks
 from cutaway.train.loop import LossBatch, Updated, pull_back, run
 from cutaway.train.losses.losses import Loss
@@ -153,6 +154,8 @@ class TrainingStage(Generic[Batch]):
             told = exporters.exporter_of(settings.export, settings.out, resolve_settings(settings))
         schedule = Schedule(settings.schedule, settings.updates, settings.warmup)
         self._form()
+        if not next(module.parameters()).is_cuda:
+            keep_freed_blocks()
         capturing = self._capturing(optimizers)
         began = perf_counter()
 
