@@ -638,6 +638,16 @@ CW_API int64_t cw_learn_attention(int64_t num_sequences, const int64_t* starts, 
                                   float* out, float* sums, const float* grad, float* of_query,
                                   float* of_key, float* of_value, int64_t num_threads,
                                   cw_parallel parallel);
+// Rows times a matrix, and a bias where there is one: x [rows, depth], out [rows, width]. The matrix
+// is [depth, width], or where it is turned [width, depth].
+CW_API int64_t cw_learn_rows(int64_t rows, int64_t depth, int64_t width, int64_t is_turned,
+                             const float* x, const float* matrix, const float* bias, float* out,
+                             int64_t num_threads, cw_parallel parallel);
+// left [rows, height], turned, times right [rows, width]: out [height, width]; and the sums of
+// left's columns, where there is room for them [height].
+CW_API int64_t cw_learn_columns(int64_t rows, int64_t height, int64_t width, const float* left,
+                                const float* right, float* out, float* sums, int64_t num_threads,
+                                cw_parallel parallel);
 
 // Bytes per second at which all threads together read a buffer: the median of some rounds.
 CW_API double cw_read_bandwidth(const uint8_t* buffer, int64_t num_bytes, int64_t num_rounds);

@@ -434,6 +434,20 @@ void compare_learning() {
             "gradient of a norm");
     return bytes_of(out) + bytes_of(parts);
   });
+  int64_t depth = pick(1, 600), turned = pick(0, 1), wide_rows = pick(1, 300);
+  std::vector<float> left = numbers(wide_rows * depth), right = numbers(wide_rows * width);
+  std::vector<float> matrix = numbers(depth * width);
+  compare("products of training", [&] {
+    std::vector<float> out(right.size()), of_matrix(matrix.size());
+    std::vector<float> sums(static_cast<size_t>(depth));
+    require(!cw_learn_rows(wide_rows, depth, width, turned, left.data(), matrix.data(),
+                           turned ? weight.data() : nullptr, out.data(), 1, nullptr),
+            "rows times a matrix");
+    require(!cw_learn_columns(wide_rows, depth, width, left.data(), right.data(), of_matrix.data(),
+                              sums.data(), 1, nullptr),
+            "columns times columns");
+    return bytes_of(out) + bytes_of(of_matrix) + bytes_of(sums);
+  });
   int64_t groups = pick(1, 3), heads = groups * pick(1, 3), size = 16 * pick(1, 4);
   std::vector<int64_t> starts{0};
   for (int s = 0; s < 3; s++) starts.push_back(starts.back() + pick(1, 100));

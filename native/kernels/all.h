@@ -14,6 +14,7 @@
 #include "heads_linear.h"
 #include "learn/curves.h"
 #include "learn/own_attention.h"
+#include "learn/products.h"
 #include "learn/rms.h"
 #include "linear.h"
 #include "norm.h"
@@ -83,6 +84,10 @@ constexpr cutaway::Isa table(const char* name) {
   isa.learn_curve = learn_curve;
   isa.learn_rms = learn_rms;
   isa.learn_attention = learn_attention;
+  isa.learn_pack = learn_pack;
+  isa.learn_rows = learn_rows;
+  isa.learn_columns = learn_columns;
+  isa.learn_tile_columns = kTileColumns;
   return isa;
 }
 

@@ -16,6 +16,8 @@ using cutaway::Range;
 
 constexpr int64_t kMost = INT64_C(1) << 31;
 constexpr int64_t kMostHeadSize = 512;
+constexpr int64_t kRowsOfTile = 6;   // of a product, at most
+constexpr int64_t kRowsOfPart = 132;  // of a product, for which a matrix is read once
 
 bool is_size(int64_t size) { return size > 0 && size <= kMost; }
 
@@ -23,6 +25,13 @@ struct Free {
   void operator()(void* memory) const { free(memory); }
 };
 using Memory = std::unique_ptr<float, Free>;
+
+// Room for so many numbers; null where there is none.
+Memory memory_of(size_t count) {
+  void* room = nullptr;
+  if (posix_memalign(&room, 64, count * sizeof(float)) != 0) return nullptr;
+  return Memory(static_cast<float*>(room));
+}
 
 // Parts of fixed size, taken by whichever thread comes: results do not hang on who does which, and
 // a thread that lost its core is not waited for longer than its part takes.
@@ -47,12 +56,11 @@ class Job {
   void work() {
     Memory memory;
     if (scratch_) {
-      void* room = nullptr;
-      if (posix_memalign(&room, 64, scratch_) != 0) {
+      memory = memory_of(scratch_ / sizeof(float));
+      if (!memory) {
         lacks_memory_ = true;
         return;
       }
-      memory.reset(static_cast<float*>(room));
     }
     for (int64_t begin; (begin = next_.fetch_add(part_)) < total_;)
       body_(Range{begin, begin + part_ < total_ ? begin + part_ : total_}, memory.get());
@@ -70,6 +78,13 @@ template <class Body>
 int64_t share(int64_t total, int64_t part, size_t scratch, int64_t num_threads,
               cw_parallel parallel, const Body& body) {
   return Job<Body>(total, part, scratch, body).run(num_threads, parallel);
+}
+
+// Rows of a part of a product: whole tiles, and as many parts as keep all threads busy to the end.
+int64_t part_of(int64_t rows, int64_t num_threads) {
+  int64_t threads = num_threads > 1 ? num_threads : 1, most = kRowsOfPart * threads;
+  int64_t parts = threads * ((rows + most - 1) / most);
+  return (rows + parts * kRowsOfTile - 1) / (parts * kRowsOfTile) * kRowsOfTile;
 }
 
 }  // namespace
@@ -128,6 +143,35 @@ int64_t cw_learn_attention(int64_t num_sequences, const int64_t* starts, int64_t
   size_t room = static_cast<size_t>(2 * padded * (head_size + cutaway::kQueriesOfBlock));
   return share(num_sequences * num_groups, 1, room * sizeof(float), num_threads, parallel,
                [&](Range range, float* memory) { isa.learn_attention(a, range, memory); });
+}
+
+int64_t cw_learn_rows(int64_t rows, int64_t depth, int64_t width, int64_t is_turned, const float* x,
+                      const float* matrix, const float* bias, float* out, int64_t num_threads,
+                      cw_parallel parallel) {
+  if (!is_size(rows) || !is_size(depth) || !is_size(width)) return CW_BAD_ARGUMENT;
+  if (!x || !matrix || !out) return CW_BAD_ARGUMENT;
+  const cutaway::Isa& isa = cutaway::isa_in_use();
+  int64_t columns = isa.learn_tile_columns, tiles = (width + columns - 1) / columns;
+  Memory packed = memory_of(static_cast<size_t>(tiles * columns * depth));
+  if (!packed) return CW_NO_MEMORY;
+  cutaway::RowProducts a{rows, depth, width, is_turned, x, matrix, bias, out, packed.get()};
+  share(tiles, 1 + 16384 / (columns * depth), 0, num_threads, parallel,
+        [&](Range range, float*) { isa.learn_pack(a, range); });
+  return share(rows, part_of(rows, parallel ? num_threads : 1), 0, num_threads, parallel,
+               [&](Range range, float*) { isa.learn_rows(a, range); });
+}
+
+int64_t cw_learn_columns(int64_t rows, int64_t height, int64_t width, const float* left,
+                         const float* right, float* out, float* sums, int64_t num_threads,
+                         cw_parallel parallel) {
+  if (!is_size(rows) || !is_size(height) || !is_size(width)) return CW_BAD_ARGUMENT;
+  if (!left || !right || !out) return CW_BAD_ARGUMENT;
+  cutaway::ColumnProducts a{rows, height, width, left, right, out, sums};
+  const cutaway::Isa& isa = cutaway::isa_in_use();
+  int64_t part = part_of(height, parallel ? num_threads : 1);
+  int64_t room = cutaway::kTokensOfBlock * (isa.learn_tile_columns + part);
+  return share(height, part, static_cast<size_t>(room) * sizeof(float), num_threads, parallel,
+               [&](Range range, float* memory) { isa.learn_columns(a, range, memory); });
 }
 
 }  // extern "C"

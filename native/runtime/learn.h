@@ -6,6 +6,7 @@
 namespace cutaway {
 
 constexpr int64_t kRowsOfBlock = 64;     // whose part of a weight's gradient is summed alone
+constexpr int64_t kTokensOfBlock = 256;  // whose products are summed before they join the rest
 constexpr int64_t kQueriesOfBlock = 64;  // whose scores lie in scratch memory at once
 
 // An activation of rows; or a gate of rows that hold gate and value side by side.
@@ -51,6 +52,30 @@ struct OwnAttention {
   float* of_query;    // [T, H, C]
   float* of_key;      // [T, G, C]
   float* of_value;    // [T, G, C]
+};
+
+// Rows times a matrix, and a bias.
+struct RowProducts {
+  int64_t rows;
+  int64_t depth;
+  int64_t width;
+  int64_t is_turned;    // the matrix is [width, depth], else [depth, width]
+  const float* x;       // [rows, depth]
+  const float* matrix;
+  const float* bias;    // [width] or null
+  float* out;           // [rows, width]
+  float* packed;        // the matrix by tiles of columns
+};
+
+// One matrix, turned, times another with as many rows; and the sums of the first one's columns.
+struct ColumnProducts {
+  int64_t rows;
+  int64_t height;
+  int64_t width;
+  const float* left;   // [rows, height]
+  const float* right;  // [rows, width]
+  float* out;          // [height, width]
+  float* sums;         // [height] or null
 };
 
 }  // namespace cutaway

@@ -20,6 +20,10 @@ struct Isa {
   void (*learn_curve)(const Curve& curve, Range rows);
   void (*learn_rms)(const RmsRows& rms, Range blocks);
   void (*learn_attention)(const OwnAttention& attention, Range units, float* memory);
+  void (*learn_pack)(const RowProducts& products, Range tiles);
+  void (*learn_rows)(const RowProducts& products, Range rows);
+  void (*learn_columns)(const ColumnProducts& products, Range heights, float* memory);
+  int64_t learn_tile_columns;  // that learn_pack puts side by side
 };
 
 }  // namespace cutaway

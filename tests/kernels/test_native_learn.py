@@ -14,6 +14,8 @@ from cutaway.core.step import ShapePlan
 from cutaway.kernels import gate, native
 from cutaway.kernels.attention import plain, trainable_attention
 from cutaway.kernels.gate.trainable import trainable_activation, trainable_gate
+from cutaway.kernels.linear import native_product
+from cutaway.kernels.linear.plain import linear
 from cutaway.kernels.native import learn, library
 from cutaway.kernels.norm import rms_norm
 from cutaway.kernels.norm.plain import rms_norm as plain_rms_norm
@@ -83,6 +85,83 @@ def test_what_has_no_kernel_goes_the_plain_way() -> None:
     half = x.bfloat16()
     assert torch.equal(trainable_activation(gate.gelu, half), gate.gelu(half))
     assert trainable_activation(gate.gelu, x[:0]).shape == (0, 6)
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "depth", "width"),
+    [(1, 1, 1), (5, 3, 17), (130, 128, 65), (300, 520, 33), (780, 128, 384)],
+)
+def test_products(rows: int, depth: int, width: int, is_turned: bool, threads: int) -> None:
+    x, matrix, bias = numbers(rows, depth), numbers(depth, width, seed=1), numbers(width, seed=2)
+    given = matrix.T.contiguous() if is_turned else matrix
+    exact = x.double() @ matrix.double()
+    near([native.multiply_rows(x, given, is_turned=is_turned)], [exact], most=1e-5)
+    made = native.multiply_rows(x, given, bias, is_turned=is_turned)
+    near([made], [exact + bias], most=1e-5)
+    right = numbers(rows, width, seed=3)
+    found, sums = native.multiply_columns(x, right, sums=True)
+    assert sums is not None
+    exacts = [x.double().T @ right.double(), x.double().sum(0)]
+    near([found, sums], exacts, most=1e-5)
+
+
+def test_products_have_the_same_bits_whatever_the_threads_and_the_other_rows() -> None:
+    x, matrix, bias = numbers(300, 70), numbers(40, 70, seed=1), numbers(40, seed=2)
+    before = torch.get_num_threads()
+    made: list[tuple[Tensor, ...]] = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        rows = native.multiply_rows(x, matrix, bias, is_turned=True)
+        found, sums = native.multiply_columns(rows, x, sums=True)
+        assert sums is not None
+        made.append((rows, found, sums))
+    torch.set_num_threads(before)
+    for others in made[1:]:
+        assert all(map(torch.equal, made[0], others))
+    alone = native.multiply_rows(x[7:8].contiguous(), matrix, bias, is_turned=True)
+    assert torch.equal(alone, made[0][0][7:8])
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("segments", [(48,), (32, 16, 17)])
+def test_products_that_learn(
+    segments: tuple[int, ...], has_bias: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "_multiplies", lambda: True)  # whatever this machine's registers
+    weights = [numbers(rows, 40, seed=rows) for rows in segments]
+    biases = [numbers(rows, seed=rows + 1) for rows in segments] if has_bias else []
+
+    def multiply(x: Tensor, *parameters: Tensor) -> Tensor:
+        made = native_product(x, parameters[: len(segments)], parameters[len(segments) :] or None)
+        assert made is not None
+        return made
+
+    def plainly(x: Tensor, *parameters: Tensor) -> Tensor:
+        bias = torch.cat(parameters[len(segments) :]) if has_bias else None
+        return linear(x, torch.cat(parameters[: len(segments)]), bias)
+
+    given = [numbers(70, 40), *weights, *biases]
+    near(pulled(multiply, *given), pulled(plainly, *(each.double() for each in given)), most=1e-5)
+
+
+def test_products_that_learn_nothing_or_of_few_rows_go_the_plain_way() -> None:
+    weight = numbers(8, 16)
+    assert native_product(numbers(70, 16), [weight], None) is None
+    weight.requires_grad_()
+    assert native_product(numbers(9, 16), [weight], None) is None
+    assert native_product(numbers(70, 16).bfloat16(), [weight], None) is None
+    assert native_product(numbers(2, 70, 16), [weight], None) is None
+
+
+def test_a_frozen_matrix_hands_its_gradient_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn, "_multiplies", lambda: True)
+    x, weight = numbers(70, 16).requires_grad_(), numbers(8, 16)
+    made = native_product(x, [weight], None)
+    assert made is not None
+    made.sum().backward()
+    assert x.grad is not None
+    near([x.grad], [torch.ones(70, 8, dtype=torch.float64) @ weight.double()])
 
 
 ATTENTIONS = [

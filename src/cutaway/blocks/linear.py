@@ -20,6 +20,7 @@ from cutaway.kernels.linear import (
     Matrix,
     NormingMatrix,
     linear,
+    native_product,
     project,
     trainable_product,
 )
@@ -207,6 +208,9 @@ def _one_product(x: Tensor, dense: Sequence[DenseWeight], biases: list[Tensor] |
     weights = [each.weight for each in dense]
     if biases is None and x.dim() == 2 and learns_in_triton(x, *weights):
         return trainable_product(x, weights, dtype=dtype)
+    made = native_product(x, weights, biases)
+    if made is not None:
+        return made
     parts = [each.to(dtype) for each in weights]
     weight = parts[0] if len(parts) == 1 else torch.cat(parts)
     if biases is None:

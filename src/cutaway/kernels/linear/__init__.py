@@ -13,7 +13,7 @@ from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import plain
 from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
-from cutaway.kernels.linear.trainable import trainable_product
+from cutaway.kernels.linear.trainable import native_product, trainable_product
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.recording import operation
 
@@ -25,6 +25,7 @@ __all__ = [
     "can_follow",
     "invariant_linear",
     "linear",
+    "native_product",
     "normed_linear",
     "number_gate",
     "project",

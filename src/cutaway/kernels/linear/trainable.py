@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from cutaway.kernels import native
+
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -62,6 +64,47 @@ class _Product(Function):
         return of_x, None, None, *_cut(found, ctx.rows)
 
 
+def native_product(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] | None
+) -> Tensor | None:
+    """The same with biases by native kernels, of float32 on a CPU; None where they take it not.
+
+    Of biases the gradients are sums that the product of the matrices' gradients takes on its way.
+    Shapes: x [T, K], weights [N, K] each, biases [N] each -> [T, sum of N].
+    """
+    parameters = [*weights, *(biases or ())]
+    wants = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
+    if not wants or not native.takes_products(x, *parameters):
+        return None
+    return cast(Tensor, _NativeProduct.apply(x, len(weights), *parameters))
+
+
+class _NativeProduct(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, num_weights: int, *parameters: Tensor) -> Tensor:
+        weights, biases = parameters[:num_weights], parameters[num_weights:]
+        x = x.contiguous()
+        matrix = weights[0].contiguous() if len(weights) == 1 else torch.cat(weights)
+        bias = None if not biases else biases[0] if len(biases) == 1 else torch.cat(biases)
+        ctx.save_for_backward(x, matrix)
+        ctx.rows, ctx.has_bias = [each.shape[0] for each in weights], bool(biases)
+        return native.multiply_rows(x, matrix, bias, is_turned=True)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (x, matrix), grad = ctx.saved_tensors, grads[0].contiguous()
+        wants_x, _, *wanted = ctx.needs_input_grad
+        of_x = native.multiply_rows(grad, matrix, is_turned=False) if wants_x else None
+        if not any(wanted):
+            return of_x, None, *[None] * len(wanted)
+        found, sums = native.multiply_columns(grad, x, sums=ctx.has_bias)
+        of_biases = () if sums is None else _cut(sums, ctx.rows)
+        return of_x, None, *_cut(found, ctx.rows), *of_biases
+
+
 def wide_product(a: Tensor, b: Tensor) -> Tensor:
     """The product of two matrices of 16 bits in float32, not rounded on the way on a GPU."""
     if a.dtype not in _HALVES:
@@ -80,4 +123,4 @@ def _joined(weights: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _cut(matrix: Tensor, rows: list[int]) -> tuple[Tensor, ...]:
-    return cast("tuple[Tensor, ...]", matrix.split(rows))
+    return (matrix,) if len(rows) == 1 else cast("tuple[Tensor, ...]", matrix.split(rows))

@@ -30,11 +30,14 @@ from cutaway.kernels.native.learn import (
     OwnHeads,
     curve,
     gate_sides,
+    multiply_columns,
+    multiply_rows,
     own_attention,
     own_attention_gradients,
     rms_gradients,
     takes,
     takes_heads,
+    takes_products,
 )
 from cutaway.kernels.native.library import is_available
 from cutaway.kernels.native.operation import NormWeights, Operation
@@ -102,7 +105,9 @@ __all__ = [
     "heads_linear",
     "is_available",
     "linear",
+    "multiply_columns",
     "multiply_gate",
+    "multiply_rows",
     "norm",
     "own_attention",
     "own_attention_gradients",
@@ -117,4 +122,5 @@ __all__ = [
     "take",
     "takes",
     "takes_heads",
+    "takes_products",
 ]

@@ -16,13 +16,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cutaway.kernels.native.library import check, is_available, library, runs_training
+from cutaway.kernels.native.library import (
+    check,
+    is_available,
+    isa,
+    library,
+    multiplies_in_training,
+    runs_training,
+)
 from cutaway.kernels.native.operation import address, require, require_matrix, require_vector
 from cutaway.kernels.native.structs import Activation
 
 _ROWS_OF_BLOCK = 64  # whose part of a weight's gradient is summed alone
 _LANES = 16
 _MOST_HEAD_SIZE = 512
+_LEAST_ROWS = 64  # to be multiplied: a matrix is packed for them
 
 
 class OwnHeads(NamedTuple):
@@ -46,7 +54,7 @@ def takes(*tensors: Tensor) -> bool:
     """Whether these kernels compute with tensors as they are; torch's compiler fuses its own."""
     if torch.compiler.is_compiling() or not learns():
         return False
-    return all(each.is_cpu and each.dtype == torch.float32 for each in tensors)
+    return all([each.is_cpu and each.dtype == torch.float32 for each in tensors])
 
 
 def takes_heads(heads: OwnHeads) -> bool:
@@ -55,6 +63,55 @@ def takes_heads(heads: OwnHeads) -> bool:
     fits = size % _LANES == 0 and 0 < size <= _MOST_HEAD_SIZE and heads.value.shape[-1] == size
     is_whole = all(each.stride()[1:] == (size, 1) and each.stride(0) >= size for each in heads)
     return fits and is_whole and takes(*heads)
+
+
+@cache
+def _multiplies() -> bool:
+    """Whether products here are faster than torch's: measured where AVX2 is the widest there is."""
+    return learns() and multiplies_in_training(library()) and isa() == "avx2"
+
+
+def takes_products(x: Tensor, *parameters: Tensor) -> bool:
+    """Whether these kernels multiply rows with matrices, and have the gradients of both."""
+    if not takes(x, *parameters) or not _multiplies():
+        return False
+    shape = x.shape
+    is_matrix = len(shape) == 2 and shape[0] >= _LEAST_ROWS and shape[1] > 0
+    return is_matrix and all([each.shape[0] for each in parameters])
+
+
+def multiply_rows(
+    x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, is_turned: bool
+) -> Tensor:
+    """x times a matrix, or the turned one, plus a bias.
+
+    Shapes: x [T, K], matrix [K, N] or turned [N, K], bias [N] -> [T, N].
+    """
+    rows, depth = x.shape
+    width = matrix.shape[0 if is_turned else 1]
+    require_matrix(x, depth)
+    require_matrix(matrix, depth if is_turned else width, width if is_turned else depth)
+    if bias is not None:
+        require_vector(bias, width)
+    out = x.new_empty(rows, width)
+    places = (x.data_ptr(), matrix.data_ptr(), address(bias), out.data_ptr())
+    check(library().cw_learn_rows(rows, depth, width, is_turned, *places, *_team()))
+    return out
+
+
+def multiply_columns(left: Tensor, right: Tensor, *, sums: bool) -> tuple[Tensor, Tensor | None]:
+    """left, turned, times right; and the sums of left's columns where they are wanted.
+
+    Shapes: left [T, N], right [T, K] -> [N, K], [N].
+    """
+    (rows, height), width = left.shape, right.shape[1]
+    require_matrix(left, height)
+    require_matrix(right, width, rows)
+    out = left.new_empty(height, width)
+    totals = left.new_empty(height) if sums else None
+    places = (left.data_ptr(), right.data_ptr(), out.data_ptr(), address(totals))
+    check(library().cw_learn_columns(rows, height, width, *places, *_team()))
+    return out, totals
 
 
 def curve(kind: Activation, x: Tensor, grad: Tensor | None = None) -> Tensor:

@@ -161,6 +161,11 @@ def runs_training(opened: ctypes.CDLL) -> bool:
     return hasattr(opened, "cw_learn_attention")
 
 
+def multiplies_in_training(opened: ctypes.CDLL) -> bool:
+    """Whether a library has products of training; one that was built before has not."""
+    return hasattr(opened, "cw_learn_columns")
+
+
 def _declare(loaded: ctypes.CDLL) -> None:
     integer, pointer, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     step = ctypes.POINTER(StepStruct)
@@ -199,6 +204,12 @@ def _declare(loaded: ctypes.CDLL) -> None:
         first = [integer, pointer, integer, integer, integer, number]
         loaded.cw_learn_attention.argtypes = [*first, *rows, *[pointer] * 6, *team]
         for each in (loaded.cw_learn_curve, loaded.cw_learn_rms, loaded.cw_learn_attention):
+            each.restype = integer
+    if multiplies_in_training(loaded):
+        team = [integer, pointer]
+        loaded.cw_learn_rows.argtypes = [*[integer] * 4, *[pointer] * 4, *team]
+        loaded.cw_learn_columns.argtypes = [*[integer] * 3, *[pointer] * 4, *team]
+        for each in (loaded.cw_learn_rows, loaded.cw_learn_columns):
             each.restype = integer
     if runs_chains(loaded):
         loaded.cw_program_chain.restype = integer

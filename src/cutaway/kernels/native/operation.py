@@ -65,23 +65,27 @@ def require(is_met: bool, sentence: str) -> None:
 
 def require_float(x: Tensor) -> None:
     """Raise unless a tensor is float32 on the CPU."""
-    is_sound = x.dtype == torch.float32 and x.device.type == "cpu"
-    require(is_sound, f"a tensor is {x.dtype} on {x.device}; native kernels take float32 on cpu")
+    # Sentences are made for faults alone: training asks some hundred times an update.
+    if not (x.is_cpu and x.dtype == torch.float32):
+        sentence = f"a tensor is {x.dtype} on {x.device}; native kernels take float32 on cpu"
+        raise AssertionError(sentence)
 
 
 def require_matrix(x: Tensor, width: int, rows: int | None = None) -> None:
     """Contiguous float32 [rows, width]; any number of rows from 1 where none is given."""
     require_float(x)
-    is_sound = x.dim() == 2 and x.shape[1] == width and x.is_contiguous() and len(x) > 0
-    is_sound = is_sound and (rows is None or len(x) == rows)
-    require(is_sound, f"shape {tuple(x.shape)} is not a contiguous [{rows or 'rows'}, {width}]")
+    shape = x.shape
+    is_sound = len(shape) == 2 and shape[1] == width and shape[0] > 0 and x.is_contiguous()
+    if not is_sound or not (rows is None or shape[0] == rows):
+        sentence = f"shape {tuple(shape)} is not a contiguous [{rows or 'rows'}, {width}]"
+        raise AssertionError(sentence)
 
 
 def require_vector(x: Tensor, width: int) -> None:
     """Raise unless a tensor is contiguous float32 [width]."""
     require_float(x)
-    is_sound = x.shape == (width,) and x.is_contiguous()
-    require(is_sound, f"shape {tuple(x.shape)} is not a contiguous [{width}]")
+    if not (x.shape == (width,) and x.is_contiguous()):
+        raise AssertionError(f"shape {tuple(x.shape)} is not a contiguous [{width}]")
 
 
 def require_spaced(x: Tensor, shape: tuple[int, ...]) -> None:
