@@ -270,7 +270,9 @@ class _Table:
     """Where threads lay down what they hand in, and hand one another."""
 
     def __init__(self, size: int, seconds: float) -> None:
-        self.places: list[Tensor | None] = [None] * size
+        # Of every other gathering: who lays something down for the next but one was at the next,
+        # for which all came that had read this.
+        self.places: list[list[Tensor | None]] = [[None] * size for _ in range(2)]
         self.meeting = threading.Barrier(size, timeout=seconds)
         self.seconds = seconds
         pairs = ((a, b) for a in range(size) for b in range(size))
@@ -283,6 +285,7 @@ class ThreadGroup(RankGroup):
     def __init__(self, table: _Table, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._table = table
+        self._is_odd = False  # whether the next gathering is
 
     @staticmethod
     def of(size: int, *, seconds: float = 60.0) -> Sequence[ThreadGroup]:
@@ -296,12 +299,11 @@ class ThreadGroup(RankGroup):
         Raises: RuntimeError (threading.BrokenBarrierError) where another does not come.
         """
         self.check()
-        table = self._table
-        table.places[self.rank] = x
-        table.meeting.wait()
-        every = torch.stack([place for place in table.places if place is not None])
-        table.meeting.wait()  # nobody lays the next thing down before all have read this
-        return every
+        places = self._table.places[self._is_odd]
+        places[self.rank] = x.clone()  # it may be changed here before all have read it
+        self._table.meeting.wait()
+        self._is_odd = not self._is_odd
+        return torch.stack([place for place in places if place is not None])
 
     def to_root(self, x: Tensor) -> Tensor | None:
         """The same for rank 0 alone."""
