@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+from torch import Tensor
 
 from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
@@ -22,10 +24,72 @@ from cutaway.weights.find.find import find
 from engines import engine, run
 
 
+class Turn:
+    """Of several threads the one that computes.
+
+    Each small operation hands the interpreter's lock to another thread and waits to have it back:
+    ranks that compute at once take several times as long as one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._own = threading.Lock(), threading.local()
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """Within it this thread alone computes."""
+        if getattr(self._own, "is_held", False):
+            yield
+            return
+        with self._lock:
+            self._own.is_held = True
+            try:
+                yield
+            finally:
+                self._own.is_held = False
+
+    @contextmanager
+    def left(self) -> Generator[None]:
+        """Within it this thread waits for another."""
+        is_held = getattr(self._own, "is_held", False)
+        if is_held:
+            self._lock.release()
+        try:
+            yield
+        finally:
+            if is_held:
+                self._lock.acquire()
+
+
+class RankInTurn(ThreadGroup):
+    """A rank that computes while no other of its grid does."""
+
+    def __init__(self, group: ThreadGroup, turn: Turn) -> None:
+        super().__init__(group._table, group.rank, group.size)
+        self._turn = turn
+
+    @contextmanager
+    def step(self) -> Generator[None]:
+        with self._turn.taken(), super().step():
+            yield
+
+    def gather(self, x: Tensor) -> Tensor:
+        with self._turn.left():
+            return super().gather(x)
+
+    def take(self, like: Tensor, source: int) -> Tensor:
+        with self._turn.left():
+            return super().take(like, source)
+
+
 def grids(tensor: int, pipeline: int) -> list[RankGrid]:
-    """The ranks of a grid, in their order."""
-    rows = [ThreadGroup.of(tensor) for _ in range(pipeline)]
-    layers = [ThreadGroup.of(pipeline) for _ in range(tensor)]
+    """The ranks of a grid, in their order; one of them computes at a time."""
+    turn = Turn()
+
+    def ranks(size: int) -> list[RankInTurn]:
+        return [RankInTurn(each, turn) for each in ThreadGroup.of(size)]
+
+    rows = [ranks(tensor) for _ in range(pipeline)]
+    layers = [ranks(pipeline) for _ in range(tensor)]
     return [
         RankGrid.join(
             rank,
