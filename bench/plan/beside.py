@@ -28,6 +28,7 @@ TESTS = Path(__file__).resolve().parents[2] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "sampling")]
 MOST = {"grammars": 1.5, "templates": 1.2}
 SECONDS = 2.0  # of each turn alone, and beside
+LEAST_TOKENS = 10_000  # beside; fewer tell nothing of a p99: one pause of the machine makes it
 # Each spends its whole budget in another way, chosen by the request.
 TEMPLATE = """
 {%- if way == 0 %}{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}
@@ -123,7 +124,7 @@ def main() -> int:
         process, url = start(Path(name))
         try:
             gaps(url, time.monotonic() + 1)
-            while len(statuses) < count:
+            while len(statuses) < count or len(beside) < LEAST_TOKENS:
                 alone += gaps(url, time.monotonic() + SECONDS)
                 until = time.monotonic() + SECONDS
                 sent: list[int] = []
