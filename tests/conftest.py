@@ -42,7 +42,8 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Without a GPU Triton's kernels run in its interpreter; it reads this when it is first imported.
-_HAS_GPU = Path("/dev/nvidiactl").exists()
+_HIDDEN = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")  # from CUDA, and so from torch
+_HAS_GPU = Path("/dev/nvidiactl").exists() and not _HIDDEN
 if not _HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # A test never reaches the internet by accident: the hub answers from its local cache or not at all.
