@@ -17,7 +17,10 @@ SECTIONS = ["versions", "extras", "system", "memory", "torch", "models", "enviro
 
 @pytest.fixture
 def report() -> Any:
-    return copy.deepcopy(doctor.gather())
+    """Of this machine, as if its torch were built for a CPU: else a hidden GPU is a problem."""
+    found = copy.deepcopy(doctor.gather())
+    found["torch"]["cuda_build"] = None
+    return found
 
 
 def problems(report: Any) -> str:
@@ -35,7 +38,8 @@ def test_the_report_is_one_object(cutaway: Cutaway) -> None:
 def test_the_report_is_readable(cutaway: Cutaway) -> None:
     ended = cutaway("doctor")
     assert ended.code == 0
-    assert [line for line in ended.out.splitlines() if line[0] != " "] == SECTIONS[:-1]
+    sections = [line for line in ended.out.splitlines() if line[0] != " "]
+    assert sections == SECTIONS[: None if doctor.find_problems(doctor.gather()) else -1]
     assert all(
         len(line.split(maxsplit=1)) == 2 for line in ended.out.splitlines() if line[0] == " "
     )

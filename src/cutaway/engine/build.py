@@ -223,25 +223,29 @@ def num_pages(
     """Pages of the cache, the scratch page included.
 
     beside: a draft model, whose cache has as many.   num_sharing: as for build_engine.
+    Raises: ConfigError where more are asked for than there is memory, or none fits.
     """
     config, tokens = config.on(model.device.type), config.cache_tokens
-    if tokens is None:
+    # Layers are in one rank each, and each has as much as this one, which has no less than others.
+    rows = None if model.ranks is None else model.ranks.grid.rows
+    specs = model.facts.cache_specs if rows is None else model.transformer.cache_specs
+    mine = replace(model, facts=replace(model.facts, cache_specs=specs))
+    own = _bytes_per_token(mine, early=config.draft_layers or 0)
+    own += 0 if beside is None else _bytes_per_token(beside)
+    if tokens is not None:
+        memory.check_cache(tokens, own, free=memory.free_bytes(model.device))
+    else:
         is_gpu = model.device.type == "cuda"
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
-        # Each has as much as this one, which has no less than others; layers are in one rank each.
-        rows = None if model.ranks is None else model.ranks.grid.rows
         if rows is not None:
             is_alone = is_gpu or config.rank_listen is not None  # each has a GPU or a host
             num_sharing *= 1 if is_alone else rows.size
-            facts = replace(model.facts, cache_specs=model.transformer.cache_specs)
-            model = replace(model, facts=facts)
-        own = _bytes_per_token(model, early=config.draft_layers or 0)
         tokens = memory.cache_tokens(
             free // num_sharing,
-            bytes_per_token=own + (0 if beside is None else _bytes_per_token(beside)),
+            bytes_per_token=own,
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
-            state_bytes=memory.state_bytes(model.facts.cache_specs, config),
+            state_bytes=memory.state_bytes(specs, config),
         )
     return 1 + max(1, tokens // config.page_size)
 

@@ -48,6 +48,21 @@ def cache_tokens(
     return max(1, min(affordable, max_length * max_sequences))
 
 
+def check_cache(tokens: int, bytes_per_token: int, *, free: int) -> None:
+    """Refuse a cache that was asked for and is larger than what is free.
+
+    Systems lend more memory than there is: whoever then writes to it is killed without a word.
+    Raises: ConfigError naming both.
+    """
+    asked = tokens * bytes_per_token
+    if asked > free:
+        raise ConfigError(
+            f"cache_tokens is {tokens}; a cache of so many takes {asked / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free. Ask for at most {free // bytes_per_token}, or leave "
+            "it out for as many as fit."
+        )
+
+
 def share_of_memory(device: torch.device) -> int:
     """Bytes that the cache may take on a CPU, where no step is tried: a share of what is free."""
     return int(free_bytes(device) * CPU_SHARE)

@@ -35,10 +35,19 @@ def _from_sysconf() -> int | None:
 
 
 def _cgroup_left(root: Path) -> int | None:
+    """What the group may still take. Files that it read and uses no more are given back first."""
     folder = root / "sys/fs/cgroup"
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
     except OSError:
         return None
-    return None if limit == "max" else max(0, int(limit) - used)
+    return None if limit == "max" else max(0, int(limit) - max(0, used - _files_unused(folder)))
+
+
+def _files_unused(folder: Path) -> int:
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
