@@ -1,7 +1,8 @@
 """How often a test tries: a few times in the suite, the plan's figure under bench/reliability.py.
 
 A test that repeats itself asks `trials` how often and `seed` from which draw on, and says what it
-did with `ran`: the plan counts that, and nothing that was only meant to run.
+did with `ran`: the plan counts that, and nothing that was only meant to run. One whose size is a
+matter of patience alone asks `patience`: CI has two slow cores and draws the same each time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ IN_FULL = _ASKED is not None
 def trials(few: int) -> int:
     """Trials of this run; few is what the suite has time for."""
     return int(_ASKED) if _ASKED else few
+
+
+def patience(whole: int, *, in_ci: int) -> int:
+    """A size of this run: the whole one, less in CI."""
+    return in_ci if os.environ.get("CI") and not IN_FULL else whole
 
 
 def seed(usual: int) -> int:

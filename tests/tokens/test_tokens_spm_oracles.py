@@ -18,6 +18,7 @@ from cutaway.tokens.files.tokenizer_files import (
 )
 from cutaway.tokens.tokenizer import Tokenizer
 from oracles import PROSE, gemma3_gguf, model_file, prose, tokenizer_json
+from trials import patience
 
 pytestmark = pytest.mark.oracle
 
@@ -47,6 +48,8 @@ def theirs(name: str):
 
         reference = sentencepiece.SentencePieceProcessor(str(model_file(name)))
         return reference.encode, reference.decode
+    if name == "gemma3-gguf":
+        return theirs("gemma3")  # the same vocabulary, of which reading takes seconds
     from tokenizers import Tokenizer as HfTokenizer
 
     reference = HfTokenizer.from_file(str(tokenizer_json("gemma3")))
@@ -78,7 +81,7 @@ def test_scripts_code_markup_and_blanks(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_novel_and_our_own_sources(name):
     sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.py"))]
-    assert_ids_equal(name, [prose("moby-dick")[:60_000], *sources[::8]])
+    assert_ids_equal(name, [prose("moby-dick")[:60_000], *sources[:: patience(8, in_ci=32)]])
 
 
 def test_a14_text_is_stable_however_often_it_is_encoded():
@@ -122,9 +125,11 @@ def test_a06_a_name_in_plain_text_is_no_control_token():
 @pytest.mark.parametrize("name", ["v3", "gemma3-gguf"])
 @pytest.mark.parametrize("text", PROSE)
 def test_the_first_250_000_characters_of_all_small_prose(name, text):
-    chapters = prose(text)[:250_000].split("\n\n")
-    parts = ["\n\n".join(chapters[at : at + 20]) for at in range(0, len(chapters), 20)]
-    assert_ids_equal(name, parts)
+    """A quarter of them in CI."""
+    lines = prose(text)[:250_000].splitlines(keepends=True)
+    size = max(1, len(lines) // 100)
+    parts = ["".join(lines[at : at + size]) for at in range(0, len(lines), size)]
+    assert_ids_equal(name, parts[:: patience(1, in_ci=4)])
 
 
 @settings(max_examples=100)
@@ -135,14 +140,14 @@ def test_100_odd_strings(text):
 
 
 @pytest.mark.slow
-@settings(max_examples=4_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=patience(4_000, in_ci=1_000), suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_4_000_odd_strings_in_mistrals_vocabulary(text):
     assert_ids_equal("v3", [text.translate(WORDS)])
 
 
 @pytest.mark.slow
-@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=patience(1_000, in_ci=250), suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 def test_1_000_odd_strings_in_gemmas_vocabulary(text):
     for name in ("gemma3", "gemma3-gguf"):
