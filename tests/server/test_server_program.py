@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -20,8 +21,9 @@ import httpx2
 import pytest
 from server_app import chat, completion
 
+from cutaway.cli.main import run
 from house_tree import PACKAGE
-from program import command, environment, spawn
+from program import Cutaway, Ended, command, environment, spawn
 from trials import IN_FULL, ran, trials
 
 KEY = "a-key-of-enough-characters"
@@ -66,8 +68,21 @@ def until_ready(stderr: IO[str]) -> Iterator[str]:
             return
 
 
-def test_it_prints_where_it_listens_and_a_line_to_try_it(folder: Path) -> None:
-    with served(folder) as (process, url, lines):
+TELLS_TURNS = """
+import atexit, os, sys
+
+atexit.register(lambda: os.write(2, f"turns of {sys.getswitchinterval():g} s\\n".encode()))
+"""
+
+
+def test_it_prints_where_it_listens_and_a_line_to_try_it(folder: Path, tmp_path: Path) -> None:
+    """Its loop waits for a busy thread for half a millisecond.
+
+    What that does to a neighbour's tokens is measured: bench/plan/beside.py.
+    """
+    (tmp_path / "sitecustomize.py").write_text(TELLS_TURNS, encoding="utf-8")
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
+    with served(folder, environ=path) as (process, url, lines):
         curl = lines[-1]
         body = json.loads(curl[curl.index("'{") + 1 : curl.rindex("'")])
         assert httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=300).status_code == 200
@@ -75,6 +90,7 @@ def test_it_prints_where_it_listens_and_a_line_to_try_it(folder: Path) -> None:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0 and out == "" and "Traceback" not in err
+    assert "turns of 0.0005 s" in err
 
 
 def limited(num_descriptors: int) -> tuple[str, ...]:
@@ -199,25 +215,6 @@ def test_who_does_not_read_its_lines_holds_up_no_request(folder: Path, tmp_path:
     assert process.returncode == 0
 
 
-TELLS_TURNS = """
-import atexit, os, sys
-
-atexit.register(lambda: os.write(2, f"turns of {sys.getswitchinterval():g} s\\n".encode()))
-"""
-
-
-def test_the_loop_waits_for_a_busy_thread_for_half_a_millisecond(
-    folder: Path, tmp_path: Path
-) -> None:
-    """What that does to a neighbour's tokens is measured: bench/plan/beside.py."""
-    (tmp_path / "sitecustomize.py").write_text(TELLS_TURNS, encoding="utf-8")
-    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
-    with served(folder, environ=path) as (process, _, _):
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=300)
-    assert "turns of 0.0005 s" in err
-
-
 def test_a_second_signal_ends_at_once_and_streams_say_so(long_folder: Path) -> None:
     """With one signal this answer would have come to its end, as the test above shows."""
     body = chat(stream=True, max_tokens=1900, ignore_eos=True, n=2)
@@ -253,13 +250,15 @@ def test_an_engine_that_is_stopped_is_told_in_time_and_comes_back(folder: Path) 
             while http.get("/ready").status_code == 200:
                 assert http.get("/health").status_code == 200
                 assert time.monotonic() - began < 300, "nobody noticed"
-                time.sleep(0.02)
+                # Nobody reads a line of each here, and an engine whose dump finds no room waits.
+                time.sleep(0.1)
             longest = max(longest, time.monotonic() - began)
             if not IN_FULL:  # else it is ended and started again after a minute
                 os.kill(int(engine), signal.SIGCONT)
             while http.get("/ready").status_code != 200:
                 assert time.monotonic() - began < 300, "it did not come back"
                 time.sleep(0.05)
+            assert IN_FULL or children_of(process.pid) == [engine], "it was started again"
             again = http.post("/v1/completions", json=completion())
             assert again.json()["choices"] == asked.json()["choices"]
     if IN_FULL:
@@ -294,38 +293,50 @@ def children(pid: int) -> list[int]:
     return [int(each) for task in tasks for each in (task / "children").read_text().split()]
 
 
+@pytest.fixture(scope="module")
+def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a public server that asks for keys and takes little traffic."""
+    file = tmp_path_factory.mktemp("guarded") / "keys"
+    file.write_text(f"alice {KEY}\n", encoding="utf-8")
+    door = ("--api-key-file", str(file), "--host", "0.0.0.0")
+    bounds = ("--max-sequences", "1", "--max-waiting", "5", "--max-waiting-tokens", "20")
+    with served(folder, *door, *bounds) as (_, url, _):
+        yield url.replace("0.0.0.0", "127.0.0.1")
+
+
 @pytest.mark.parametrize(
     ("prompts", "told"),
     [(["a"] * 9, "6 answers at once"), (["a" * 15] * 2, "20 tokens of prompts that wait")],
 )
 def test_the_bounds_of_traffic_reach_the_engines_door(
-    folder: Path, prompts: list[str], told: str
+    guarded: str, prompts: list[str], told: str
 ) -> None:
-    bounds = ("--max-sequences", "1", "--max-waiting", "5", "--max-waiting-tokens", "20")
-    with served(folder, *bounds) as (_, url, _):
-        # All prompts of one request come to the door before any is answered.
-        answer = httpx2.post(f"{url}/v1/completions", json=completion(prompts), timeout=300)
-        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
-        assert told in answer.json()["error"]["message"]
+    # All prompts of one request come to the door before any is answered.
+    headers, body = {"x-api-key": KEY}, completion(prompts)
+    answer = httpx2.post(f"{guarded}/v1/completions", json=body, headers=headers, timeout=300)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+    assert told in answer.json()["error"]["message"]
 
 
-def test_a_public_address_without_keys_is_refused(folder: Path, tmp_path: Path) -> None:
-    model = f"random:{folder / 'config.json'}"
-    for host in ("0.0.0.0", "::"):
-        ended = spawn("serve", model, "--host", host, "--port", "0")
-        assert ended.code == 2 and "--api-key-file" in ended.err
-        assert "Traceback" not in ended.err
+def test_keys_of_a_file_are_asked_for(guarded: str) -> None:
+    assert httpx2.get(f"{guarded}/v1/models", timeout=300).status_code == 401
+    answer = httpx2.get(f"{guarded}/v1/models", headers={"x-api-key": KEY}, timeout=300)
+    assert answer.status_code == 200
+    assert httpx2.get(f"{guarded}/ready", timeout=300).status_code == 200
 
 
-def test_keys_of_a_file_are_asked_for(folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"alice {KEY}\n", encoding="utf-8")
-    with served(folder, "--api-key-file", str(file), "--host", "0.0.0.0") as (_, url, _):
-        url = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{url}/v1/models", timeout=300).status_code == 401
-        answer = httpx2.get(f"{url}/v1/models", headers={"x-api-key": KEY}, timeout=300)
-        assert answer.status_code == 200
-        assert httpx2.get(f"{url}/ready", timeout=300).status_code == 200
+@pytest.fixture
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Cutaway]:
+    """Run `serve` in this process, for what ends before anything is started."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def called(*arguments: str, stdin: str | bytes = "") -> Ended:
+        code = run(["serve", *arguments])
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    yield called
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)  # a server takes all that it may
 
 
 @pytest.mark.parametrize(
@@ -349,20 +360,36 @@ def test_keys_of_a_file_are_asked_for(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_at_the_start_is_one_line(
-    folder: Path, arguments: tuple[str, ...], code: int, words: str
+    folder: Path, refused: Cutaway, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    ended = spawn("serve", f"random:{folder / 'config.json'}", *arguments)
+    ended = refused(f"random:{folder / 'config.json'}", *arguments)
     assert ended.code == code and words in ended.err
     assert "Traceback" not in ended.err and ended.err.startswith("error: ")
 
 
-def test_a_port_that_is_taken_is_told(folder: Path) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_public_address_without_keys_is_refused(
+    folder: Path, refused: Cutaway, host: str
+) -> None:
+    ended = refused(f"random:{folder / 'config.json'}", "--host", host, "--port", "0")
+    assert ended.code == 2 and "--api-key-file" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_port_that_is_taken_is_told(folder: Path, refused: Cutaway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = spawn("serve", f"random:{folder / 'config.json'}", "--port", port)
+        ended = refused(f"random:{folder / 'config.json'}", "--port", port)
     assert ended.code == 2 and "in use" in ended.err and "--port" in ended.err
 
 
-def test_a_model_that_is_not_there_ends_the_program(tmp_path: Path) -> None:
-    ended = spawn("serve", str(tmp_path / "none.gguf"), "--port", "0")
+def test_a_model_that_is_not_there_ends_the_program(refused: Cutaway, tmp_path: Path) -> None:
+    ended = refused(str(tmp_path / "none.gguf"), "--port", "0")
     assert ended.code == 3 and "Traceback" not in ended.err
+
+
+def test_a_process_of_its_own_ends_with_that_code_and_line(folder: Path) -> None:
+    """As the tests above have it within this one: the last thing that is looked at is wrong."""
+    ended = spawn("serve", f"random:{folder / 'config.json'}", "--port", "0", "--page-size", "0")
+    assert ended.code == 2 and ended.err.startswith("error: ") and "page_size" in ended.err
+    assert "Traceback" not in ended.err and ended.out == ""
