@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cutaway.core.step import Step
-from cutaway.kernels import capture
+from cutaway.kernels import capture, recording
 from cutaway.kernels.recording import Recorded, Recording
 
 BLOCKS = Path(__file__).parents[2] / "src" / "cutaway" / "blocks"
@@ -64,6 +64,38 @@ def test_a_sink_may_put_another_value_in_the_place_of_a_recorded_one() -> None:
     assert recorded.result[:3].tolist() == [[2.0, 2.0]] * 3
     recorded.run(step(3, sink=lambda name, value, layer: None))
     assert recorded.result[:3].tolist() == [[0.0, 0.0], [2.0, 2.0], [4.0, 4.0]]
+
+
+def test_a_call_that_was_seen_before_gives_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second recording asks torch for no shape of a new value; views are views again."""
+    monkeypatch.setattr(recording, "_NEW_VALUES", {})
+
+    def described(dtype: torch.dtype, last: int) -> list[tuple[object, ...]]:
+        made = Recording.over((), is_tapped=False)
+        rows = made.step.token_ids[:, None].to(dtype) * torch.ones(last, dtype=dtype)
+        turned = rows.view(-1, 2, last // 2).transpose(1, 2)
+        best = (turned + 1).reshape(-1, last).topk(2)
+        assert best.values.shape == best.indices.shape, "a named result stays one"
+        left, right = rows.chunk(2, dim=-1)
+        torch.cat((left, right, rows[:, 1:2], turned.reshape(-1, last)), dim=-1).softmax(-1)
+        torch.nn.functional.pad(rows, (0, 1)).where(rows[:, :1] > 0, 2.5)
+        return [
+            (
+                call.function.__name__,
+                call.is_view,
+                *((v.shape, v.stride(), v.dtype, v.root is v) for v in call.values),
+            )
+            for call in made.calls
+        ]
+
+    first = described(torch.float32, 6)
+    kept = dict(recording._NEW_VALUES)
+    assert len(kept) >= 5 and described(torch.float32, 6) == first
+    assert recording._NEW_VALUES == kept, "nothing was asked again"
+    monkeypatch.setattr(recording, "_key_of", lambda tree: None)
+    cold = [described(dtype, last) for dtype, last in ((torch.float32, 6), (torch.float64, 8))]
+    monkeypatch.undo()
+    assert cold == [first, described(torch.float64, 8)] and cold[0] != cold[1]
 
 
 def test_a_layer_has_one_text() -> None:

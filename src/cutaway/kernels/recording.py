@@ -8,7 +8,7 @@ Views are told apart from new values by what torch does with the shapes alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, cast
 
@@ -192,7 +192,12 @@ class Recording:
         without = functools.partial(_without_numbers, keeps_real=is_own)
         with torch.no_grad():
             given, named = map_leaves(args, without), map_leaves(dict(kwargs), without)
-            results = (shape_of or function)(*given, **named)
+            key = None if has_effect else _key_of((given, named))
+            known = None if key is None else _NEW_VALUES.get((function, key))
+            if known is None:
+                results = (shape_of or function)(*given, **named)
+            else:
+                results = map_leaves(known, _NewValue.make)
         call = Call(function, args, kwargs, has_effect=has_effect)
         roots = {
             each.root.meta.untyped_storage()._cdata: each.root  # pyright: ignore
@@ -211,6 +216,8 @@ class Recording:
         call.results = map_leaves(results, value)
         call.is_view = num_views > 0
         assert num_views in (0, len(call.values)), "all results are views, or none is"
+        if key is not None and known is None and not num_views:
+            _remember((function, key), results)
         self.calls.append(call)
         return call.results
 
@@ -306,6 +313,59 @@ def _without_numbers(leaf: Any, *, keeps_real: bool) -> Any:
     if isinstance(leaf, Tensor) and not keeps_real:
         return leaf.detach().to("meta")
     return leaf
+
+
+@dataclass(frozen=True)
+class _NewValue:
+    """What a call gave that is no view of what it was given, without numbers."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def make(self) -> Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+# Results by function and arguments. torch finds a shape in Python, of each operation that a plain
+# form is made of, and layers are alike: a second recording takes a third of the time of the first.
+_NEW_VALUES: Final[dict[Hashable, Any]] = {}
+_MOST_KEPT: Final = 4096
+_CONSTANTS: Final = (int, float, str, torch.dtype, torch.device, type(None), type(...))
+
+
+def _remember(key: Hashable, results: Any) -> None:
+    values: list[Any] = []
+    map_leaves(results, values.append)
+    is_plain = all(
+        isinstance(each, Tensor) and each.is_contiguous() and not each.storage_offset()
+        for each in values
+    )
+    if is_plain:
+        if len(_NEW_VALUES) >= _MOST_KEPT:
+            _NEW_VALUES.clear()
+        _NEW_VALUES[key] = map_leaves(results, lambda value: _NewValue(value.shape, value.dtype))
+
+
+def _key_of(tree: Any) -> Hashable:
+    """What stands for a call's arguments; None where one has numbers, or may change."""
+    if isinstance(tree, Tensor):
+        if tree.device.type != "meta":
+            return None
+        return tree.shape, tree.stride(), tree.storage_offset(), tree.dtype
+    if isinstance(tree, _CONSTANTS):
+        return type(tree), tree
+    if isinstance(tree, slice):
+        bounds = cast("slice[Any, Any, Any]", tree)
+        parts = _key_of((bounds.start, bounds.stop, bounds.step))
+        return None if parts is None else (slice, parts)
+    if isinstance(tree, dict):
+        entries = cast("dict[Any, Any]", tree)
+        return _key_of(list(entries.items()))
+    if isinstance(tree, tuple | list):
+        parts = [_key_of(each) for each in cast("list[Any]", tree)]
+        kind = cast("type[Any]", type(cast(Any, tree)))
+        return None if None in parts else (kind, *parts)
+    return None
 
 
 def _check_numbers(tree: Any) -> None:
