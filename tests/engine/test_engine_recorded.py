@@ -13,6 +13,7 @@ from cutaway.core.request import Request, SamplingParams
 from cutaway.engine.build import load_model
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
+from cutaway.engine.loading.loaded_model import LoadedModel
 from cutaway.engine.runner import runner_of
 from cutaway.kernels import capture
 from cutaway.weights.find.find import find
@@ -43,9 +44,16 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def opened(folder: Path, **settings: Any) -> Engine:
-    config = EngineConfig(device="cpu", kv_dtype="float32", **settings)
-    return engine(load_model(find(str(folder)), config))
+def loaded(folder: Path, dtype: str) -> LoadedModel:
+    return load_model(
+        find(str(folder)), EngineConfig(device="cpu", kv_dtype="float32", dtype=dtype)
+    )
+
+
+@pytest.fixture(scope="module")
+def packed(folder: Path) -> LoadedModel:
+    """As it is served, with what engines share."""
+    return loaded(folder, "auto")
 
 
 def requests() -> list[Request]:
@@ -57,13 +65,13 @@ def requests() -> list[Request]:
 
 
 def test_a_recorded_model_is_near_the_reference(
-    folder: Path, request: pytest.FixtureRequest
+    folder: Path, packed: LoadedModel, request: pytest.FixtureRequest
 ) -> None:
-    target = opened(folder, dtype="auto")
+    target = engine(packed)
     assert target.runner._native is not None, "whatever has no native form is a part in torch"
     allowed = IN_TORCH.get(request.node.callspec.params["folder"], POSITIONS)
     assert allowed.issuperset(target.runner._native.torch_calls)
-    theirs = run(opened(folder, dtype="float32"), requests())
+    theirs = run(engine(loaded(folder, "float32")), requests())
     for key, answer in run(target, requests()).items():
         pairs = zip(answer.prompt_logprobs[1:], theirs[key].prompt_logprobs[1:], strict=True)
         assert all(a.logprob == pytest.approx(b.logprob, abs=1e-4) for a, b in pairs)
@@ -93,11 +101,11 @@ def taps_of(target: Engine, **means: Any) -> tuple[list[torch.Tensor], list[Taps
     return logits, steps
 
 
-def test_a_tap_sees_one_value_in_every_form_and_changes_no_bit(folder: Path) -> None:
-    served, _ = taps_of(opened(folder, dtype="auto"))
-    watched, recorded = taps_of(opened(folder, dtype="auto"), keeps=True)
+def test_a_tap_sees_one_value_in_every_form_and_changes_no_bit(packed: LoadedModel) -> None:
+    served, _ = taps_of(engine(packed))
+    watched, recorded = taps_of(engine(packed), keeps=True)
     assert all(torch.equal(a, b) for a, b in zip(served, watched, strict=True))
-    _, plain = taps_of(opened(folder, dtype="auto"), is_plain=True)
+    _, plain = taps_of(engine(packed), is_plain=True)
     for ours, theirs in zip(recorded, plain, strict=True):
         assert [each[:2] for each in ours] == [each[:2] for each in theirs]
         for (name, layer, value), (_, _, expected) in zip(ours, theirs, strict=True):

@@ -29,6 +29,7 @@ from cutaway.sampling.seed import resolve_seed
 from cutaway.trace.ledger import Ledger
 from cutaway.trace.records import AnswerRecord
 from engines import run, workload
+from trials import patience
 
 NATIVE = pytest.param(
     "auto",
@@ -99,12 +100,16 @@ def test_every_answer_comes_again(folder: Path, dtype: str, seed: int) -> None:
 @pytest.mark.slow
 @NATIVE.marks[0]
 def test_200_answers_come_again(folder: Path) -> None:
-    """Greedy and sampled, with prefix hits, chunks, preemption and changing company, both ways."""
-    engine = opened(folder, "auto", **TIGHT)
-    answers = served(engine, seed=5, count=150)[:200]
-    assert len(answers) == 200, "some requests have three choices"
-    assert sum(len(answer.admissions) > 1 for answer in answers) >= 5, "preempted"
-    assert sum(answer.admissions[0].num_hit > 0 for answer in answers) >= 40, "found a prefix"
+    """Greedy and sampled, with prefix hits, chunks, preemption and changing company, both ways.
+
+    50 of them in CI.
+    """
+    engine, wanted = opened(folder, "auto", **TIGHT), patience(200, in_ci=50)
+    answers = served(engine, seed=5, count=wanted * 3 // 4)[:wanted]
+    assert len(answers) == wanted, "some requests have three choices"
+    assert sum(len(answer.admissions) > 1 for answer in answers) >= wanted // 40, "preempted"
+    num_found = sum(answer.admissions[0].num_hit > 0 for answer in answers)
+    assert num_found >= wanted // 5, "found a prefix"
     missed = [
         verdict for answer in answers if not (verdict := verify_answer(engine, answer)).is_exact
     ]
