@@ -111,7 +111,7 @@ def _multiply_row(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Sums of x * quants by group; what their bits and their zero add is taken off per group."""
+    """Sums of x * quants by group; what the zero of 8 bits adds is taken off per group."""
     GROUPS: tl.constexpr = COLUMNS // GROUP
     EACH: tl.constexpr = WIDTH // GROUP
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -122,7 +122,6 @@ def _multiply_row(
         column = first + tl.arange(0, COLUMNS)
         group = first // GROUP + tl.arange(0, GROUPS)
         x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-        x_sum = tl.sum(tl.reshape(x, [GROUPS, GROUP]), 1)
         inside = is_row[:, None] & (group < EACH)[None, :]
         scale = tl.load(scale_ptr + at * EACH + group[None, :], mask=inside, other=0.0)
         if ONE_ZERO:
@@ -140,10 +139,13 @@ def _multiply_row(
                 other=0,
                 eviction_policy="evict_first",
             ).to(tl.int32)
-            even, odd = tl.split(tl.reshape(x, [HALF, 2]))
-            part = _near_one(quants & 15) * even[None, :] + _near_one(quants >> 4) * odd[None, :]
-            part = 16.0 * tl.sum(tl.reshape(part, [ROWS, GROUPS, GROUP // 2]), 2)
-            zero += 16.0
+            # Their zero is taken off each, exactly: taken off their sum it leaves the rounding of
+            # one several times as large.
+            offset = tl.broadcast_to(1.0 + zero / 16.0, [ROWS, GROUPS])[:, :, None]
+            even, odd = tl.split(tl.reshape(x, [GROUPS, GROUP // 2, 2]))
+            low = tl.reshape(_near_one(quants & 15), [ROWS, GROUPS, GROUP // 2]) - offset
+            high = tl.reshape(_near_one(quants >> 4), [ROWS, GROUPS, GROUP // 2]) - offset
+            part = 16.0 * tl.sum(low * even[None, :, :] + high * odd[None, :, :], 2)
         else:
             held = is_row[:, None] & (column < WIDTH)[None, :]
             quants = tl.load(
@@ -153,8 +155,9 @@ def _multiply_row(
                 eviction_policy="evict_first",
             )
             part = quants.to(tl.float32) * x[None, :]
-            part = tl.sum(tl.reshape(part, [ROWS, GROUPS, GROUP]), 2)
-        total += scale.to(tl.float32) * (part - zero * x_sum[None, :])
+            x_sum = tl.sum(tl.reshape(x, [GROUPS, GROUP]), 1)
+            part = tl.sum(tl.reshape(part, [ROWS, GROUPS, GROUP]), 2) - zero * x_sum[None, :]
+        total += scale.to(tl.float32) * part
     out = tl.sum(total, 1).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row, out, mask=is_row)
 
