@@ -38,11 +38,18 @@ def model() -> LoadedModel:
     return loaded()
 
 
-@pytest.fixture
-def target(model: LoadedModel) -> Iterator[Engine]:
+@pytest.fixture(scope="module")
+def shared(model: LoadedModel) -> Iterator[Engine]:
+    """Each engine reads the vocabulary for its grammars, a quarter of a second of a core."""
     made = engine(model)
     yield made
     close(made)
+
+
+@pytest.fixture
+def target(shared: Engine) -> Iterator[Engine]:
+    yield shared
+    assert not shared.has_work and shared.cache_stats.used == 0, "the next test finds it idle"
 
 
 def close(made: Engine) -> None:
@@ -301,8 +308,9 @@ def test_logprobs_are_those_of_the_model_and_not_of_the_mask(target: Engine) -> 
 
 
 def test_without_the_library_the_request_is_refused_at_once(
-    target: Engine, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    target = engine(model)
     monkeypatch.setattr("cutaway.sampling.grammars.grammar_text.find_spec", lambda _: None)
     with pytest.raises(GrammarError, match="pip install"):
         target.add(ask(_POINT))
