@@ -21,8 +21,9 @@ CASES = "every_kind and (gpt-oss-flags or qwen3-next-flags) and cpu"
 @pytest.mark.parametrize("instructions", OTHERS)
 def test_every_kind_of_run_is_exact_under_other_instruction_sets(instructions: str) -> None:
     file = Path(__file__).with_name("test_models_architectures.py")
+    apart = ("-p", "no:cacheprovider", "-p", "no:xdist")
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file), "-k", CASES],
+        [sys.executable, "-m", "pytest", "-q", *apart, str(file), "-k", CASES],
         env=os.environ | {"ATEN_CPU_CAPABILITY": instructions.lower()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -109,7 +109,7 @@ STRICTER = (
     *("prints a", "takes text", "is not data", "join takes", "only numbers are odd"),
     "is unsafe",
     # Jinja folds a slice of a constant number or dict into nothing before it can fail.
-    *("object is not subscriptable", "unhashable type: 'slice'"),
+    *("object is not subscriptable", "a dict has no slices"),
     "object is not iterable",  # unique and reverse take their items at once
 )
 

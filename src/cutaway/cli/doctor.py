@@ -147,4 +147,4 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)
         return ", ".join(f"{key} {_shown(key, item)}" for key, item in fields.items())
-    return str(value)
+    return str(value) or "empty"

@@ -119,6 +119,8 @@ def slice_value(meter: Meter, value: Any, start: Any, stop: Any, step: Any) -> o
         return written.cut(value, where)
     if is_row(value):
         meter.charge(1 + len(range(len(value))[where]))
+    if is_table(value):  # which Python tells in other words since a slice may be a key
+        raise TypeError("a dict has no slices")
     return value[where]
 
 
