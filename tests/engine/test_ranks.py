@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,7 @@ from cutaway.parallel.rank_group import ThreadGroup
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import DenseStack
 from cutaway.weights.find.find import find
+from drafters import InTwoMinds
 from engines import Answer, engine, run
 from thread_ranks import assert_rows_of_one, engine_of_ranks, model_of_ranks
 
@@ -49,20 +51,41 @@ CASES = [
 ]
 
 
+@dataclass
+class Saved:
+    """A model of a case, and what one rank says: computed once for all that is compared with it.
+
+    num_tokens: of an answer. All of many architectures take twenty minutes: CI is told fewer.
+    """
+
+    case: str
+    folder: Path
+    _answers: dict[str, dict[tuple[str, int], list[int]]] = field(default_factory=dict)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(os.environ.get("CUTAWAY_RANK_TOKENS", "10" if self.case in QUICK else "5"))
+
+    def answers(self, dtype: str) -> dict[tuple[str, int], list[int]]:
+        """To `requests`, in float64 or float32."""
+        if dtype not in self._answers:
+            whole = load_model(find(str(self.folder)), EngineConfig(device="cpu", dtype=dtype))
+            asked = requests(self.num_tokens)
+            target = engine(whole, prefill_chunk=16)
+            self._answers[dtype] = told(run(target, asked, range(len(asked))))
+        return self._answers[dtype]
+
+
 @pytest.fixture(scope="module", params=CASES)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     path = tmp_path_factory.mktemp("model")
     architectures.save(architectures.reference(request.param), path)
-    return path
+    return Saved(request.param, path)
 
 
 @pytest.fixture
-def num_tokens(request: pytest.FixtureRequest) -> int:
-    """Of an answer. All of many architectures take twenty minutes: CI is told fewer of those."""
-    is_slow = request.node.get_closest_marker("slow") is not None
-    # Ranks that are threads wait for one another at each token: experts and states cost most.
-    few = "5" if is_slow else "10" if "qwen3.5-flags" in request.node.name else "64"
-    return int(os.environ.get("CUTAWAY_RANK_TOKENS", few))
+def folder(saved: Saved) -> Path:
+    return saved.folder
 
 
 def requests(max_tokens: int) -> list[Request]:
@@ -102,28 +125,29 @@ def why_whole(model: Transformer, parts: Sequence[range]) -> str:
     ("size", "dtype", "pipeline"), [(4, "float64", 1), (2, "float32", 1), (2, "float64", 2)]
 )
 def test_scale_t1_s04_s09_ranks_give_the_tokens_of_one(
-    folder: Path, size: int, dtype: str, pipeline: int, num_tokens: int
+    saved: Saved, size: int, dtype: str, pipeline: int
 ) -> None:
     """As many greedy and drawn tokens: batched, chunked and after a hit; alone, with guesses."""
-    wanted = requests(max_tokens=num_tokens)
-    whole = load_model(find(str(folder)), EngineConfig(device="cpu", dtype=dtype))
-    parts = layer_parts(open_hf(find(str(folder))).architecture.shape, 2)
-    if pipeline > 1 and (reason := why_whole(whole.transformer, parts)):
-        with pytest.raises(ConfigError, match=reason), model_of_ranks(str(folder), 2, pipeline=2):
-            pass
-        return
-    with model_of_ranks(str(folder), size, dtype=dtype, pipeline=pipeline) as divided:
-        for drafter, asked, arrivals in (
-            (None, wanted, list(range(len(wanted)))),
-            (NGramDrafter(), wanted[2:4], [0, 1000]),
-        ):
-            settings = {"drafter": drafter, "prefill_chunk": 16}
-            expected = told(run(engine(whole, **settings), asked, arrivals))
-            target = engine(divided, **settings)
-            assert told(run(target, asked, arrivals)) == expected
-            assert all(len(token_ids) == num_tokens for token_ids in expected.values())
-            if num_tokens == 64 and drafter is not None and target.drafting is not None:
-                assert sum(target.drafting.tried.values()) > 0, "some of the text came again"
+    path, asked = str(saved.folder), requests(saved.num_tokens)
+    if pipeline > 1:
+        architecture = open_hf(find(path)).architecture
+        with torch.device("meta"):
+            reason = why_whole(architecture.build(), layer_parts(architecture.shape, 2))
+        if reason:
+            with pytest.raises(ConfigError, match=reason), model_of_ranks(path, 2, pipeline=2):
+                pass
+            return
+    expected = saved.answers(dtype)
+    assert all(len(token_ids) == saved.num_tokens for token_ids in expected.values())
+    texts = [[*each.prompt_token_ids, *expected[each.request_id, 0]] for each in asked]
+    with model_of_ranks(path, size, dtype=dtype, pipeline=pipeline) as divided:
+        target = engine(divided, prefill_chunk=16)
+        assert told(run(target, asked, range(len(asked)))) == expected
+        target = engine(divided, prefill_chunk=16, drafter=InTwoMinds(texts, 3))
+        alone = told(run(target, asked[2:4], [0, 1000]))
+        assert alone == {key: expected[key] for key in alone} and len(alone) == 2
+        if target.drafting is not None:
+            assert sum(target.drafting.tried.values()) > 0
 
 
 @pytest.mark.parametrize("case", ["llama-flags", "deepseek-v3", "qwen3.5-flags"])
@@ -309,6 +333,15 @@ def test_a_sink_changes_values_of_layers_that_another_rank_has(tiny_model: str) 
     with engine_of_ranks(tiny_model, 2, dtype="float64", pipeline=2) as target:
         assert last not in target.model.transformer.own_layers
         assert told_with_changes(target) == expected
+
+
+def test_guesses_by_n_grams_over_ranks_give_the_tokens_of_one(tiny_model: str) -> None:
+    whole = load_model(find(tiny_model), EngineConfig(device="cpu", dtype="float64"))
+    asked = requests(64)[:1]
+    with engine_of_ranks(tiny_model, 2, dtype="float64", drafter=NGramDrafter()) as target:
+        assert told(run(target, asked)) == told(run(engine(whole), asked))
+        assert target.drafting is not None
+        assert sum(target.drafting.tried.values()) > 0, "some of the text came again"
 
 
 def test_what_reads_layers_of_another_rank_is_refused(tiny_model: str) -> None:
