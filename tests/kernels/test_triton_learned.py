@@ -16,10 +16,12 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install trito
 HAS_GPU = torch.cuda.is_available()
 import tiny  # noqa: E402
 from cutaway.kernels import dispatch  # noqa: E402
+from cutaway.kernels import likelihood as kernels_likelihood  # noqa: E402
 from cutaway.kernels.gate import plain as plain_gate  # noqa: E402
 from cutaway.kernels.gate import triton_learned as learned_gate  # noqa: E402
 from cutaway.kernels.heads import triton_learned as learned_heads  # noqa: E402
 from cutaway.kernels.likelihood import plain as plain_likelihood  # noqa: E402
+from cutaway.kernels.likelihood import trainable as trainable_likelihood  # noqa: E402
 from cutaway.kernels.likelihood import triton as triton_likelihood  # noqa: E402
 from cutaway.kernels.linear import trainable_product  # noqa: E402
 from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
@@ -138,6 +140,27 @@ def test_products_of_several_matrices_and_their_gradients(
     assert [each.dtype for each in grads] == [dtype, torch.float32, torch.float32]
     for ours, plain in zip((found, *grads), (wanted, *of_truth), strict=True):
         assert error(ours, plain) < (1e-5 if dtype == torch.float32 else 2 * ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_may_lie_where_kept_logits_lay(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second pass back over the same logits makes them again."""
+    monkeypatch.setattr(kernels_likelihood, "_is_in_triton", lambda logits: True)
+    targets = torch.randint(0, 50, (21,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    pulls = drawn(21, seed=2), drawn(21, seed=3)
+    found: list[list[Tensor]] = []
+    for room in (0, 10**6):
+        monkeypatch.setattr(trainable_likelihood, "_room", lambda device, room=room: room)
+        own = learned(drawn(21, 16), drawn(50, 16, seed=1))
+        made = trainable_likelihood.log_probs(
+            *(own[0], own[1], targets), temperature=0.7, rows_at_once=8, dtype=dtype
+        )
+        for _ in range(2):
+            found.append(list(torch.autograd.grad(made, own, pulls, retain_graph=True)))
+    for others in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

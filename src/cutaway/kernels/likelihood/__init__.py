@@ -26,14 +26,16 @@ def of_logits(
     of_found: Tensor,
     of_sums: Tensor,
     temperature: float,
+    *,
+    in_place: bool = False,
 ) -> Tensor:
-    """See plain.of_logits."""
-    form = plain.of_logits
+    """See plain.of_logits. in_place: the result may lie where the logits lie."""
+    given = (logits, targets, sums, of_found, of_sums, temperature)
     if _is_in_triton(logits):
         from cutaway.kernels.likelihood import triton
 
-        form = triton.of_logits
-    return form(logits, targets, sums, of_found, of_sums, temperature)
+        return triton.of_logits(*given, in_place=in_place)
+    return plain.of_logits(*given)
 
 
 def _is_in_triton(logits: Tensor) -> bool:

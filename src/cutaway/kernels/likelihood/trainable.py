@@ -72,7 +72,7 @@ class _LogProbs(Function):
                 kept.append(logits)
         found, sums = (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.save_for_backward(narrow, matrix, targets, sums, *kept)
-        ctx.chosen = (temperature, rows_at_once, rows.dtype, table.dtype)
+        ctx.chosen, ctx.is_spent = (temperature, rows_at_once, rows.dtype, table.dtype), False
         return found, sums
 
     @staticmethod
@@ -82,6 +82,8 @@ class _LogProbs(Function):
     ) -> tuple[Tensor | None, ...]:
         (of_found, of_sums), (rows, matrix, targets, sums, *kept) = grads, ctx.saved_tensors
         temperature, size, rows_dtype, table_dtype = ctx.chosen
+        # Gradients take the place of logits; whoever comes again has them made again.
+        kept, ctx.is_spent = [] if ctx.is_spent else kept, True
         is_trained = ctx.needs_input_grad[1]
         of_rows = torch.empty_like(rows)
         of_table = torch.zeros_like(matrix, dtype=table_dtype) if is_trained else None
@@ -90,6 +92,7 @@ class _LogProbs(Function):
             pulled = of_logits(
                 *(kept[turn] if kept else rows[own] @ matrix.T, targets[own], sums[own]),
                 *(of_found[own], of_sums[own], temperature),
+                in_place=True,
             )
             torch.mm(pulled, matrix, out=of_rows[own])
             if of_table is not None:

@@ -41,11 +41,16 @@ def of_logits(
     of_found: Tensor,
     of_sums: Tensor,
     temperature: float,
+    *,
+    in_place: bool = False,
 ) -> Tensor:
-    """See plain.of_logits. Shapes: logits [R, V], all others [R] -> [R, V]."""
+    """See plain.of_logits. Shapes: logits [R, V], all others [R] -> [R, V].
+
+    in_place: the result lies where the logits lie, if their rows are whole in memory.
+    """
     logits = logits.contiguous()
     num_rows, width = logits.shape
-    out = torch.empty_like(logits)
+    out = logits if in_place else torch.empty_like(logits)
     if num_rows:
         block = min(_BLOCK, triton.next_power_of_2(width))
         # Rows' numbers may be views of one number, as a mean's gradient is.
