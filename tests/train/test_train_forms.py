@@ -11,6 +11,8 @@ from torch import Tensor
 
 import tiny
 from cutaway.models.parts.reading import read_config
+from cutaway.quantize.adapted import adapt
+from cutaway.quantize.dense import DenseWeight
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.losses.likelihood import likelihood
 from cutaway.train.losses.losses import cross_entropy
@@ -118,6 +120,21 @@ def test_every_kind_of_layer_learns_with_products_in_bfloat16(name: str) -> None
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         found.append(torch.cat([grad.flatten() for grad in grads]))
     assert 1e-5 < float((found[1] - found[0]).norm() / found[0].norm()) < 0.1
+
+
+def test_a_pair_multiplies_in_the_dtype_of_its_matrix() -> None:
+    """Else all behind it, attention too, would be float32 beside products in bfloat16."""
+    base = DenseWeight(6, 8)
+    base.weight.data.normal_()
+    base.product_dtype = torch.bfloat16
+    trained, x = adapt(base, rank=2, alpha=4.0, seed=0), torch.randn(5, 8)
+    trained.adapter_up.data.normal_()
+    with torch.no_grad():
+        ours = trained.multiply(x)
+    assert ours.dtype == base.multiply(x).dtype == torch.bfloat16
+    pair = trained.adapter_up.double() @ trained.adapter_down.double()
+    exact = x.double() @ (base.weight.double() + trained.scale * pair).detach().T
+    assert float((ours.double() - exact).norm() / exact.norm()) < 2**-6
 
 
 def test_products_in_bfloat16_keep_float32_gradients() -> None:

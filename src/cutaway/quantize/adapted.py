@@ -37,10 +37,14 @@ class Adapted(nn.Module):
         return cast(Weight, self.base).num_rows
 
     def multiply(self, x: Tensor) -> Tensor:
-        """x times the transposed matrix, the pair's part added. Shapes: x [..., K] -> [..., N]."""
+        """x times the transposed matrix, the pair's part added. Shapes: x [..., K] -> [..., N].
+
+        The pair multiplies in the dtype in which the matrix does.
+        """
         kept = cast(Weight, self.base).multiply(x)
         if not self.is_on:
             return kept
+        x = x.to(kept.dtype)
         narrow = functional.linear(x, self.adapter_down.to(x.dtype))
         return kept + self.scale * functional.linear(narrow, self.adapter_up.to(x.dtype))
 

@@ -17,11 +17,13 @@ from torch.utils import checkpoint
 from cutaway.blocks.attention.grouped import GroupedAttention
 from cutaway.blocks.attention.latent import LatentAttention
 from cutaway.blocks.block import Block
+from cutaway.blocks.linear import Linear
 from cutaway.blocks.mlp import GatedMLP, PlainMLP
 from cutaway.blocks.norm import RMSNorm
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.layout import Window
 from cutaway.core.step import Step
+from cutaway.quantize.adapted import Adapted
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.dense_stack import DenseStack
 
@@ -52,7 +54,13 @@ def _multiplies_norms(block: Block) -> bool:
     if not (isinstance(attention, GroupedAttention) and isinstance(mlp, GatedMLP | PlainMLP)):
         return False
     first = mlp.gate_up if isinstance(mlp, GatedMLP) else mlp.up
-    return attention.qkv.learned is not None and first.learned is not None
+    return _is_dense(attention.qkv) and _is_dense(first)
+
+
+def _is_dense(linear: Linear) -> bool:
+    """Whether its matrices are kept as they are, with a pair that is trained beside them or not."""
+    bases = [each.base if isinstance(each, Adapted) else each for each in linear.segments]
+    return linear.pairs is None and all(isinstance(each, DenseWeight) for each in bases)
 
 
 def can_capture(transformer: Transformer) -> bool:
