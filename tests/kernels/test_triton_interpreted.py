@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from trials import patience
+
 ROOT = Path(__file__).parents[2]
 TRITON = Path(os.environ.get("CUTAWAY_TRITON", ROOT / ".venv" / "triton"))
 NAMES = (
@@ -35,6 +37,8 @@ pytestmark = [
 def test_kernels_for_gpus_equal_the_plain_ones_in_the_interpreter() -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(TRITON), os.environ.get("PYTHONPATH", "")])
     others = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    # In CI half of each test's cases: the interpreter is slow, and on a GPU all of them are run.
+    others["CUTAWAY_ONE_IN"] = str(patience(1, in_ci=2))
     # The interpreter's products are numpy's, whose rows have other bits by their place in some of
     # its kernels, as in that for AVX2; in this one they have not, as on a GPU.
     if platform.machine() == "x86_64":

@@ -15,6 +15,7 @@ from schemathesis import Case, HookContext, Response
 from schemathesis.config import SchemathesisConfig
 from schemathesis.core.failures import Failure
 from schemathesis.engine import events, from_schema
+from schemathesis.generation.meta import TestPhase
 
 GOLDEN_EVERY = 100
 NOTHING_HEARD = {"extra-data-sources": {"responses": False}}
@@ -37,9 +38,11 @@ def explore(
     max_examples: int,
     seed: int,
     is_golden: Callable[[], bool],
+    one_in: int = 1,
 ) -> Findings:
     """Ask all that schemathesis thinks of: each border of each field, then so many of its own.
 
+    one_in: of so many borders one is asked for; routes that share a field are asked for others.
     trace: the id of an answer, whose inside is asked for.
     is_golden: asked now and then whether a good request still has its answer.
     """
@@ -53,6 +56,11 @@ def explore(
         base = bases.get(case.path)
         if base is not None and isinstance(case.body, dict):
             case.body = _deeper(case.body, base)
+
+    @schema.hook
+    def filter_case(context: HookContext, case: Case) -> bool:
+        is_border = case.meta is not None and case.meta.phase.name == TestPhase.COVERAGE
+        return not is_border or _drawn(case.path, case.method, case.query, case.body) % one_in == 0
 
     @schema.hook
     def after_call(context: HookContext, case: Case, response: Response) -> None:
@@ -118,11 +126,16 @@ def _narrowed(document: Mapping[str, Any], trace: str) -> dict[str, Any]:
 
 def _deeper(body: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Every other body cut down to a few of its fields beside those of a good one."""
-    chance = random.Random(zlib.crc32(repr(body).encode("utf-8", "backslashreplace")))
+    chance = random.Random(_drawn(body))
     if chance.random() < 0.5:
         return body
     kept = chance.sample(sorted(body, key=repr), min(len(body), chance.randint(1, 3)))
     return {**base, **{name: body[name] for name in kept}}
+
+
+def _drawn(*given: object) -> int:
+    """A number that hangs on what is given, and on nothing else."""
+    return zlib.crc32(repr(given).encode("utf-8", "backslashreplace"))
 
 
 def _faults(recorder: Any) -> list[str]:
