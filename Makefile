@@ -2,7 +2,8 @@
 # target but the first needs the internet. Stamps are keyed by content: a checkout that touches
 # files installs nothing.
 PYTHON ?= python3
-JOBS ?= 2
+# Workers of tests, for two cores: one waits for programs that it started a fifth of the time.
+JOBS ?= 3
 PYTEST_FLAGS ?= --exitfirst
 ARGS ?=
 

@@ -12,6 +12,7 @@ import pytest
 from native_cases import needs_native
 
 from cutaway.kernels.native import library
+from trials import patience
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SANITIZERS = ("libasan.so", "libubsan.so")
@@ -55,6 +56,7 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "CUTAWAY_NATIVE": str(built),
+        "CUTAWAY_ONE_IN": str(patience(1, in_ci=2)),  # cases of each test
         "LD_PRELOAD": " ".join(library_of(compiler, name) for name in SANITIZERS),
         # Python itself leaks by design; the kernels' own memory lives as long as the process.
         "ASAN_OPTIONS": "detect_leaks=0",
