@@ -10,7 +10,9 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ import pytest
 import services
 from cutaway.core.errors import ConfigError, EngineClosedError
 from cutaway.core.request import Request, SamplingParams
+from cutaway.engine import memory
 from cutaway.engine.breaks import EngineLostError
-from cutaway.engine.build import build_engine
+from cutaway.engine.build import build_engine, num_pages
 from cutaway.engine.config import EngineConfig
 from cutaway.engine.engine import Engine
 from cutaway.engine.ranks import start_ranks as starting
@@ -27,7 +30,7 @@ from cutaway.kernels import capture
 from cutaway.replay.recorded_answers import verify_answer
 from cutaway.service.bounds import ProcessConfig
 from cutaway.service.process import ProcessService
-from engines import run
+from engines import loaded, run
 
 NATIVE = pytest.param(
     "auto",
@@ -264,6 +267,26 @@ def test_scale_s16_a_model_that_all_ranks_have_no_memory_for_is_refused(tmp_path
     words = r"take 3\.0 GiB as they are stored, and 2\.0 GiB are free .* all 2 ranks share"
     with pytest.raises(ConfigError, match=words):
         starting.check_memory(tmp_path, 2, free=2**31)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:1"])
+def test_a_cache_that_all_ranks_have_no_memory_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, listen: str | None
+) -> None:
+    """Ranks of one host share its memory; those of other hosts have their own."""
+    alone = loaded()
+    of_two: Any = SimpleNamespace(grid=SimpleNamespace(rows=SimpleNamespace(size=2)))
+    config = EngineConfig(
+        device="cpu", cache_tokens=1000, page_size=8, rank_listen=listen, tensor=2
+    )
+    bytes_per_token = sum(spec.bytes_per_token("float64") for spec in alone.facts.cache_specs)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1999 * bytes_per_token)
+    assert num_pages(alone, config) == 1 + 125
+    if listen is None:
+        with pytest.raises(ConfigError, match=r"are free\. Ask for at most 999,"):
+            num_pages(replace(alone, ranks=of_two), config)
+    else:
+        assert num_pages(replace(alone, ranks=of_two), config) == 1 + 125
 
 
 @pytest.mark.slow

@@ -232,16 +232,15 @@ def num_pages(
     mine = replace(model, facts=replace(model.facts, cache_specs=specs))
     own = _bytes_per_token(mine, early=config.draft_layers or 0)
     own += 0 if beside is None else _bytes_per_token(beside)
+    is_gpu = model.device.type == "cuda"
+    # Whose pages are made out of one memory: ranks with a GPU or a host each have their own.
+    num_ranks = 1 if rows is None or is_gpu or config.rank_listen is not None else rows.size
     if tokens is not None:
-        memory.check_cache(tokens, own, free=memory.free_bytes(model.device))
+        memory.check_cache(tokens, own * num_ranks, free=memory.free_bytes(model.device))
     else:
-        is_gpu = model.device.type == "cuda"
         free = profile(model, config).cache if is_gpu else memory.share_of_memory(model.device)
-        if rows is not None:
-            is_alone = is_gpu or config.rank_listen is not None  # each has a GPU or a host
-            num_sharing *= 1 if is_alone else rows.size
         tokens = memory.cache_tokens(
-            free // num_sharing,
+            free // (num_sharing * num_ranks),
             bytes_per_token=own,
             max_length=model.facts.max_length,
             max_sequences=config.max_sequences,
