@@ -23,9 +23,10 @@ from cutaway.kernels.heads import triton_learned as learned_heads  # noqa: E402
 from cutaway.kernels.likelihood import plain as plain_likelihood  # noqa: E402
 from cutaway.kernels.likelihood import trainable as trainable_likelihood  # noqa: E402
 from cutaway.kernels.likelihood import triton as triton_likelihood  # noqa: E402
-from cutaway.kernels.linear import trainable_product  # noqa: E402
+from cutaway.kernels.linear import product_behind_norm, trainable_product  # noqa: E402
 from cutaway.kernels.norm import plain as plain_norm  # noqa: E402
 from cutaway.kernels.norm import triton_learned as learned_norm  # noqa: E402
+from cutaway.kernels.norm.late import LateLearnedNorm  # noqa: E402
 from cutaway.kernels.rotary import plain as plain_rotary  # noqa: E402
 from cutaway.train.data.packing import MicroBatch, ScoredSequence  # noqa: E402
 from cutaway.train.losses.likelihood import likelihood  # noqa: E402
@@ -140,6 +141,35 @@ def test_products_of_several_matrices_and_their_gradients(
     assert [each.dtype for each in grads] == [dtype, torch.float32, torch.float32]
     for ours, plain in zip((found, *grads), (wanted, *of_truth), strict=True):
         assert error(ours, plain) < (1e-5 if dtype == torch.float32 else 2 * ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_takes_the_norm_before_it_and_keeps_the_sum_alone(
+    kind: str, dtype: torch.dtype
+) -> None:
+    """The bits of the two apart: the norm that comes again in the pass back is the same one."""
+    given = drawn(37, 24), drawn(37, 24, seed=1, dtype=dtype), drawn(24, seed=2)
+    weights = drawn(16, 24, seed=3), drawn(8, 24, seed=4)
+    pulls = drawn(37, 24, seed=5), drawn(37, 24, seed=6, dtype=dtype)
+    made: list[list[Tensor]] = []
+    kept: list[Tensor] = []
+    for is_one in (True, False):
+        own = learned(*given, *weights)
+        late = LateLearnedNorm(*own[:2], own[0], own[2], 1e-5, kind, dtype)  # pyright: ignore
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda each: kept.append(each) or each, lambda each: each
+        ):
+            if is_one:
+                product = product_behind_norm(late, own[3:])
+                num_kept = len(kept)
+            else:
+                product = trainable_product(late.take(), own[3:], dtype=dtype)
+        grads = torch.autograd.grad((late.total, product), own, pulls)
+        made.append([late.total, product, *grads])
+    for ours, apart in zip(*made, strict=True):
+        assert ours.dtype == apart.dtype and torch.equal(ours, apart)
+    assert [each.shape for each in kept[:num_kept]].count(given[0].shape) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

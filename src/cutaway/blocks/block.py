@@ -82,14 +82,16 @@ class Block(nn.Module):
         else:
             hidden, normed = add_and_norm_later(hidden, update, self.mlp_norm)
         update = self.mlp(given_to(self.mlp, normed), step, layer)
+        hidden = normed.total if isinstance(normed, LateNorm) else hidden
         update = self._prepare_update(update, self.mlp_after_norm)
         update = step.tap("blocks.mlp.update", update, layer)
         # A sink may replace the sum, so it sees it before the norm does.
         ends_here = self.layer_input is None and self.gain is None and step.sink is None
         if ends_here and next_norm is not None:
-            # Who reads the stream reads it before the next layer begins.
+            # Who reads the stream reads it before the next layer begins; so does what cuts training
+            # between layers.
             is_read = step.streams is not None and layer in step.streams.layers
-            add = add_and_norm if is_read else add_and_norm_later
+            add = add_and_norm if is_read or step.trains else add_and_norm_later
             return add(hidden, update, next_norm)
         hidden = hidden + update
         if self.layer_input is not None:
@@ -131,7 +133,10 @@ def add_and_norm(hidden: Tensor, update: Tensor, norm: Norm) -> tuple[Tensor, Te
 def add_and_norm_later(
     hidden: Tensor, update: Tensor, norm: Norm
 ) -> tuple[Tensor, Tensor | LateNorm]:
-    """The same, or a norm left to whoever reads it, and room where the sum is from then on."""
+    """The same, or a norm left to whoever reads it, and what has its sum from then on: its total.
+
+    In serving the total is a room that is filled; in training it is another tensor then.
+    """
     adding = _adding(norm)
     late = None if adding is None else adding.add_later(hidden, update)
     return add_and_norm(hidden, update, norm) if late is None else (late.total, late)

@@ -21,6 +21,7 @@ from cutaway.core.layout import CacheSpec
 from cutaway.core.step import Step
 from cutaway.kernels.given_rows import given_rows
 from cutaway.kernels.linear import project, take_rows
+from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.rotary import rotate
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.packed import Packed
@@ -117,7 +118,8 @@ class Speculator(nn.Module):
     def finish(self, residual: Tensor, update: Tensor, step: Step) -> Tensor:
         """The layer behind its attention. Shapes: [T, D] each -> [T, D]."""
         hidden, normed = add_and_norm_later(residual, update, self.mlp_norm)
-        update = self.mlp(normed, step, 0)  # the sum may be there only now
+        update = self.mlp(normed, step, 0)
+        hidden = normed.total if isinstance(normed, LateNorm) else hidden  # there only now
         return hidden + update
 
     def read(self, states: Tensor) -> Tensor:

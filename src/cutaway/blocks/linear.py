@@ -21,10 +21,11 @@ from cutaway.kernels.linear import (
     NormingMatrix,
     linear,
     native_product,
+    product_behind_norm,
     project,
     trainable_product,
 )
-from cutaway.kernels.norm.late import LateNorm
+from cutaway.kernels.norm.late import LateLearnedNorm, LateNorm
 from cutaway.quantize.dense import DenseWeight
 from cutaway.quantize.floats8 import KeptFloats8
 from cutaway.quantize.integers import KeptIntegers
@@ -147,6 +148,8 @@ class Linear(nn.Module):
         self, x: LateNorm, adapters: Tensor | None, after: Gate | HeadPlaces | None = None
     ) -> Tensor | None:
         """The product with the norm in it; None where something stands between the two."""
+        if isinstance(x, LateLearnedNorm):
+            return self._with_learned_norm(x)
         is_whole = self.group is None and self.biases is None and len(self.segments) == 1
         if not is_whole or (self.pairs is not None and adapters is not None):
             return None
@@ -154,6 +157,19 @@ class Linear(nn.Module):
         if not isinstance(segment, NormingMatrix):
             return None
         return segment.multiply_normed(x, after)
+
+    def _with_learned_norm(self, x: LateLearnedNorm) -> Tensor | None:
+        dense = self.learned
+        if (
+            dense is None
+            or self.biases is not None
+            or self.group is not None
+            or x.hidden.dim() != 2
+        ):
+            return None
+        weights = [each.weight for each in dense]
+        is_alike = x.dtype == (dense[0].product_dtype or weights[0].dtype)
+        return product_behind_norm(x, weights) if is_alike else None
 
     def dense(self) -> Tensor:
         """The matrices of all segments, one below the other. Shapes: [sum of segment rows, K].

@@ -20,7 +20,7 @@ from cutaway.kernels.norm import (
     rms_norm,
     wide_rms_norm,
 )
-from cutaway.kernels.norm.late import LateNorm, NormKind, norm_later
+from cutaway.kernels.norm.late import LateNorm, NormKind, learned_later, norm_later
 
 # Of rows, and of a sum that comes too.
 _NORMS: Final[Mapping[NormKind, tuple[Callable[..., Tensor], Callable[..., Any]]]] = {
@@ -62,7 +62,10 @@ class RMSNorm(nn.Module):
 
     def add_later(self, hidden: Tensor, update: Tensor) -> LateNorm | None:
         """Both, for whoever reads the norm to take it; None where that does not pay."""
-        return norm_later(hidden, update, self.weight, self.epsilon, kind=self.kind)
+        given = (hidden, update, self.weight, self.epsilon)
+        if self.product_dtype is not None:
+            return learned_later(*given, kind=self.kind, dtype=self.product_dtype)
+        return norm_later(*given, kind=self.kind)
 
     @property
     def of_heads(self) -> HeadNorm:

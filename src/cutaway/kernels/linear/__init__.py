@@ -13,7 +13,11 @@ from cutaway.kernels.gate import Gate, fused_number
 from cutaway.kernels.heads import HeadPlaces
 from cutaway.kernels.linear import plain
 from cutaway.kernels.linear.low_rank import LowRankPair, LowRankPairs
-from cutaway.kernels.linear.trainable import native_product, trainable_product
+from cutaway.kernels.linear.trainable import (
+    native_product,
+    product_behind_norm,
+    trainable_product,
+)
 from cutaway.kernels.norm.late import LateNorm
 from cutaway.kernels.recording import operation
 
@@ -28,6 +32,7 @@ __all__ = [
     "native_product",
     "normed_linear",
     "number_gate",
+    "product_behind_norm",
     "project",
     "project_heads",
     "take_rows",

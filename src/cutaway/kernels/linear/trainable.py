@@ -1,7 +1,7 @@
-"""Products with matrices that learn, several of them as one, and a gate before them.
+"""Products with matrices that learn, several of them as one, and a gate or a norm before them.
 
 A matrix is narrowed once for both passes, its gradient comes out of the product in float32, and
-what a gate gives is made again for it instead of kept.
+what a gate or a norm gives is made again for it instead of kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from cutaway.kernels import native
+from cutaway.kernels.norm.late import LateLearnedNorm
 
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -62,6 +63,60 @@ class _Product(Function):
             return of_x, None, None, *[None] * len(wanted)
         found = wide_product(grads[0].T, x).to(ctx.kept)
         return of_x, None, None, *_cut(found, ctx.rows)
+
+
+def product_behind_norm(x: LateLearnedNorm, weights: Sequence[Tensor]) -> Tensor:
+    """A norm times all matrices, transposed, side by side; the sum that it is of is there then.
+
+    Shapes: x [T, K], weights [N, K] each -> [T, sum of N].
+    """
+    given: tuple[Any, ...] = (x.hidden, x.update, x.weight, x.epsilon, x.number, x.dtype)
+    found = cast(Any, _NormedProduct).apply(*given, *weights)
+    x.total, product = cast("tuple[Tensor, Tensor]", found)
+    return product
+
+
+class _NormedProduct(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        update: Tensor,
+        scale: Tensor,
+        epsilon: float,
+        kind: int,
+        dtype: torch.dtype,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        from cutaway.kernels.norm import triton
+
+        matrix = _joined(weights, dtype)
+        total, normed = triton.add_norm(x, update, scale, epsilon, kind=kind, dtype=dtype)
+        ctx.save_for_backward(total, scale, matrix)
+        ctx.told, ctx.update_dtype = (epsilon, kind), update.dtype
+        ctx.rows, ctx.kept = [len(each) for each in weights], weights[0].dtype
+        return total, normed @ matrix.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        from cutaway.kernels.norm import triton_learned
+
+        (of_total, pull), (total, scale, matrix) = grads, ctx.saved_tensors
+        is_learned = any(ctx.needs_input_grad[6:])
+        epsilon, kind = ctx.told
+        *of_given, normed = triton_learned.gradients(
+            *(total, scale, epsilon, kind, pull @ matrix),
+            of_total=of_total,
+            narrow=ctx.update_dtype,
+            makes_norm=is_learned,
+        )
+        of_norm = (*of_given, None, None, None)
+        if normed is None:
+            return *of_norm, *[None] * len(ctx.rows)
+        return *of_norm, *_cut(wide_product(pull.T, normed).to(ctx.kept), ctx.rows)
 
 
 def native_product(

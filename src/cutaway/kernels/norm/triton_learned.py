@@ -54,7 +54,7 @@ class _Norm(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         epsilon, kind = ctx.told
-        of_x, _, of_weight = _gradients(x, weight, epsilon, kind, grads[0])
+        of_x, _, of_weight, _ = gradients(x, weight, epsilon, kind, grads[0])
         return of_x, of_weight, None, None, None
 
 
@@ -79,13 +79,13 @@ class _AddNorm(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         total, weight = ctx.saved_tensors
         (of_total, of_normed), (epsilon, kind) = grads, ctx.told
-        of_x, of_update, of_weight = _gradients(
+        of_x, of_update, of_weight, _ = gradients(
             total, weight, epsilon, kind, of_normed, of_total=of_total, narrow=ctx.update_dtype
         )
         return of_x, of_update, of_weight, None, None, None
 
 
-def _gradients(
+def gradients(
     x: Tensor,
     weight: Tensor,
     epsilon: float,
@@ -94,11 +94,13 @@ def _gradients(
     *,
     of_total: Tensor | None = None,
     narrow: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, the same in another dtype, and of the weight.
+    makes_norm: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Of x, the same in another dtype, and of the weight; and the norm itself, if it is wanted.
 
     of_total: what comes to x beside the norm.
-    Shapes: x, of_normed, of_total [..., D], weight [D] -> [..., D], [..., D], [D].
+    makes_norm: whether the norm comes out again, in the dtype of its gradient and its own bits.
+    Shapes: x, of_normed, of_total [..., D], weight [D] -> [..., D], [..., D], [D], [..., D].
     """
     width = x.shape[-1]
     x, of_normed = x.contiguous(), of_normed.contiguous()
@@ -107,22 +109,25 @@ def _gradients(
     of_x = torch.empty_like(x)
     is_cast = narrow is not None and narrow != x.dtype
     of_update = torch.empty_like(x, dtype=narrow) if is_cast else of_x
+    normed = torch.empty_like(of_normed) if makes_norm else None
     if not num_rows:
-        return of_x, of_update, torch.zeros_like(weight)
+        return of_x, of_update, torch.zeros_like(weight), normed
     programs = min(num_rows, _PROGRAMS * _multiprocessors(x.device))
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     block, warps = forward_kernels.shape_of(width)
     _pull_norm[(programs,)](
         *(x, weight, of_normed, of_normed if of_total is None else of_total),
-        *(of_x, of_update, sums, epsilon, num_rows, triton.cdiv(num_rows, programs)),
+        *(of_x, of_update, of_x if normed is None else normed, sums),
+        *(epsilon, num_rows, triton.cdiv(num_rows, programs)),
         WIDTH=width,
         KIND=kind,
         ADDS=of_total is not None,
         CASTS=is_cast,
+        NORMS=makes_norm,
         BLOCK=block,
         num_warps=warps,
     )
-    return of_x, of_update, sums.sum(0).to(weight.dtype)
+    return of_x, of_update, sums.sum(0).to(weight.dtype), normed
 
 
 @cache
@@ -140,6 +145,7 @@ def _pull_norm(
     of_total_ptr,
     of_x_ptr,
     of_update_ptr,
+    normed_ptr,
     sums_ptr,
     epsilon,
     num_rows,
@@ -148,6 +154,7 @@ def _pull_norm(
     KIND: tl.constexpr,
     ADDS: tl.constexpr,
     CASTS: tl.constexpr,
+    NORMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Every so many-th row. With u = x / rms: (w g - u mean(w g u)) / rms, and of w g u."""
@@ -172,4 +179,8 @@ def _pull_norm(
         tl.store(of_x_ptr + at, of_x, mask=inside)
         if CASTS:
             tl.store(of_update_ptr + at, of_x, mask=inside)
+        if NORMS:
+            kept = x_ptr.dtype.element_ty  # rounded where the pass forward rounds
+            normed = (unit.to(kept).to(tl.float32) if KIND == 0 else unit) * weight
+            tl.store(normed_ptr + at, normed.to(kept), mask=inside)
     tl.store(sums_ptr + tl.program_id(0) * WIDTH + place, sums, mask=place < WIDTH)
