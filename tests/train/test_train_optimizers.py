@@ -30,6 +30,27 @@ def test_an_untied_head_decays_and_muon_takes_inner_matrices() -> None:
     assert ("muon", False) not in found
 
 
+def test_a_model_within_another_module_is_grouped_as_it_is_alone() -> None:
+    """A policy's embedding decayed and Muon took none of its matrices, by their names' prefix."""
+    _, model = tiny.random_model()
+    alone = groups(model, "muon")
+    within = groups(torch.nn.ModuleDict({"policy": model}), "muon")
+    names = [tuple(f"policy.{name}" for name in group.names) for group in alone]
+    assert [group.names for group in within] == names
+    kinds = [[(group.optimizer, group.is_decayed) for group in each] for each in (within, alone)]
+    assert kinds[0] == kinds[1]
+
+
+def test_muon_takes_the_matrices_of_a_speculator() -> None:
+    """It took none: what is not called a block was left to AdamW in silence."""
+    _, model = tiny.random_model()
+    layer = model.blocks[0]
+    rows = torch.nn.Linear(8, 16, bias=False)
+    found = groups(torch.nn.ModuleDict({"attention": layer.attention, "head": rows}), "muon")
+    taken = {name.split(".")[0]: group.optimizer for group in found for name in group.names}
+    assert taken == {"attention": "muon", "head": "adamw"}
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_state_taken_up_goes_on_to_the_bit(name: str) -> None:
     """T11: with moments as without a stop, and unlike a cold start."""

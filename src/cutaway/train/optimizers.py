@@ -20,6 +20,7 @@ from cutaway.train.adamw import KeptAdamW
 from cutaway.train.model import weight_shards
 
 NAMES = ("adamw", "muon")
+_TABLES = frozenset({"embedding", "layer_inputs", "unembedding", "head"})  # a row for each token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +56,27 @@ def groups(module: nn.Module, optimizer: str = "adamw") -> tuple[Group, ...]:
     """Every parameter that is trained in one group: a tied one once, under its first name.
 
     Matrices decay; the embedding, norms, biases and maps to one number do not. Muon takes the
-    matrices inside blocks, routers left out: embedding and head have no two sides that mix.
+    matrices between embedding and head, routers left out: those two have no sides that mix.
     """
     sorted_in: dict[tuple[str, bool], list[str]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             is_matrix = parameter.ndim >= 2 and min(parameter.shape[-2:]) > 1
-            is_decayed = is_matrix and not _is_lookup(name)
-            is_inner = is_decayed and parameter.ndim == 2 and name.startswith("blocks.")
+            # A model may stand within something else that is trained: a scorer, a policy.
+            parts = name.split(".")
+            is_decayed = is_matrix and not _is_lookup(parts)
+            is_inner = is_decayed and parameter.ndim == 2 and _TABLES.isdisjoint(parts)
             takes = optimizer == "muon" and is_inner and "router" not in name
             key = ("muon" if takes else "adamw", is_decayed)
             sorted_in.setdefault(key, []).append(name)
     return tuple(Group(kind, tuple(names), decayed) for (kind, decayed), names in sorted_in.items())
 
 
-def _is_lookup(name: str) -> bool:
-    return name.startswith(("embedding.", "layer_inputs.table", "layer_inputs.embedding"))
+def _is_lookup(parts: Sequence[str]) -> bool:
+    """Whether its rows are looked up by token. parts: of a parameter's name."""
+    if "layer_inputs" not in parts:
+        return "embedding" in parts
+    return not {"table", "embedding"}.isdisjoint(parts)
 
 
 def _first(value: Tensor) -> Tensor:
