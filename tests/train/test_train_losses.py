@@ -54,6 +54,19 @@ def test_the_loss_is_the_sum_that_one_writes_by_hand() -> None:
     torch.testing.assert_close(loss.total, expected, rtol=0, atol=1e-11)
 
 
+def test_on_a_cpu_what_nothing_scored_is_behind_does_not_go_through_the_model() -> None:
+    batch = MicroBatch(tuple(SEQUENCES))
+    step, whole = batch.step(), batch.step(is_whole=True)
+    assert step.plan.query_lengths == (4, 1, 6, 1, 1)
+    assert whole.plan.query_lengths == (5, 3, 7, 1, 2)
+    for name in ("token_ids", "positions"):
+        read = [getattr(each, name)[each.logit_rows].tolist() for each in (step, whole)]
+        assert read[0] == read[1]
+    _, model = tiny.random_model()
+    a, b = (model.hidden(each)[each.logit_rows] for each in (step, whole))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
 def test_chunks_change_neither_loss_nor_gradient() -> None:
     """Rows in chunks that are computed again give what all rows at once give."""
     found: list[tuple[Tensor, list[Tensor]]] = []

@@ -137,7 +137,7 @@ class PlacedBatch(MicroBatch):
             sent = sent.pin_memory()
         numbers = torch.zeros_like(sent, device=device)
         placed = replace(
-            batch.step(device),
+            batch.step(device, is_whole=True),
             token_ids=numbers[: batch.num_tokens],
             logit_rows=numbers[first:],
         )
@@ -156,7 +156,13 @@ class PlacedBatch(MicroBatch):
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream(self.numbers.device))
 
-    def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
+    def step(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        sink: Sink | None = None,
+        is_whole: bool = False,
+    ) -> Step:
         """See MicroBatch.step; over what is there, wherever it is asked for."""
         return replace(self.placed, sink=sink, left={})
 

@@ -262,7 +262,7 @@ def streams_of(model: SpeculatorModel, batch: MicroBatch) -> tuple[Tensor, Tenso
     """The model's streams of all tokens [T, 3 D], and its last one where rows are wanted [R, D]."""
     reader = Streams(model.shape.layers)
     device = next(model.transformer.parameters()).device
-    step = batch.step(device)
+    step = batch.step(device, is_whole=True)
     rows = model.transformer.hidden(replace(step, streams=reader))[step.logit_rows]
     streams = reader.take()
     assert streams is not None, "all layers were passed"

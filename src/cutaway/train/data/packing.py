@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -46,6 +46,12 @@ class ScoredSequence:
         return sum(self.is_scored)
 
     @cached_property
+    def num_read(self) -> int:
+        """Tokens that predict a scored one or come before such a one; at least one."""
+        last = next((i for i in reversed(range(len(self.is_scored))) if self.is_scored[i]), 1)
+        return max(1, last)
+
+    @cached_property
     def ids(self) -> Tensor:
         """Its token ids, made once: an update's host work is then no longer than its forward."""
         return torch.tensor(self.token_ids, dtype=torch.int64)
@@ -72,11 +78,27 @@ class MicroBatch:
         """Tokens of all sequences, T."""
         return sum(len(each.token_ids) for each in self.sequences)
 
-    def step(self, device: torch.device | str = "cpu", *, sink: Sink | None = None) -> Step:
-        """The forward's argument; it wants the rows that predict scored tokens, and no others."""
-        rows = self.rows.to(device)
-        sequences = [each.ids for each in self.sequences]
-        return Step.without_cache(sequences, device=device, sink=sink, logit_rows=rows, trains=True)
+    def step(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        sink: Sink | None = None,
+        is_whole: bool = False,
+    ) -> Step:
+        """The forward's argument; it wants the rows that predict scored tokens, and no others.
+
+        is_whole: states of tokens behind those rows are wanted too.
+        """
+        rows, sequences = self.rows, [each.ids for each in self.sequences]
+        if not is_whole and leaves_out(torch.device(device)):
+            read = [each.num_read for each in self.sequences]
+            left = [len(ids) - count for ids, count in zip(sequences, read, strict=True)]
+            before = torch.tensor([0, *accumulate(left)][:-1])
+            rows = rows - before[self.owners()]
+            sequences = [ids[:count] for ids, count in zip(sequences, read, strict=True)]
+        return Step.without_cache(
+            sequences, device=device, sink=sink, logit_rows=rows.to(device), trains=True
+        )
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
@@ -93,6 +115,14 @@ class MicroBatch:
         """The tokens that predict a scored one, by one thread: more wait for each other. [R]."""
         marks = np.concatenate([each.marks.numpy() for each in self.sequences])
         return torch.from_numpy(np.flatnonzero(marks) - 1)
+
+
+def leaves_out(device: torch.device) -> bool:
+    """Whether tokens that predict nothing scored, as the last of a sequence, stay out of a forward.
+
+    On a CPU: tiles of a GPU take whole sequences for less than odd lengths.
+    """
+    return device.type == "cpu"
 
 
 def cut(sequence: ScoredSequence, context: int) -> list[ScoredSequence]:
