@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -152,6 +153,23 @@ def test_products_that_learn_nothing_or_of_few_rows_go_the_plain_way() -> None:
     assert native_product(numbers(9, 16), [weight], None) is None
     assert native_product(numbers(70, 16).bfloat16(), [weight], None) is None
     assert native_product(numbers(2, 70, 16), [weight], None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "multiplies"),
+    [
+        ("avx2", "GenuineIntel", True),
+        ("avx512_vnni", "GenuineIntel", False),
+        ("avx512_vnni", "AuthenticAMD", True),
+        ("portable", "AuthenticAMD", False),
+    ],
+)
+def test_products_are_own_where_torchs_library_has_no_wider_ones(
+    name: str, vendor: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn, "isa", lambda: name)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"vendor_id\t: {vendor}\n")  # type: ignore[arg-type]
+    assert learn._multiplies.__wrapped__() is multiplies
 
 
 def test_a_frozen_matrix_hands_its_gradient_on(monkeypatch: pytest.MonkeyPatch) -> None:
