@@ -4,6 +4,7 @@
 // queries live in scratch memory; kept for the gradient is one number for each row of scores.
 #pragma once
 
+#include "../../simd/transpose.h"
 #include "../exponential.h"
 #include "../product.h"
 #include "lanes.h"
@@ -94,9 +95,13 @@ struct OverQueries {
 
 inline void turn_rows(const float* rows, int64_t stride, int64_t count, int64_t size,
                       int64_t padded, float* out) {
+  int64_t whole = count / 4 * 4;  // C is a multiple of 16
+  for (int64_t i = 0; i < whole; i += 4)
+    for (int64_t c = 0; c < size; c += 4)
+      transpose_tile(rows + i * stride + c, stride, out + c * padded + i, padded);
   for (int64_t c = 0; c < size; c++) {
     float* lane = out + c * padded;
-    for (int64_t i = 0; i < count; i++) lane[i] = rows[i * stride + c];
+    for (int64_t i = whole; i < count; i++) lane[i] = rows[i * stride + c];
     for (int64_t i = count; i < padded; i++) lane[i] = 0.0f;
   }
 }
