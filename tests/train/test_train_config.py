@@ -44,6 +44,7 @@ def test_what_may_change_is_no_part_of_the_run(tmp_path: Path) -> None:
     ("override", "words"),
     [
         ("rates=1", r"rates is no setting of this stage; did you mean rate\? Known are out,"),
+        ("zzz=1", r"zzz is no setting of this stage\. Known are out,"),
         ("rate", '"rate" is no setting; write key=value'),
         ("rate=fast", 'rate is "fast"; it must be a number of at least 0'),
         ("rate=-1", "rate is -1; it must be a number of at least 0"),

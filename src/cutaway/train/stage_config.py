@@ -62,7 +62,7 @@ def read_settings(
     for key in values:
         if key not in known:
             close = similar(key, known, cutoff=0.5)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = f"; did you mean {close[0]}?" if close else "."
             listed = ", ".join(known)
             raise ConfigError(f"{key} is no setting of this stage{hint} Known are {listed}.")
     hints = typing.get_type_hints(kind)
