@@ -2,11 +2,14 @@
 
     git clone https://github.com/karpathy/nanoGPT NANOGPT
     python bench/train_cpu.py --nanogpt NANOGPT [--threads 2] [--updates 100]
+    python bench/train_cpu.py --products [--threads 1]
 
 4 layers of 128, 4 heads, 65 characters, 12 sequences of 64, AdamW, no dropout, not compiled. Ours
 is GPT-2 of that shape, and Llama's form with as many layers. Random ids: what a loss is plays no
 part here. Updates are made in turns, so that all meet the same company on a busy machine; told are
 medians of what the clock says and of the processor's time for all threads, and of a turn's ratios.
+The second command tells what decides whose products training takes on a processor: those of the
+shape's matrices and their gradients by torch's library and by own kernels, medians, in turns.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import argparse
 import importlib
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -23,6 +27,8 @@ from typing import Any
 import torch
 
 from cutaway.kernels.large_blocks import keep_freed_blocks
+from cutaway.kernels.native.learn import multiply_columns, multiply_rows
+from cutaway.kernels.native.library import isa
 from cutaway.models.parts.reading import read_config
 from cutaway.train.data.packing import MicroBatch, ScoredSequence
 from cutaway.train.loop import descend
@@ -114,15 +120,64 @@ def theirs(folder: Path) -> Callable[[int], float]:
     return update
 
 
+def products(turns: int) -> None:
+    """Print a row for each matrix of a block: billions of operations a second, both sides."""
+    rows = SEQUENCES * LENGTH
+    print("| N x K | forward: torch, own | gradient of rows | gradient of the matrix |")
+    print("|---|---|---|---|")
+    sums = [0.0, 0.0]
+    for width, depth in (
+        (3 * WIDTH, WIDTH),
+        (WIDTH, WIDTH),
+        (4 * WIDTH, WIDTH),
+        (WIDTH, 4 * WIDTH),
+    ):
+        x, w, pull = (torch.randn(*s) for s in ((rows, depth), (width, depth), (rows, width)))
+        out, of_x, of_w = torch.empty_like(pull), torch.empty_like(x), torch.empty_like(w)
+        cells: list[str] = []
+        for sides in (
+            (partial(torch.mm, x, w.T, out=out), partial(multiply_rows, x, w, is_turned=True)),
+            (
+                partial(torch.mm, pull, w, out=of_x),
+                partial(multiply_rows, pull, w, is_turned=False),
+            ),
+            (
+                partial(torch.mm, pull.T, x, out=of_w),
+                partial(multiply_columns, pull, x, sums=False),
+            ),
+        ):
+            took = _medians(sides, turns)
+            sums = [total + each for total, each in zip(sums, took, strict=True)]
+            cells.append(", ".join(f"{2e-9 * rows * width * depth / each:.0f}" for each in took))
+        print(f"| {width} x {depth} | " + " | ".join(cells) + " |")
+    print(f"{isa()}: {LAYERS} layers take " + ", ".join(f"{1e3 * LAYERS * s:.1f} ms" for s in sums))
+
+
+def _medians(sides: Sequence[Callable[[], object]], turns: int) -> list[float]:
+    """Seconds of each side."""
+    took: list[list[float]] = [[] for _ in sides]
+    for _ in range(WARM + turns):
+        for each, side in zip(took, sides, strict=True):
+            began = perf_counter()
+            side()
+            each.append(perf_counter() - began)
+    return [statistics.median(each[WARM:]) for each in took]
+
+
 def main() -> None:
     """Take turns and print a row for each."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--nanogpt", type=Path, required=True, help="the folder of its model.py")
+    options.add_argument("--nanogpt", type=Path, help="the folder of its model.py")
+    options.add_argument("--products", action="store_true", help="products alone, without nanoGPT")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--updates", type=int, default=100)
     args = options.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    if args.products:
+        return products(args.updates)
+    if args.nanogpt is None:
+        options.error("--nanogpt FOLDER is wanted, or --products")
     keep_freed_blocks()  # as a stage does; all turns have it, since they share a process
     sides = {"nanoGPT": theirs(args.nanogpt), "ours, GPT-2": ours(GPT2), "ours, Llama": ours(LLAMA)}
     walls: dict[str, list[float]] = {name: [] for name in sides}
