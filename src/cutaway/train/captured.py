@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from cutaway.core.step import Sink, Step
+from cutaway.core.step import Step
 from cutaway.host.garbage import stop_collecting
 from cutaway.train.data.packing import MicroBatch
 from cutaway.train.loop import Batch, pull_back
@@ -156,15 +156,9 @@ class PlacedBatch(MicroBatch):
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream(self.numbers.device))
 
-    def step(
-        self,
-        device: torch.device | str = "cpu",
-        *,
-        sink: Sink | None = None,
-        is_whole: bool = False,
-    ) -> Step:
+    def step(self, device: torch.device | str = "cpu", *, is_whole: bool = False) -> Step:
         """See MicroBatch.step; over what is there, wherever it is asked for."""
-        return replace(self.placed, sink=sink, left={})
+        return replace(self.placed, left={})
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """See MicroBatch.targets."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutaway.core.step import Sink, Step
+from cutaway.core.step import Step
 from cutaway.train.data.order import permutation
 
 
@@ -78,13 +78,7 @@ class MicroBatch:
         """Tokens of all sequences, T."""
         return sum(len(each.token_ids) for each in self.sequences)
 
-    def step(
-        self,
-        device: torch.device | str = "cpu",
-        *,
-        sink: Sink | None = None,
-        is_whole: bool = False,
-    ) -> Step:
+    def step(self, device: torch.device | str = "cpu", *, is_whole: bool = False) -> Step:
         """The forward's argument; it wants the rows that predict scored tokens, and no others.
 
         is_whole: states of tokens behind those rows are wanted too.
@@ -96,9 +90,8 @@ class MicroBatch:
             before = torch.tensor([0, *accumulate(left)][:-1])
             rows = rows - before[self.owners()]
             sequences = [ids[:count] for ids, count in zip(sequences, read, strict=True)]
-        return Step.without_cache(
-            sequences, device=device, sink=sink, logit_rows=rows.to(device), trains=True
-        )
+        rows = rows.to(device)
+        return Step.without_cache(sequences, device=device, logit_rows=rows, trains=True)
 
     def targets(self, device: torch.device | str = "cpu") -> Tensor:
         """The scored tokens' ids, in the order of the rows. Shapes: [R] int64."""
@@ -120,7 +113,8 @@ class MicroBatch:
 def leaves_out(device: torch.device) -> bool:
     """Whether tokens that predict nothing scored, as the last of a sequence, stay out of a forward.
 
-    On a CPU: tiles of a GPU take whole sequences for less than odd lengths.
+    On a CPU alone: a captured update finds targets among a step's own ids, and what odd lengths
+    cost a GPU was not measured.
     """
     return device.type == "cpu"
 
