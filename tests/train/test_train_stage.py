@@ -59,6 +59,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ON_A_GPU = (
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+)
+
+
 def stage(folder: Path, out: Path, *overrides: str) -> Any:
     settings = read_settings(
         pretrain.PretrainSettings, folder / "pretrain.toml", (f"out={out}", *overrides)
@@ -111,15 +117,15 @@ def test_t11_t12_t14_killed_after_any_update(
     assert [row["update"] for row in read_record(out / "record.jsonl")] == list(range(6))
 
 
+@pytest.mark.parametrize("form", ["compile=false", "compile=true", "optimizer=muon"])
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("form", ["compile=false", "compile=true", "optimizer=muon"])
 @pytest.mark.filterwarnings("default")  # some versions of the compiler warn of themselves
 def test_t11_killed_on_a_gpu(prepared: Path, tmp_path: Path, form: str) -> None:
     """Deterministic operations there too: bfloat16 products, blocks plain and compiled."""
     whole = tmp_path / "whole"
     stage(prepared, whole, "device=cuda", form).run(say=lambda words: None)
-    for after in (0, 3):
+    for after in range(6) if form == "compile=false" else (0, 3):
         out = tmp_path / f"run-{after}"
 
         def kill(progress: Any, after: int = after) -> None:
@@ -132,7 +138,9 @@ def test_t11_killed_on_a_gpu(prepared: Path, tmp_path: Path, form: str) -> None:
         assert same(out / "model", whole / "model")
 
 
-def places_of_a_save(prepared: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def places_of_a_save(
+    prepared: Path, out: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> int:
     """How many steps of the file system one run takes, all saves together."""
     count = 0
     for name in ("fsync", "rename", "replace", "mkdir"):
@@ -144,17 +152,19 @@ def places_of_a_save(prepared: Path, out: Path, monkeypatch: pytest.MonkeyPatch)
             return real(*args, **named)
 
         monkeypatch.setattr(os, name, counted)
-    stage(prepared, out).run(say=lambda words: None)
+    stage(prepared, out, device).run(say=lambda words: None)
     monkeypatch.undo()
     return count
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("device", ["device=cpu", pytest.param("device=cuda", marks=ON_A_GPU)])
 def test_t15_killed_at_any_point_of_a_save(
-    prepared: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     """At 20 points among the file system's steps: resuming finds a whole checkpoint."""
-    total = places_of_a_save(prepared, tmp_path / "counted", monkeypatch)
+    whole = tmp_path / "counted"
+    total = places_of_a_save(prepared, whole, device, monkeypatch)
     assert total > 40
     for place in range(1, total, max(1, total // 20)):
         out = tmp_path / f"at-{place}"
@@ -172,9 +182,9 @@ def test_t15_killed_at_any_point_of_a_save(
             monkeypatch.setattr(os, name, dying)
         monkeypatch.setattr(shutil, "rmtree", lambda *args, **named: None)
         with pytest.raises(KilledError):
-            stage(prepared, out).run(say=lambda words: None)
+            stage(prepared, out, device).run(say=lambda words: None)
         monkeypatch.undo()
-        stage(prepared, out).run(say=lambda words: None)
+        stage(prepared, out, device).run(say=lambda words: None)
         assert same(out / "model", whole / "model"), place
         assert not list(out.rglob(".*.part")), place
 
