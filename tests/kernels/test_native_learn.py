@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cutaway.core.layout import Window
 from cutaway.core.step import ShapePlan
 from cutaway.kernels import gate, native
 from cutaway.kernels.attention import plain, trainable_attention
+from cutaway.kernels.gate import plain as gate_plain
 from cutaway.kernels.gate.trainable import trainable_activation, trainable_gate
 from cutaway.kernels.linear import native_product
 from cutaway.kernels.linear.plain import linear
@@ -82,7 +84,9 @@ def test_gradients_are_finite_far_out(curve: Callable[[Tensor], Tensor]) -> None
 
 def test_what_has_no_kernel_goes_the_plain_way() -> None:
     x = numbers(4, 6)
-    assert torch.equal(trainable_activation(gate.relu, x), gate.relu(x))
+    for curve in (gate.relu, gate.relu2):
+        assert torch.equal(trainable_activation(curve, x), curve(x))
+    near(pulled(partial(trainable_activation, gate.relu2), x), pulled(gate_plain.relu2, x.double()))
     half = x.bfloat16()
     assert torch.equal(trainable_activation(gate.gelu, half), gate.gelu(half))
     assert trainable_activation(gate.gelu, x[:0]).shape == (0, 6)

@@ -15,6 +15,8 @@ from cutaway.kernels.gate import (
     gelu_tanh,
     gelu_tanh_gate,
     relu,
+    relu2,
+    relu2_gate,
     relu_gate,
     silu,
     silu_gate,
@@ -27,6 +29,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
+    "relu2": relu2,
 }
 
 GATES: Mapping[str, Gate] = {
@@ -34,6 +37,7 @@ GATES: Mapping[str, Gate] = {
     "gelu": gelu_gate,
     "gelu_tanh": gelu_tanh_gate,
     "relu": relu_gate,
+    "relu2": relu2_gate,
 }
 
 

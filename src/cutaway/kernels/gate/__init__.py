@@ -20,6 +20,8 @@ __all__ = [
     "gelu_tanh",
     "gelu_tanh_gate",
     "relu",
+    "relu2",
+    "relu2_gate",
     "relu_gate",
     "silu",
     "silu_gate",
@@ -64,6 +66,17 @@ def relu_gate(gate: Tensor, up: Tensor) -> Tensor:
 def relu(x: Tensor) -> Tensor:
     """See plain.relu."""
     return plain.relu(x)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """See plain.relu2. Two operations, each of which native kernels have, in place of a new one."""
+    above = relu(x)
+    return above * above
+
+
+def relu2_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See plain.relu2_gate. As relu2."""
+    return relu2(gate) * up
 
 
 @operation()

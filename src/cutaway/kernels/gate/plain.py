@@ -36,6 +36,16 @@ def relu(x: Tensor) -> Tensor:
     return functional.relu(x)
 
 
+def relu2_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """Return relu2(gate) * up."""
+    return relu2(gate) * up
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Return the square of relu(x). Source: So et al. 2021, arXiv 2109.08668."""
+    return relu(x).square()
+
+
 def clamped_gate(gate: Tensor, up: Tensor, *, alpha: float, limit: float) -> Tensor:
     """Return g * sigmoid(alpha * g) * (u + 1), with g at most limit and u within limit of zero.
 
