@@ -275,6 +275,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "arcee": ("Arcee", FEW),
+    "arcee-flags": (
+        "Arcee",
+        {
+            **FEW,
+            **{"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+            **{"num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-3},
+            **{"hidden_act": "silu", "rope_parameters": {**YARN, "rope_theta": 1e4}},
+        },
+    ),
     "olmo": ("Olmo", FEW),
     "olmo-flags": (
         "Olmo",

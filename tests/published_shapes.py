@@ -8,6 +8,7 @@ from typing import Any
 # Classes of transformers whose defaults are a configuration; where they equal a released model's,
 # the name says which.
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ArceeForCausalLM": ("ArceeConfig", {}),
     "CohereForCausalLM": ("CohereConfig", {}),
     "Cohere2ForCausalLM": ("Cohere2Config", {}),
     "DeepseekV2ForCausalLM": ("DeepseekV2Config", {"num_experts_per_tok": 6}),
@@ -51,6 +52,7 @@ LLAMA_3_8B: dict[str, object] = {
 
 # What a second configuration of each class changes: every flag that moves a size.
 FLAGS: dict[str, dict[str, Any]] = {
+    "ArceeForCausalLM": {"attention_bias": True, "mlp_bias": True, "head_dim": 24},
     "CohereForCausalLM": {"use_qk_norm": True, "attention_bias": True},
     "Cohere2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": False},
     "Ernie4_5ForCausalLM": {"use_bias": True, "tie_word_embeddings": False, "head_dim": 24},

@@ -25,6 +25,7 @@ pytest.importorskip("transformers")
 
 # GGUF's word, the case, and what the file cannot say and so fixes
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "arcee": ("arcee", {}),
     "llama": ("llama", {"attention_bias": True}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"num_key_value_heads": 1}),
@@ -46,7 +47,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("ernie4.5", {}),
     "lfm2": ("lfm2", {}),
 }
-PERMUTED = ("llama", "smollm3", "granite", "granitemoe", "olmo")
+PERMUTED = ("arcee", "llama", "smollm3", "granite", "granitemoe", "olmo")
 
 
 @pytest.mark.parametrize("word", CASES)

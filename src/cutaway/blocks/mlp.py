@@ -72,16 +72,18 @@ class GatedMLP(nn.Module):
 
 
 class PlainMLP(nn.Module):
-    """down(activation(up(x))), with biases, as the first transformers had it.
+    """down(activation(up(x))), without a gate, as the first transformers had it.
 
     Shapes: hidden [T, D] -> [T, D].
     Source: Vaswani et al. 2017, arXiv 1706.03762.
     """
 
-    def __init__(self, width: int, inner: int, *, activation: Activation) -> None:
+    def __init__(
+        self, width: int, inner: int, *, activation: Activation, has_bias: bool = False
+    ) -> None:
         super().__init__()
-        self.up = Linear(width, (inner,), has_bias=True)
-        self.down = Linear(inner, (width,), has_bias=True)
+        self.up = Linear(width, (inner,), has_bias=has_bias)
+        self.down = Linear(inner, (width,), has_bias=has_bias)
         self.activation = activation
         self.division: Division | None = None  # of the product, among ranks
 

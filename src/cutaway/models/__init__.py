@@ -11,6 +11,7 @@ from cutaway.core.limits import quote
 
 # the checkpoint's word (config.json "architectures"): the file in this folder that reads it
 ARCHITECTURES: Mapping[str, str] = {
+    "ArceeForCausalLM": "arcee",
     "CohereForCausalLM": "cohere",
     "Cohere2ForCausalLM": "cohere",
     "Gemma2ForCausalLM": "gemma2",
@@ -52,6 +53,7 @@ ARCHITECTURES: Mapping[str, str] = {
 
 # general.architecture of a GGUF file
 GGUF_ARCHITECTURES: Mapping[str, str] = {
+    "arcee": "arcee",
     "chatglm": "glm",
     "cohere2": "cohere",
     "command-r": "cohere",

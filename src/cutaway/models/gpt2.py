@@ -152,7 +152,11 @@ class GPT2:
                 is_fused=True,
                 softmax_scale=softmax_scale,
             ),
-            mlp=PlainMLP(sizes.width, sizes.inner, activation=ACTIVATIONS[self.activation]),
+            mlp=PlainMLP(
+                *(sizes.width, sizes.inner),
+                activation=ACTIVATIONS[self.activation],
+                has_bias=True,
+            ),
         )
 
     def targets(self, layout: Layout) -> Mapping[str, Target]:

@@ -1,4 +1,4 @@
-"""A decoder of grouped attention and gated layers, as data: most architectures are one of these.
+"""A decoder of grouped attention and dense layers, as data: most architectures are one of these.
 
 One description gives the facts, the shape that estimates follow from, where each stored tensor
 goes, and the model itself. Free of torch until build().
@@ -47,12 +47,14 @@ _NORMS_AT: Mapping[Placement, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedDecoder:
-    """A decoder whose layers are grouped attention and a gated layer, or experts in its place.
+    """A decoder whose layers are grouped attention and a dense layer, or experts in its place.
 
     frequencies, extents: of each layer.
     gate:              the activation's name in blocks/activations.py.
+    is_gated:          whether dense layers have a gate beside up; else gate names what is done
+                       to up alone.
     has_joined_gate:   one stored matrix holds gate and up.
-    sparse:            experts of sparse_layers; the others have the gated layer.
+    sparse:            experts of sparse_layers; the others have the dense layer.
     mixers:            what layers have in place of attention, where it is something else.
     norm, norms_at:    the kind of every norm, and where those of a layer stand.
     multiplier:        of the embedding.   update_multiplier: of what attention and feed-forward
@@ -66,6 +68,7 @@ class GroupedDecoder:
     frequencies: tuple[Frequencies | None, ...]
     extents: tuple[Extent, ...]
     gate: str = "silu"
+    is_gated: bool = True
     attention: AttentionForm = field(default_factory=AttentionForm)
     has_mlp_bias: bool = False
     has_joined_gate: bool = False
@@ -124,7 +127,7 @@ class GroupedDecoder:
     def _layer_shape(self, layer: int) -> LayerShape:
         sizes, form = self.sizes, self.attention
         sparse, mixer = self._sparse_of(layer), self.mixers.get(layer)
-        dense = Mlp(inner=sizes.inner, has_bias=self.has_mlp_bias)
+        dense = Mlp(inner=sizes.inner, is_gated=self.is_gated, has_bias=self.has_mlp_bias)
         grouped = Grouped(
             num_heads=sizes.num_heads,
             num_groups=sizes.num_groups,
@@ -163,14 +166,17 @@ class GroupedDecoder:
                 targets |= self._attention_targets(layout, layer, shift=shift, rest=rest)
             sparse = self._sparse_of(layer)
             if sparse is None:
-                targets |= tensor_names.gated_targets(
-                    *(sizes, table, layer),
-                    has_bias=self.has_mlp_bias,
-                    is_joined=self.has_joined_gate,
-                )
+                targets |= self._dense_targets(table, layer)
             else:
                 targets |= sparse.targets(layout, at, f"{to}mlp.", sizes.width)
         return targets
+
+    def _dense_targets(self, table: Names, layer: int) -> Targets:
+        given, has_bias = (self.sizes, table, layer), self.has_mlp_bias
+        if not self.is_gated:
+            return tensor_names.plain_targets(*given, has_bias=has_bias)
+        is_joined = self.has_joined_gate
+        return tensor_names.gated_targets(*given, has_bias=has_bias, is_joined=is_joined)
 
     def _attention_targets(
         self, layout: Layout, layer: int, *, shift: float, rest: float
@@ -240,17 +246,17 @@ class GroupedDecoder:
         )
 
     def _mlp(self, layer: int) -> FeedForward:
-        from cutaway.blocks.activations import GATES
-        from cutaway.blocks.mlp import GatedMLP
+        from cutaway.blocks.activations import ACTIVATIONS, GATES
+        from cutaway.blocks.mlp import GatedMLP, PlainMLP
 
-        sparse = self._sparse_of(layer)
+        sparse, has_bias = self._sparse_of(layer), self.has_mlp_bias
         if sparse is not None:
             return sparse.build(self.sizes.width)
+        shape = (self.sizes.width, self.sizes.inner)
+        if not self.is_gated:
+            return PlainMLP(*shape, activation=ACTIVATIONS[self.gate], has_bias=has_bias)
         return GatedMLP(
-            *(self.sizes.width, self.sizes.inner),
-            gate=GATES[self.gate],
-            has_bias=self.has_mlp_bias,
-            is_joined=self.has_joined_gate,
+            *shape, gate=GATES[self.gate], has_bias=has_bias, is_joined=self.has_joined_gate
         )
 
     def _attention(self, layer: int) -> GroupedAttention:

@@ -162,6 +162,16 @@ def gated_targets(
     return targets
 
 
+def plain_targets(sizes: Sizes, names: Names, layer: int, *, has_bias: bool = False) -> Targets:
+    """Up and down of a feed-forward without a gate."""
+    at, to = names["layer"].format(layer), f"blocks.{layer}.mlp."
+    inner, width = sizes.inner, sizes.width
+    return {
+        **matrix(at + names["up"], f"{to}up", 0, (inner, width), has_bias=has_bias),
+        **matrix(at + names["down"], f"{to}down", 0, (width, inner), has_bias=has_bias),
+    }
+
+
 def norm_targets(
     names: Names, layer: int, widths: Mapping[str, int], *, shift: float = 0.0, rest: float = 1.0
 ) -> Targets:
