@@ -275,6 +275,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "nanochat": ("NanoChat", {**FEW, "num_key_value_heads": None}),
+    "nanochat-flags": (
+        "NanoChat",
+        {
+            **FEW,
+            **{"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1},
+            **{"final_logit_softcapping": None, "hidden_act": "gelu", "rms_norm_eps": 1e-3},
+            **{"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e5}},
+        },
+    ),
     "arcee": ("Arcee", FEW),
     "arcee-flags": (
         "Arcee",

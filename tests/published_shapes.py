@@ -28,6 +28,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "LlamaForCausalLM": ("LlamaConfig", {}),  # Llama-2-7b
     "MistralForCausalLM": ("MistralConfig", {}),  # Mistral-7B-v0.1
     "MixtralForCausalLM": ("MixtralConfig", {}),  # Mixtral-8x7B
+    "NanoChatForCausalLM": ("NanoChatConfig", {}),
     "OlmoForCausalLM": ("OlmoConfig", {}),  # OLMo-7B
     "Olmo2ForCausalLM": ("Olmo2Config", {}),
     "Olmo3ForCausalLM": ("Olmo3Config", {}),
@@ -64,6 +65,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "Lfm2ForCausalLM": {
         "conv_bias": True, "conv_L_cache": 4, "full_attn_idxs": [2], "block_multiple_of": 8,
     },
+    "NanoChatForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "OlmoForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo2ForCausalLM": {"attention_bias": True, "tie_word_embeddings": True},
     "Olmo3ForCausalLM": {"attention_bias": True, "sliding_window": 24},

@@ -176,7 +176,7 @@ ROWS = [
         pytest.param(case, quant, marks=pytest.mark.slow)
         for case, quant in (
             *(("olmo2", "off"), ("phi3", "off"), ("cohere-flags", "off"), ("glm4", "off")),
-            *(("lfm2", "off"), ("olmoe-flags", "off")),
+            *(("lfm2", "off"), ("olmoe-flags", "off"), ("nanochat", "off")),
             *(("llama", "int8"), ("olmoe-flags", "int4"), ("llama", "fp8")),
         )
     ),

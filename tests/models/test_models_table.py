@@ -15,7 +15,7 @@ from architectures import COMMON
 from cutaway import LLM, SamplingParams
 from cutaway.core.errors import UnsupportedModelError
 from cutaway.kernels import capture
-from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_file, gemma4
+from cutaway.models import ARCHITECTURES, GGUF_ARCHITECTURES, architecture_file, gemma4, nanochat
 from cutaway.models.parts.config_fields import Fields
 from cutaway.quantize.packed import Packed
 from published_shapes import CLASSES, tiny
@@ -91,6 +91,13 @@ def test_parts_that_are_left_out_are_refused_by_name(change: dict, message: str)
     with pytest.raises(UnsupportedModelError) as fault:
         gemma4.from_hf(Fields(values, file="config.json"))
     assert message in str(fault.value)
+
+
+def test_frequencies_that_nanochat_cannot_turn_backwards_are_refused_by_name() -> None:
+    rope = {"rope_type": "linear", "factor": 2.0}
+    values = {**COMMON, "rope_parameters": rope}
+    with pytest.raises(UnsupportedModelError, match="rope_type is that of Linear; of NanoChat"):
+        nanochat.from_hf(Fields(values, file="config.json"))
 
 
 def test_a_model_of_which_a_part_runs_in_torch_is_packed_all_the_same(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_plain_layer_has_no_gate(tmp_path: Path) -> None:
     assert "product = relu(up)" in shown.draw().text()
 
 
-@pytest.mark.parametrize("case", ["olmo2", "granite", "cohere", "glm4", "phi3", "lfm2"])
+@pytest.mark.parametrize("case", ["olmo2", "granite", "cohere", "glm4", "phi3", "lfm2", "nanochat"])
 def test_wherever_norms_and_factors_stand_parts_add_up_to_the_stream(
     tmp_path: Path, case: str
 ) -> None:

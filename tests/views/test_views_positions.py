@@ -66,6 +66,17 @@ def test_scaling_slows_the_slowest_pair(
     assert f"frequencies: {scaling}, size" in shown.draw().text()
 
 
+def test_heads_that_turn_backwards_have_waves_of_the_same_lengths(tmp_path: Path) -> None:
+    look = look_at(engine_of_case(tmp_path, "nanochat", dtype="float32"), range(30))
+    shown: Positions = payload(look, "positions", layer=1)
+    inverse = 10_000.0 ** (-np.arange(6) / 6)
+    np.testing.assert_allclose(shown.inverse, -inverse, rtol=1e-6)
+    np.testing.assert_allclose(shown.wavelengths, 2 * np.pi / inverse, rtol=1e-6)
+    np.testing.assert_allclose(shown.stretch, 1)
+    np.testing.assert_allclose(shown.shifted, shown.score, rtol=1e-3, atol=1e-4)
+    assert "1.00x" in shown.draw().text()
+
+
 @pytest.mark.parametrize("case", ["gemma4", "deepseek-v3", "deepseek-v2-flags"])
 def test_scores_shift_in_heads_of_which_a_part_turns(tmp_path: Path, case: str) -> None:
     look = look_at(engine_of_case(tmp_path, case, dtype="float32"), range(30))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cutaway.blocks.linear import division_error
+from cutaway.blocks.slots import Norm
 from cutaway.core.shards import cuts
 from cutaway.core.step import Step
 from cutaway.host.turns import breathe
@@ -28,6 +29,7 @@ class Embedding(nn.Module):
     """Row lookup.
 
     multiplier: what rows are multiplied by, rounded to their dtype as Gemma does.
+    norm:       of what comes of that.
     positions:  added afterwards, for models that mark positions in the embedding.
 
     Shapes: step.token_ids [T] -> [T, D].
@@ -39,12 +41,14 @@ class Embedding(nn.Module):
         width: int,
         *,
         multiplier: float | None = None,
+        norm: Norm | None = None,
         positions: PositionTable | None = None,
     ) -> None:
         super().__init__()
         self.table: DenseWeight | Packed = DenseWeight(vocab_size, width)
         self.num_rows, self.width = vocab_size, width
         self.multiplier = multiplier
+        self.norm = norm
         self.positions = positions
         self.rows: tuple[range, ...] = ()  # of each rank, where the table is divided
         self.group: Gatherer | None = None
@@ -59,6 +63,8 @@ class Embedding(nn.Module):
         hidden = self._rows_of(step.token_ids)
         if self.multiplier is not None:
             hidden = hidden * round_factor(self.multiplier, hidden.dtype)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
         if self.positions is not None:
             hidden = hidden + self.positions(step.positions).to(hidden.dtype)
         return step.tap("embedding.hidden", hidden)

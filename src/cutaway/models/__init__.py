@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "MistralForCausalLM": "mistral",
     "Mistral3ForConditionalGeneration": "mistral",
     "MixtralForCausalLM": "mixtral",
+    "NanoChatForCausalLM": "nanochat",
     "OlmoForCausalLM": "olmo",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",

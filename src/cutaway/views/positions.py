@@ -99,7 +99,7 @@ class Positions:
                 f"{math.degrees(self.angles[pair]):.1f}",
                 _DIALS[round(float(self.angles[pair]) / math.tau * 8) % 8],
                 _positions(float(self.wavelengths[pair])),
-                f"{self.stretch[pair]:.2f}x" if self.inverse[pair] > 0 else "",
+                f"{self.stretch[pair]:.2f}x" if self.inverse[pair] else "",
             )
             for pair in range(0, count, every)
         ]
@@ -158,7 +158,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Positions:
         inverse = frequencies.inverse(length)[0].cpu()
         plain = _unscaled(frequencies).inverse(length)[0].cpu()
         scores = _scores(subject, query, taken)
-    wavelengths = math.tau / inverse  # inf where nothing turns
+    wavelengths = math.tau / inverse.abs()  # inf where nothing turns
     return Positions(
         kind=kind,
         layer=layer,
@@ -170,7 +170,7 @@ def probe(subject: Subject, query: Query, taken: ReplayValues) -> Positions:
         inverse=_array(inverse),
         angles=_array((position * inverse).remainder(math.tau)),
         wavelengths=_array(wavelengths),
-        stretch=_array(plain / inverse),
+        stretch=_array((plain / inverse).abs()),
         num_slow=int((wavelengths > subject.facts.max_length).sum()),
         head=query.head or 0,
         num_heads=scores.num_heads,

@@ -21,15 +21,22 @@ def decoder(
     norm: Norm,
     multiplier: float | None = None,
     logits_multiplier: float | None = None,
+    first_norm: Norm | None = None,
     positions: PositionTable | None = None,
     cap: float | None = None,
     layer_inputs: LayerInputs | None = None,
 ) -> Transformer:
     """The model with unset weights.
 
-    norm: after the last block. multiplier, positions: of the embedding. cap: of the logits.
+    norm: after the last block. multiplier, first_norm, positions: of the embedding.
+    cap: of the logits.
     """
-    embedding = Embedding(sizes.vocab_size, sizes.width, multiplier=multiplier, positions=positions)
+    embedding = Embedding(
+        *(sizes.vocab_size, sizes.width),
+        multiplier=multiplier,
+        norm=first_norm,
+        positions=positions,
+    )
     table = embedding.table if sizes.is_tied else DenseWeight(sizes.vocab_size, sizes.width)
     unembedding = Unembedding(norm, table, multiplier=logits_multiplier, cap=cap)
     return Transformer(

@@ -57,6 +57,8 @@ class GroupedDecoder:
     sparse:            experts of sparse_layers; the others have the dense layer.
     mixers:            what layers have in place of attention, where it is something else.
     norm, norms_at:    the kind of every norm, and where those of a layer stand.
+    norms_embedding:   whether one such norm stands behind the embedding too; of kinds without
+                       weights alone.
     multiplier:        of the embedding.   update_multiplier: of what attention and feed-forward
                        add.   logits_multiplier, logits_cap: of the logits.
     names:             of stored tensors, by layout.
@@ -77,6 +79,7 @@ class GroupedDecoder:
     mixers: Mapping[int, Mixer] = field(default_factory=dict[int, Mixer])
     norm: NormKind = "rms"
     norms_at: Placement = "before"
+    norms_embedding: bool = False
     multiplier: float | None = None
     update_multiplier: float | None = None
     logits_multiplier: float | None = None
@@ -122,7 +125,11 @@ class GroupedDecoder:
     @property
     def _norm_width(self) -> int:
         """Numbers that a norm of the stream learned."""
-        return 0 if self.norm == "bare" else self.sizes.width
+        return self.sizes.width if self._learns_norms else 0
+
+    @property
+    def _learns_norms(self) -> bool:
+        return self.norm not in ("bare", "unit")
 
     def _layer_shape(self, layer: int) -> LayerShape:
         sizes, form = self.sizes, self.attention
@@ -135,7 +142,7 @@ class GroupedDecoder:
             extent=self.extents[layer],
             has_bias=form.has_bias,
             has_output_bias=form.has_output_bias,
-            has_head_norms=form.has_head_norms,
+            has_head_norms=form.has_head_norms and self._learns_norms,
             norms_rows=form.norms_rows or (form.has_head_norms and self.norm == "mean"),
             has_sinks=form.has_sinks,
         )
@@ -154,7 +161,7 @@ class GroupedDecoder:
         is_offset = self.norm == "offset"
         shift = tensor_names.offset_shift(layout) if is_offset else 0.0
         rest = 0.0 if is_offset else 1.0
-        has_norm = self._norm_width > 0
+        has_norm = self._learns_norms
         targets = tensor_names.end_targets(sizes, table, shift=shift, rest=rest, has_norm=has_norm)
         widths = dict.fromkeys(_NORMS_AT[self.norms_at] if has_norm else (), sizes.width)
         for layer in range(sizes.num_layers):
@@ -194,7 +201,8 @@ class GroupedDecoder:
         if form.has_sinks:
             targets[at + table["sinks"]] = Target(f"{to}sinks", (sizes.num_heads,))
         counts = {"query_norm": sizes.num_heads, "key_norm": sizes.num_groups}
-        for name, count in counts.items() if form.has_head_norms else ():
+        has_weights = form.has_head_norms and self._learns_norms
+        for name, count in counts.items() if has_weights else ():
             shape = (count, sizes.head_size) if self.norm == "mean" else (sizes.head_size,)
             targets[f"{at}{table[name]}.weight"] = Target(
                 f"{to}{name}.weight",
@@ -220,10 +228,12 @@ class GroupedDecoder:
         """The model with unset weights."""
         from cutaway.models.parts.decoder import decoder
 
+        assert not (self.norms_embedding and self._learns_norms), "no file has weights of it"
         return decoder(
             self.sizes,
             [self._block(layer) for layer in range(self.sizes.num_layers)],
             norm=self._norm(),
+            first_norm=self._norm() if self.norms_embedding else None,
             multiplier=self.multiplier,
             logits_multiplier=self.logits_multiplier,
             cap=self.logits_cap,
@@ -300,12 +310,15 @@ class GroupedDecoder:
             OffsetRMSNorm,
             RMSNorm,
             UnitLayerNorm,
+            UnitRMSNorm,
             WideRMSNorm,
         )
 
         width, epsilon = self.sizes.width if width is None else width, self.sizes.epsilon
         if self.norm == "bare":
             return UnitLayerNorm(epsilon)
+        if self.norm == "unit":
+            return UnitRMSNorm(epsilon)
         if self.norm == "mean":
             return LayerNorm(width, epsilon, has_bias=False)
         by_square = {"rms": RMSNorm, "wide": WideRMSNorm, "offset": OffsetRMSNorm}

@@ -13,10 +13,10 @@ from cutaway.models.parts.tensor_names import Targets
 if TYPE_CHECKING:
     from cutaway.blocks.slots import Attention, FeedForward
 
-# Norms by root mean square: cast before the weight or behind it, or times 1 + w; or by mean and
-# deviation without a bias, and bare: without a weight either. Those of heads by mean have a weight
-# for each number of all heads.
-NormKind = Literal["rms", "wide", "offset", "mean", "bare"]
+# Norms by root mean square: cast before the weight or behind it, or times 1 + w, or unit: without a
+# weight; or by mean and deviation without a bias, and bare: without a weight either. Those of heads
+# by mean have a weight for each number of all heads.
+NormKind = Literal["rms", "wide", "offset", "unit", "mean", "bare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class AttentionForm:
 
 
 class Sparse(Protocol):
-    """Experts in place of the gated layer."""
+    """Experts in place of the dense layer."""
 
     @property
     def shape(self) -> Mlp:
