@@ -75,13 +75,18 @@ def collate(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "labels": padded("labels", -100), "attention_mask": mask}
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
+@pytest.fixture(scope="module", params=["tied", "untied", "nanochat"])
 def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a Llama, or of a NanoChat whose table is its own."""
     values = tiny.config(tie_word_embeddings=request.param == "tied")
-    path = tmp_path_factory.mktemp("llama")
+    if request.param == "nanochat":
+        values |= {"architectures": ["NanoChatForCausalLM"], "model_type": "nanochat"}
+        # By their default token 1 pads, and its row has no gradient.
+        values |= {"hidden_act": "relu2", "pad_token_id": None}
+    path = tmp_path_factory.mktemp("model")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**values)
-    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    config = transformers.AutoConfig.for_model(**values)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(path)
     (path / "config.json").write_text(json.dumps(values), encoding="utf-8")
     return path
 
