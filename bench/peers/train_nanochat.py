@@ -23,6 +23,16 @@ RATES = {"unembedding_lr": 0.008, "embedding_lr": 0.3, "scalar_lr": 0.5, "matrix
 _DECAY, _MOMENTUM = 0.28, 0.85  # of the first update
 
 
+def model_file(folder: Path) -> Any:
+    """The module of nanochat's model. folder: of its repository.
+
+    Raises: ModuleNotFoundError where the folder has no nanochat.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it asks a hub for kernels
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("nanochat.gpt")
+
+
 def update_of(
     folder: Path,
     config: Mapping[str, Any],
@@ -38,9 +48,7 @@ def update_of(
 
     Raises: ModuleNotFoundError where the folder has no nanochat.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it asks a hub for kernels
-    sys.path.insert(0, str(folder))
-    gpt: Any = importlib.import_module("nanochat.gpt")
+    gpt = model_file(folder)
     torch.set_float32_matmul_precision("high")  # as its compute_init does
     shape = gpt.GPTConfig(
         sequence_len=ids.shape[1],
