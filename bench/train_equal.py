@@ -11,8 +11,9 @@ kept whole. It multiplies normed queries and keys by 1.2 each, so our softmax sc
 
 Told are the largest differences of losses, and of first gradients as shares of their sizes, with
 their bars; the exit code is 1 where one is broken. With --control nanochat is told beside itself
-too, the rows of each batch in reverse: the same sums in another order, so what differs there is
-rounding, and how far it grows at this rate. Needs 5 GiB at the default shape.
+too: with the rows of each batch in reverse, the same sums in another order, and with its angles
+taken in float64, as ours are. What differs there is rounding, and how far it grows at this rate.
+Needs 5 GiB at the default shape.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ WARMUP, MICRO_BATCHES = 5, 2
 SPREAD = 0.02  # of matrices that nanochat draws as 0
 SHARPER = 1.2**2  # what its factors of queries and keys make of the softmax scale
 MOST_LENGTH = 512  # its shortest window: of longer sequences its attention leaves tokens out
+BASE = 100_000.0  # of the rotation
 PADDED_TO = 64  # rows of its vocabulary
 
 NAMES: Mapping[str, str] = {  # transformers' names of nanochat's modules
@@ -80,11 +82,14 @@ def main() -> int:
     batches = batches_of(asked)
     with TemporaryDirectory() as folder:
         ours = our_model(asked, trained_of(nanochat_model(asked)), Path(folder))
-    wanted = their_course(asked, ours, settings, batches)
+    wanted = their_course(nanochat_model(asked), ours, settings, batches)
     rows: list[tuple[str, Course]] = []
     if asked.control:
         reverse = [ids.flip(0) for ids in batches]
-        rows.append(("nanochat, rows in reverse", their_course(asked, ours, settings, reverse)))
+        course = their_course(nanochat_model(asked), ours, settings, reverse)
+        rows.append(("nanochat, rows in reverse", course))
+        course = their_course(with_fine_angles(nanochat_model(asked)), ours, settings, batches)
+        rows.append(("nanochat, angles in float64", course))
     rows.append(("ours", our_course(ours, settings, batches)))
     return tell(rows, wanted)
 
@@ -113,6 +118,16 @@ def nanochat_model(asked: Namespace) -> Any:
         elif name.endswith("c_proj.weight"):
             torch.nn.init.normal_(parameter, std=SPREAD)
         parameter.requires_grad_(_is_ours(name))
+    return model
+
+
+def with_fine_angles(model: Any) -> Any:
+    """The same, its cosines and sines rounded once; in float32 an angle has a relative 1e-7."""
+    length, half = model.cos.shape[1], model.cos.shape[-1]
+    inverse = BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), inverse)[None, :, None]
+    torch.testing.assert_close(model.cos, angles.cos().float(), rtol=0, atol=0.01)
+    model.cos, model.sin = angles.cos().float(), angles.sin().float()
     return model
 
 
@@ -145,7 +160,7 @@ def our_model(asked: Namespace, stored: Mapping[str, Tensor], folder: Path) -> T
         "num_attention_heads": asked.heads,
         "max_position_embeddings": MOST_LENGTH,
         "rms_norm_eps": torch.finfo(torch.float32).eps,  # what functional.rms_norm takes
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": BASE},
     }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_safetensors(folder / "model.safetensors", {n: p.detach() for n, p in stored.items()})
@@ -164,10 +179,9 @@ def batches_of(asked: Namespace) -> list[Tensor]:
 
 
 def their_course(
-    asked: Namespace, ours: TrainedModel, settings: OptimizerSettings, batches: Sequence[Tensor]
+    model: Any, ours: TrainedModel, settings: OptimizerSettings, batches: Sequence[Tensor]
 ) -> Course:
     """Updates as nanochat's base_train.py makes them, by torch's AdamW with the groups of ours."""
-    model = nanochat_model(asked)
     names = {name: target.parameter for name, target in ours.architecture.targets("hf").items()}
     trained = {names[name]: parameter for name, parameter in trained_of(model).items()}
     groups = Optimizers(ours.transformer, settings).groups
