@@ -13,12 +13,12 @@ import argparse
 import platform
 import statistics
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from cutaway.core.request import SamplingParams
+from cutaway.host import processor
 from cutaway.sampling.candidates import Candidates, SamplerRow
 from cutaway.sampling.integer_weights import (
     LEAST_EXPONENT,
@@ -70,10 +70,7 @@ def main() -> None:
 def device_name(device: str) -> str:
     if device != "cpu":
         return torch.cuda.get_device_name(device)
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}"
+    return processor.model_name() or platform.machine()
 
 
 def measured(name: str, vocab_size: int, num_rows: int, device: str, *, is_plain: bool) -> str:

@@ -14,6 +14,8 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cutaway.host import processor
+
 FILE = Path(__file__).resolve().parents[1] / "results" / "reliability.jsonl"
 
 
@@ -57,13 +59,7 @@ def _git(*words: str) -> str:
 
 def machine() -> str:
     """Processor and cores that this process may use, and whose Python it is where not CPython."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
+    name = processor.model_name() or platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     python = platform.python_implementation()
     return f"{name}, {cores} cores" + (f", {python}" if python != "CPython" else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from cutaway.core.layout import Window
 from cutaway.core.step import ShapePlan
+from cutaway.host import processor
 from cutaway.kernels import gate, native
 from cutaway.kernels.attention import plain, trainable_attention
 from cutaway.kernels.gate import plain as gate_plain
@@ -172,7 +172,7 @@ def test_products_are_own_where_torchs_library_has_no_wider_ones(
     name: str, vendor: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learn, "isa", lambda: name)
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"vendor_id\t: {vendor}\n")  # type: ignore[arg-type]
+    monkeypatch.setattr(processor, "read_fields", lambda: {"vendor_id": vendor})
     assert learn._multiplies.__wrapped__() is multiplies
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from cutaway.bench import paper_attention, paper_bytes, paper_levers, paper_steps
 from cutaway.bench.machine import measure
 from cutaway.bench.paper_rows import PaperReport, PaperRow, PaperSize, Say
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
+from cutaway.host import processor
 
 SECTIONS: Mapping[str, Callable[[PaperSize], Iterator[PaperRow]]] = {
     "gqa": paper_bytes.count_sharing,
@@ -41,7 +41,7 @@ def run(size: PaperSize, *, only: str = "", say: Say = lambda _: None) -> PaperR
     report, began = PaperReport(), time.perf_counter()
     here = measure()
     report.machine = {
-        "cpu": _processor(),
+        "cpu": processor.model_name() or "not told",
         **here.facts,
         "bandwidth": here.bandwidth,
         "peaks": dict(here.peaks),
@@ -51,12 +51,3 @@ def run(size: PaperSize, *, only: str = "", say: Say = lambda _: None) -> PaperR
         report.rows += SECTIONS[name](size)
     report.seconds = time.perf_counter() - began
     return report
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "not told"
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "not told")

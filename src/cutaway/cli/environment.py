@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cutaway import __version__
 from cutaway.cli.settings.setting_keys import CHAT, KEYS
+from cutaway.host import processor
 
 # What decides speed here: vector width, and units for bfloat16 and int8.
 FLAGS = (
@@ -69,10 +70,10 @@ def extras() -> ReportSection:
 
 def system() -> ReportSection:
     """Operating system and processor."""
-    found = _cpu_flags()
+    found = processor.features()
     return {
         "platform": platform.platform(),
-        "processor": _cpu_name() or platform.machine(),
+        "processor": processor.model_name() or platform.machine(),
         "cpu_flags": [flag for flag in FLAGS if flag in found],
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
@@ -134,24 +135,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_flags() -> frozenset[str]:
-    return frozenset((_cpuinfo().get("flags") or _cpuinfo().get("features") or "").split())
-
-
-def _cpu_name() -> str | None:
-    return _cpuinfo().get("model name")
-
-
-def _cpuinfo() -> Mapping[str, str]:
-    """Linux's description of the first core, keys in lower case; empty elsewhere."""
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip().lower(): value.strip() for key, _, value in pairs}
 
 
 def _cpu_quota() -> float | None:

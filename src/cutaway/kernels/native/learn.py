@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cutaway.host import processor
 from cutaway.kernels.native.library import (
     check,
     is_available,
@@ -74,14 +75,7 @@ def _multiplies() -> bool:
     """
     if not (learns() and multiplies_in_training(library())):
         return False
-    return isa() == "avx2" or (isa().startswith("avx512") and _is_amd())
-
-
-def _is_amd() -> bool:
-    try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
+    return isa() == "avx2" or (isa().startswith("avx512") and processor.is_amd())
 
 
 def takes_products(x: Tensor, *parameters: Tensor) -> bool:
