@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,16 @@ def config_file(folder: Path) -> Path:
     return path
 
 
-def adapter(folder: Path, *, rank: int, seed: int, modules: tuple[str, ...] = ()) -> Path:
+def adapter(
+    folder: Path,
+    *,
+    rank: int,
+    seed: int,
+    modules: tuple[str, ...] = (),
+    config: Mapping[str, Any] = CONFIG,
+) -> Path:
     """An adapter strong enough to change answers."""
-    architecture = read_config(CONFIG).architecture
+    architecture = read_config(config).architecture
     model, targets = architecture.build(), architecture.targets("hf")
     generator = torch.Generator().manual_seed(seed)
     for pair in put_on(model, targets, rank=rank, modules=modules, seed=seed):
@@ -103,6 +111,20 @@ def test_rows_of_one_step_have_what_they_have_alone(files: Path, dtype: str) -> 
         if each.lora:
             differ += one.token_ids != alone(bare, replace(each, lora=""))
     assert differ >= 8, "the adapters change what is said"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("word", ["NanoChatForCausalLM", "OlmoForCausalLM"])
+def test_a_model_whose_norms_have_no_weight_takes_one(
+    tmp_path: Path, word: str, dtype: str
+) -> None:
+    """Packed matrices are no parameters, so such a model has none at all."""
+    config = {**CONFIG, "architectures": [word], "num_key_value_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    adapter(tmp_path / "first", rank=4, seed=1, config=config)
+    tuned, bare = opened(tmp_path, "first", dtype=dtype), opened(tmp_path, dtype=dtype)
+    pairs = [(alone(tuned, request(n, "first")), alone(bare, request(n, ""))) for n in range(4)]
+    assert any(one != other for one, other in pairs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -248,7 +248,9 @@ def read_pairs(
     Raises: as read_adapter.
     """
     pairs: dict[str, dict[int, LowRankPair]] = {}
-    device = next(transformer.parameters()).device
+    # Packed weights are no parameters, and norms may have none: then it is a CPU's native kernels.
+    first = next(transformer.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
     for place, down, up, scale in _read(folder, transformer, targets):
         is_exact = math.frexp(scale)[0] == 0.5 and down.dtype == up.dtype
         dtype = down.dtype if is_exact and down.dtype in _FLOATS else torch.float32
