@@ -85,7 +85,7 @@ def write_model(path: Path, write_files: Callable[[Path], None]) -> None:
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that verifies, and what is wrong with those that were skipped."""
     skipped: list[str] = []
-    for path in sorted(_folders(folder), reverse=True):
+    for path in reversed(_folders(folder)):
         fault = _fault(path)
         if fault is None:
             state = cast("dict[str, Any]", json.loads((path / STATE).read_bytes()))
@@ -103,15 +103,17 @@ def remove_unfinished(folder: Path) -> None:
 
 def sweep(folder: Path, *, keep: int, best: int | None = None) -> None:
     """Delete all but the newest checkpoints and the best."""
-    for path in sorted(_folders(folder))[:-keep]:
+    for path in _folders(folder)[:-keep]:
         if int(path.name) != best:
             shutil.rmtree(path)
 
 
 def _folders(folder: Path) -> list[Path]:
+    """Of all checkpoints, the oldest first."""
     if not folder.is_dir():
         return []
-    return [each for each in folder.iterdir() if each.is_dir() and each.name.isdecimal()]
+    found = [each for each in folder.iterdir() if each.is_dir() and each.name.isdecimal()]
+    return sorted(found, key=lambda each: int(each.name))
 
 
 def _fault(path: Path) -> str | None:

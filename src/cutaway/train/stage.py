@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Generic, TypeVar, cast
@@ -22,6 +22,7 @@ from torch import nn
 from cutaway.core.errors import ConfigError
 from cutaway.core.limits import quote
 from cutaway.core.version import __version__
+from cutaway.host.file_digest import digest_files
 from cutaway.host.run_record import Record, read_record
 from cutaway.host.whole_file import write_whole
 from cutaway.kernels.large_blocks import keep_freed_blocks
@@ -33,7 +34,8 @@ from cutaway.train.model.model_folder import TrainedModel
 from cutaway.train.optimizers import NAMES, Optimizers, OptimizerSettings
 from cutaway.train.samples import Samples
 from cutaway.train.schedules import COURSES, Schedule
-from cutaway.train.stage_config import option, resolve_settings
+from cutaway.train.stage_config import models_of, option, plain, resolve_settings
+from cutaway.weights.find.find import find
 
 Batch = TypeVar("Batch", bound=LossBatch)
 
@@ -51,7 +53,9 @@ class StageSettings:
     warmup: int | None = option(None, help="updates until the peak", least=0)
     optimizer: str = option("adamw", help="what moves the weights", choices=NAMES)
     decay: float = option(0.1, help="weight decay of matrices", least=0.0)
-    max_norm: float = option(1.0, help="the gradient's norm is cut to it", least=0.0)
+    max_norm: float = option(
+        1.0, help="the gradient's norm is cut to it; 0 cuts nothing", least=0.0
+    )
     seed: int = option(0, help="of weights and order", least=0)
     device: str = option("auto", help="auto, cpu, cuda or cuda:N", changes_run=False)
     precision: str = option("auto", help="of products", choices=("auto", "float32", "bfloat16"))
@@ -251,10 +255,14 @@ class TrainingStage(Generic[Batch]):
             "settings": resolve_settings(self.settings, of_the_run=True),
             "data": self.data,
             "device": next(self.model.transformer.parameters()).device.type,
+            "weights": {
+                name: digest_files(find(each).path)
+                for name, each in models_of(self.settings).items()
+            },
         }
-        if path.is_file():
-            theirs = cast("dict[str, Any]", json.loads(path.read_bytes()))
-            _check_same(path, theirs, mine)
+        has_begun = any(each.exists() for each in (self._updates, self.settings.out / MODEL))
+        if path.is_file() and has_begun:  # a start that failed holds nobody to its settings
+            _check_same(path, _read_run(path), mine, type(self.settings))
             return
         told = {**mine, "version": __version__, "torch": torch.__version__}
         write_whole(path, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
@@ -317,6 +325,14 @@ class TrainingStage(Generic[Batch]):
         return path
 
 
+def fit_context(context: int, model: TrainedModel, say: Callable[[str], None]) -> int:
+    """Tokens that a sequence may have: as many as are told, or as the model's longest has."""
+    longest = model.architecture.facts.max_length
+    if context > longest:
+        say(f"context is {longest}, the model's longest sequence, in place of {context}")
+    return min(context, longest)
+
+
 def check_context(context: int, tokens: int, model: TrainedModel) -> None:
     """Raise ConfigError unless a sequence fits into an update and into the model."""
     longest = model.architecture.facts.max_length
@@ -343,7 +359,10 @@ def alone(out: Path) -> Generator[None]:
 
     Raises: ConfigError when one is at work there.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out is {out}; it must be a folder: {error.strerror}.") from None
     lock = FileLock(out / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -388,18 +407,42 @@ def _row(updated: Updated, seconds: float, measured: Mapping[str, float]) -> dic
     }
 
 
-def _check_same(path: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+def _read_run(path: Path) -> Mapping[str, Any]:
+    try:
+        found: object = json.loads(path.read_bytes())
+        if isinstance(found, dict) and isinstance(found.get("settings"), dict):
+            return cast("dict[str, Any]", found)
+    except (OSError, ValueError):
+        pass
+    raise ConfigError(
+        f"{path} is damaged, so whether this run is the one that is there cannot be told. Take "
+        "another out, or delete the file to go on with these settings."
+    )
+
+
+def _check_same(
+    path: Path, theirs: Mapping[str, Any], mine: Mapping[str, Any], kind: type[StageSettings]
+) -> None:
     """Raise ConfigError naming the first thing in which a run differs from the one that is there.
 
-    What was written down went through JSON, so mine goes through it too.
+    What was written down went through JSON, so mine goes through it too. A setting that was not
+    there yet had the value that it has by default now.
     """
     mine = cast("dict[str, Any]", json.loads(json.dumps(mine)))
     for name in ("stage", "data", "device"):
         if theirs.get(name) != mine[name]:
             raise _another(path, name, theirs.get(name), mine[name])
+    defaults = {each.name: each.default for each in fields(kind)}
     for name, value in mine["settings"].items():
-        if theirs["settings"].get(name) != value:
-            raise _another(path, name, theirs["settings"].get(name), value)
+        had = theirs["settings"].get(name, plain(defaults[name]))
+        if had != value:
+            raise _another(path, name, had, value)
+    for name, digest in mine["weights"].items():
+        if theirs.get("weights", {}).get(name, digest) != digest:
+            raise ConfigError(
+                f"{path.parent} holds a run that began with other weights than {name} "
+                f"{quote(mine['settings'][name])} has now. Put them back, or take another out."
+            )
 
 
 def _another(path: Path, name: str, theirs: object, mine: object) -> ConfigError:

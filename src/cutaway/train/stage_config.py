@@ -27,10 +27,12 @@ def option(
     most: float | None = None,
     choices: Sequence[str] = (),
     changes_run: bool = True,
+    names_model: bool = False,
 ) -> Any:
     """A field of a stage's settings.
 
     changes_run: whether a run that goes on must have the value that it began with.
+    names_model: whether it is a folder or file of weights, which must then be the same ones too.
     """
     metadata = {
         "help": help,
@@ -38,6 +40,7 @@ def option(
         "most": most,
         "choices": tuple(choices),
         "changes_run": changes_run,
+        "names_model": names_model,
     }
     if default is MISSING:
         return field(metadata=metadata)
@@ -81,17 +84,28 @@ def read_settings(
 def resolve_settings(settings: object, *, of_the_run: bool = False) -> dict[str, Any]:
     """All settings as data that JSON can hold; of_the_run: those that may not change in a run."""
     return {
-        each.name: _plain(getattr(settings, each.name))
+        each.name: plain(getattr(settings, each.name))
         for each in fields(cast(Any, settings))
         if not of_the_run or each.metadata["changes_run"]
     }
 
 
-def _plain(value: Any) -> Any:
+def models_of(settings: object) -> dict[str, str]:
+    """The settings that name folders or files of weights, as far as they do."""
+    given = {
+        each.name: getattr(settings, each.name)
+        for each in fields(cast(Any, settings))
+        if each.metadata["names_model"]
+    }
+    return {name: value for name, value in given.items() if value and isinstance(value, str)}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple):
-        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
+        return [plain(each) for each in cast("tuple[Any, ...]", value)]
     return value
 
 
@@ -121,6 +135,8 @@ def _checked(each: Field[Any], hint: Any, value: object) -> object:
             made = _made(kind, value)
         except TypeError:
             continue
+        if made == () and each.default is MISSING:
+            raise fault
         least, most = each.metadata["least"], each.metadata["most"]
         if isinstance(made, int | float) and not isinstance(made, bool):
             if (least is not None and made < least) or (most is not None and made > most):
