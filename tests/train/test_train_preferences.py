@@ -180,7 +180,7 @@ def test_t28_dpo_begins_at_the_logarithm_of_two_and_keeps_its_reference(folder: 
 # T29: both log-probabilities fall while the margin grows.
 def test_t29_a_loss_of_likelihood_is_told_once(folder: Path) -> None:
     said: list[str] = []
-    settings = dpo.DpoSettings(**told(folder, "dpo29"))
+    settings = dpo.DpoSettings(**told(folder, "dpo29", context=96))
     stage = dpo.prepare(settings, said.append)
     with torch.no_grad():
         for parameter in stage.model.transformer.parameters():

@@ -391,7 +391,10 @@ def test_t23_long_talks_are_cut_at_a_token_and_empty_ones_counted(
         read_settings(sft.SftSettings, None, (*common, f"model={whole / 'model'}", "context=20")),
         told.append,
     )
-    assert told == ["1 conversations were left out: nothing is scored within 20 tokens."]
+    assert told == [
+        "1 conversations of data were left out: nothing is scored within 20 tokens.",
+        "2 conversations of data are longer than context, and were cut",
+    ]
     assert [len(each.token_ids) for each in sft.rows(made, 5)] == [20, 20]
     with pytest.raises(ConfigError, match="no conversation with a scored token"):
         sft.prepare(

@@ -105,27 +105,27 @@ def dpo(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
 
 
 @app.command()
-def ppo(config: Config, overrides: Overrides = None) -> None:
+def ppo(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     """Let a model answer, and learn from what answers are worth; a leash holds it to its start."""
-    _run_stage("ppo", "PpoSettings", config, overrides)
+    _run_stage("ppo", "PpoSettings", config, overrides, show=show)
 
 
 @app.command()
-def grpo(config: Config, overrides: Overrides = None) -> None:
+def grpo(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     """The same without a critic: answers to one prompt are compared with one another."""
-    _run_stage("grpo", "GrpoSettings", config, overrides)
+    _run_stage("grpo", "GrpoSettings", config, overrides, show=show)
 
 
 @app.command()
-def distill(config: Config, overrides: Overrides = None) -> None:
+def distill(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     """Teach a model the whole distribution of another that has its vocabulary."""
-    _run_stage("distill", "DistillSettings", config, overrides)
+    _run_stage("distill", "DistillSettings", config, overrides, show=show)
 
 
 @app.command()
-def speculator(config: Config, overrides: Overrides = None) -> None:
+def speculator(config: Config, overrides: Overrides = None, *, show: Show = 0) -> None:
     """Train one layer to guess what a model says next; serve it with --draft-speculator."""
-    _run_stage("speculator", "SpeculatorSettings", config, overrides)
+    _run_stage("speculator", "SpeculatorSettings", config, overrides, show=show)
 
 
 def _run_stage(
@@ -143,11 +143,18 @@ def _run_stage(
     say = note if ranks.rank() == 0 else _say_nothing
     prepared = stage.prepare(read_settings(getattr(stage, settings), config, overrides or ()), say)
     if show:
-        batches = prepared.feed(0)
-        sequences = (s for batch in batches for pair in batch.pairs for s in pair.sides)
-        _show(islice(sequences, 2 * show), tokenizer_of_model(prepared.model))
+        sequences = (each for batch in prepared.feed(0) for each in _sequences(batch))
+        sides = 2 if settings in ("RewardSettings", "DpoSettings") else 1
+        _show(islice(sequences, sides * show), tokenizer_of_model(prepared.model))
         return
     _run(prepared)
+
+
+def _sequences(batch: Any) -> Iterator[ScoredSequence]:
+    """What one forward of an update learns from: of pairs both sides, of rounds what was said."""
+    if hasattr(batch, "pairs"):
+        return (side for pair in batch.pairs for side in pair.sides)
+    return iter((batch.part.batch if hasattr(batch, "part") else batch).sequences)
 
 
 def _say_nothing(words: str) -> None:

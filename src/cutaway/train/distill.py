@@ -23,8 +23,8 @@ from cutaway.train.losses.divergences import DIVERGENCES, acceptance, distances
 from cutaway.train.losses.likelihood import in_chunks
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.model.model_folder import open_model
-from cutaway.train.sft import read_talks
-from cutaway.train.stage import StageSettings, TrainingStage
+from cutaway.train.sft import check_talks, read_talks
+from cutaway.train.stage import StageSettings, TrainingStage, check_context, fit_context
 from cutaway.train.stage_config import option
 
 
@@ -32,8 +32,8 @@ from cutaway.train.stage_config import option
 class DistillSettings(StageSettings):
     """What distillation is told."""
 
-    model: str = option(help="the folder of the student")
-    teacher: str = option(help="the folder of the teacher")
+    model: str = option(help="the folder of the student", names_model=True)
+    teacher: str = option(help="the folder of the teacher", names_model=True)
     data: tuple[Path, ...] = option(help=".jsonl files with messages a line")
     held_out: tuple[Path, ...] = option((), help=".jsonl files to measure on")
     divergence: str = option("forward_kl", help="which distance", choices=tuple(DIVERGENCES))
@@ -63,10 +63,12 @@ def prepare(
             "ids of one mean nothing to the other."
         )
     template = compiled_template(folder_template(folder), name=settings.model, tokenizer=tokenizer)
-    talks = read_talks(settings.data, template, tokenizer, context=settings.context)
-    held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
-    for reason, count in talks.dropped.items():
-        say(f"{count} conversations were left out: {reason}")
+    context = fit_context(settings.context, student, say)
+    check_context(context, settings.tokens, student)
+    talks = read_talks(settings.data, template, tokenizer, context=context)
+    held_out = read_talks(settings.held_out, template, tokenizer, context=context)
+    check_talks(settings.data, talks, say, name="data")
+    check_talks(settings.held_out, held_out, say, name="held_out")
     lengths = [len(each.token_ids) for each in talks.sequences]
     plan = UpdatePlan(lengths, seed=settings.seed, budget=settings.tokens)
 

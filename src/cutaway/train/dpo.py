@@ -43,9 +43,10 @@ def prepare(settings: DpoSettings, say: Callable[[str], None] = print) -> Traini
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
     """
-    pairs, held_out = read_both(settings, say)
+    opened = open_model(settings.model, device=device_of(settings.device))
+    pairs, held_out = read_both(settings, opened, say)
     model = with_adapter(
-        open_model(settings.model, device=device_of(settings.device)),
+        opened,
         settings,
         base=settings.model,
         seed=settings.seed,

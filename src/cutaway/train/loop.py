@@ -162,7 +162,7 @@ def clip(optimizers: Optimizers, norm: float) -> float:
     """Scale all gradients so that their global norm, which is given, is at most the limit."""
     most = optimizers.settings.max_norm
     grads = [each.grad for each in optimizers.parameters.values() if each.grad is not None]
-    if norm > most and math.isfinite(norm):
+    if most and norm > most and math.isfinite(norm):
         torch._foreach_mul_(grads, most / (norm + 1e-6))  # pyright: ignore[reportPrivateUsage]
     return norm
 

@@ -28,7 +28,7 @@ class OptimizerSettings:
     """What optimizers are told; the defaults are those of docs/train.md.
 
     rate: the peak, which a schedule multiplies.   decay: on matrices alone.
-    max_norm: the global norm above which gradients are scaled down.
+    max_norm: the global norm above which gradients are scaled down; 0 leaves them.
     """
 
     name: str = "adamw"

@@ -13,8 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
 from cutaway.engine.build import device_of
 from cutaway.train.losses.divergences import k1, k3
 from cutaway.train.losses.likelihood import likelihood
@@ -182,12 +180,4 @@ def judge(
 def _critic(settings: PpoSettings, model: TrainedModel) -> ScoringModel:
     if not settings.reward_model:
         return with_scores(copy_model(model), seed=settings.seed)
-    critic = open_scoring(settings.reward_model, device=device_of(settings.device))
-    mine = model.architecture.facts.vocab_size
-    if critic.architecture.facts.vocab_size != mine:
-        raise ConfigError(
-            f"reward_model {quote(settings.reward_model)} has "
-            f"{critic.architecture.facts.vocab_size} tokens and the model {mine}; they must share "
-            "a vocabulary."
-        )
-    return critic
+    return open_scoring(settings.reward_model, device=device_of(settings.device))

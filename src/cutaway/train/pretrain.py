@@ -40,7 +40,8 @@ class PretrainSettings(StageSettings):
         None, help="a tokenizer's folder, for a new model", changes_run=False
     )
     model: Mapping[str, object] | str = option(
-        help="fields of config.json for a new model, or a model's folder to go on from"
+        help="fields of config.json for a new model, or a model's folder to go on from",
+        names_model=True,
     )
     context: int = option(512, help="tokens of a sequence", least=2)
     tokens: int = option(4096, help="tokens of an update", least=2)
@@ -68,6 +69,10 @@ def prepare(settings: PretrainSettings) -> TrainingStage[MicroBatch]:
     corpus = read_corpus(settings.data, tokenizer, context=settings.context)
     held_out = read_corpus(settings.held_out, tokenizer, context=settings.context)
     check_context(settings.context, settings.tokens, model)
+    if not _has_text(corpus, tokenizer):
+        raise ConfigError(f"data has no text: {_listed(settings.data)}.")
+    if settings.held_out and not _has_text(held_out, tokenizer):
+        raise ConfigError(f"held_out has no text to measure on: {_listed(settings.held_out)}.")
     lengths = [len(each.token_ids) for each in corpus.sequences]
     plan = UpdatePlan(lengths, seed=settings.seed, budget=settings.tokens)
 
@@ -118,7 +123,8 @@ def read_corpus(paths: Sequence[Path], tokenizer: Tokenizer, *, context: int) ->
     digest = hashlib.sha256()
     for path in paths:
         for document in read_documents(path):
-            digest.update(document.text.encode())
+            text = document.text.encode()
+            digest.update(len(text).to_bytes(8, "little") + text)  # its borders count too
             token_ids = _framed(tokenizer.encode(document.text), tokenizer)
             if len(token_ids) > 1:
                 sequences += cut(ScoredSequence.whole(token_ids), context)
@@ -137,6 +143,16 @@ def rows(stage: TrainingStage[MicroBatch], num_sequences: int) -> Iterator[Score
             shown += 1
 
 
+def _has_text(corpus: Corpus, tokenizer: Tokenizer) -> bool:
+    return any(
+        bits.num_bytes(bits.without_controls(s, tokenizer), tokenizer) for s in corpus.sequences
+    )
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))
+
+
 def _framed(token_ids: Sequence[int], tokenizer: Tokenizer, *, ends: bool = True) -> list[int]:
     begin = tokenizer.bos_token_id
     end = min(tokenizer.eos_token_ids, default=None)
@@ -153,6 +169,11 @@ def _opened(settings: PretrainSettings) -> tuple[TrainedModel, Tokenizer]:
         return open_model(settings.model, device=device), load_folder(Path(settings.model))
     if settings.vocabulary is None:
         raise ConfigError("vocabulary is missing: a new model needs a tokenizer's folder.")
+    if not settings.vocabulary.is_dir():
+        raise ConfigError(
+            f"vocabulary is {settings.vocabulary}; it must be the folder of a tokenizer, as "
+            "`cutaway train bpe` writes one."
+        )
     tokenizer = load_folder(settings.vocabulary)
     named = {"max_position_embeddings": settings.context, **settings.model}
     made = new_model(named, settings.vocabulary, tokenizer, seed=settings.seed, device=device)

@@ -15,9 +15,9 @@ from cutaway.tokens.files.tokenizer_files import load_folder
 from cutaway.train.data.pairs import PairBatch, Pairs, read_scored_pairs
 from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.pair_losses import bradley_terry
-from cutaway.train.model.model_folder import open_model
+from cutaway.train.model.model_folder import TrainedModel, open_model
 from cutaway.train.model.value_head import Scorer, scores, with_scores
-from cutaway.train.stage import StageSettings, TrainingStage
+from cutaway.train.stage import StageSettings, TrainingStage, fit_context
 from cutaway.train.stage_config import option
 
 
@@ -25,7 +25,7 @@ from cutaway.train.stage_config import option
 class PairStageSettings(StageSettings):
     """What stages that learn from pairs are told."""
 
-    model: str = option(help="the folder of the model that is tuned")
+    model: str = option(help="the folder of the model that is tuned", names_model=True)
     data: tuple[Path, ...] = option(help=".jsonl files with prompt, chosen and rejected a line")
     held_out: tuple[Path, ...] = option((), help=".jsonl files of pairs to measure on")
     context: int = option(512, help="tokens of prompt and answer; longer ones go", least=2)
@@ -48,10 +48,9 @@ def prepare(
 
     Raises: ConfigError, ModelError and its kinds, TemplateError.
     """
-    pairs, held_out = read_both(settings, say)
-    model = with_scores(
-        open_model(settings.model, device=device_of(settings.device)), seed=settings.seed
-    )
+    opened = open_model(settings.model, device=device_of(settings.device))
+    pairs, held_out = read_both(settings, opened, say)
+    model = with_scores(opened, seed=settings.seed)
     plan = pairs.plan(seed=settings.seed, at_once=settings.pairs)
 
     def feed(update: int) -> list[PairBatch]:
@@ -84,7 +83,9 @@ def prepare(
     )
 
 
-def read_both(settings: PairStageSettings, say: Callable[[str], None]) -> tuple[Pairs, Pairs]:
+def read_both(
+    settings: PairStageSettings, model: TrainedModel, say: Callable[[str], None]
+) -> tuple[Pairs, Pairs]:
     """Pairs to learn from and those that are held out, told as the model's template tells them.
 
     Raises: ConfigError, TemplateError when the model has no template.
@@ -92,8 +93,9 @@ def read_both(settings: PairStageSettings, say: Callable[[str], None]) -> tuple[
     folder = Path(settings.model)
     tokenizer = load_folder(folder)
     template = compiled_template(folder_template(folder), name=settings.model, tokenizer=tokenizer)
-    pairs = read_scored_pairs(settings.data, template, tokenizer, context=settings.context)
-    held_out = read_scored_pairs(settings.held_out, template, tokenizer, context=settings.context)
+    context = fit_context(settings.context, model, say)
+    pairs = read_scored_pairs(settings.data, template, tokenizer, context=context)
+    held_out = read_scored_pairs(settings.held_out, template, tokenizer, context=context)
     for reason, count in (*pairs.dropped.items(), *held_out.dropped.items()):
         say(f"{count} pairs were left out: {reason}")
     return pairs, held_out

@@ -30,6 +30,11 @@ class Schedule:
         if self.name not in COURSES:
             known = ", ".join(COURSES)
             raise ConfigError(f"schedule is {quote(self.name)}; it must be one of {known}.")
+        if self.warmup and self.warmup >= self.num_updates:
+            raise ConfigError(
+                f"warmup is {self.warmup}; it must be below updates, {self.num_updates}, or the "
+                "rate never reaches its peak."
+            )
 
     def factor(self, update: int) -> float:
         """What the peak is multiplied by for an update; the first has index 0."""

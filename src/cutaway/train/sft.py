@@ -25,7 +25,7 @@ from cutaway.train.losses.losses import Loss, cross_entropy
 from cutaway.train.model.adapted_model import AdapterSettings, Reference, with_adapter
 from cutaway.train.model.model_folder import TrainedModel, open_model, text_side
 from cutaway.train.samples import Samples
-from cutaway.train.stage import StageSettings, TrainingStage, check_context
+from cutaway.train.stage import StageSettings, TrainingStage, check_context, fit_context
 from cutaway.train.stage_config import option
 
 # For a model that has no template yet: ChatML's turns, and answers marked for whoever trains on.
@@ -48,7 +48,7 @@ _CLOSING = "<|im_end|>"
 class SftSettings(AdapterSettings, StageSettings):
     """What fine-tuning is told."""
 
-    model: str = option(help="the folder of the model that is tuned")
+    model: str = option(help="the folder of the model that is tuned", names_model=True)
     data: tuple[Path, ...] = option(help=".jsonl files with messages a line", changes_run=False)
     held_out: tuple[Path, ...] = option(
         (), help=".jsonl files to measure the loss on", changes_run=False
@@ -71,11 +71,15 @@ class SftSettings(AdapterSettings, StageSettings):
 
 @dataclass(frozen=True)
 class Talks:
-    """Scored conversations. dropped: why some were left out, and how many. data: a checksum."""
+    """Scored conversations. dropped: why some were left out, and how many. data: a checksum.
+
+    num_cut: that were longer than may be, and lost their end.
+    """
 
     sequences: tuple[ScoredSequence, ...]
     dropped: Mapping[str, int]
     data: str
+    num_cut: int = 0
 
 
 def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> TrainingStage[PartBatch]:
@@ -92,16 +96,16 @@ def prepare(settings: SftSettings, say: Callable[[str], None] = print) -> Traini
     if model.gguf is None:
         model = _with_template(model, source, tokenizer)
     model = with_adapter(model, settings, base=settings.model, seed=settings.seed)
-    talks = read_talks(settings.data, template, tokenizer, context=settings.context)
-    for reason, count in talks.dropped.items():
-        say(f"{count} conversations were left out: {reason}")
-    held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
-    check_context(settings.context, settings.tokens, model)
-    if not talks.sequences:
-        raise ConfigError("data has no conversation with a scored token; look at it with --show.")
+    context = fit_context(settings.context, model, say)
+    check_context(context, settings.tokens, model)
+    talks = read_talks(settings.data, template, tokenizer, context=context)
+    held_out = read_talks(settings.held_out, template, tokenizer, context=context)
+    check_talks(settings.data, talks, say, name="data")
+    check_talks(settings.held_out, held_out, say, name="held_out")
     lengths = [len(each.token_ids) for each in talks.sequences]
     plan = UpdatePlan(lengths, seed=settings.seed, budget=settings.tokens)
-    anchors = read_talks(settings.anchors, template, tokenizer, context=settings.context)
+    anchors = read_talks(settings.anchors, template, tokenizer, context=context)
+    check_talks(settings.anchors, anchors, say, name="anchors")
     kept = _plan_anchors(settings, anchors)
     reference = Reference.of(model) if kept is not None else None
 
@@ -155,22 +159,42 @@ def read_talks(
     """
     sequences: list[ScoredSequence] = []
     dropped: dict[str, int] = {}
+    num_cut = 0
     digest = hashlib.sha256(tokenizer.fingerprint.encode())
     for path in paths:
         for conversation in read_conversations(path):
             digest.update(_written(conversation))
             try:
-                scored = truncate(score(conversation, template, tokenizer), context)
+                whole = score(conversation, template, tokenizer)
+                scored = truncate(whole, context)
             except (TemplateError, RequestError) as error:
                 reason = f"{error}"
             else:
                 if scored.count:
+                    num_cut += len(whole.token_ids) > context
                     sequences.append(scored)
                     digest.update(repr(scored.token_ids).encode())
                     continue
                 reason = f"nothing is scored within {context} tokens."
             dropped[reason] = dropped.get(reason, 0) + 1
-    return Talks(tuple(sequences), dropped, digest.hexdigest())
+    return Talks(tuple(sequences), dropped, digest.hexdigest(), num_cut)
+
+
+def check_talks(
+    paths: Sequence[Path], talks: Talks, say: Callable[[str], None], *, name: str
+) -> None:
+    """Say what was left out or cut. name: of the setting.
+
+    Raises: ConfigError where files were named and nothing is left.
+    """
+    for reason, count in talks.dropped.items():
+        say(f"{count} conversations of {name} were left out: {reason}")
+    if talks.num_cut:
+        say(f"{talks.num_cut} conversations of {name} are longer than context, and were cut")
+    if paths and not talks.sequences:
+        raise ConfigError(
+            f"{name} has no conversation with a scored token: {', '.join(map(str, paths))}."
+        )
 
 
 def truncate(sequence: ScoredSequence, context: int) -> ScoredSequence:
@@ -192,8 +216,6 @@ def _plan_anchors(settings: SftSettings, anchors: Talks) -> UpdatePlan | None:
     """Which anchors each update has; None without any."""
     if not settings.anchors:
         return None
-    if not anchors.sequences:
-        raise ConfigError("anchors has no conversation with a scored token.")
     budget = settings.anchor_tokens or settings.tokens
     lengths = [len(each.token_ids) for each in anchors.sequences]
     if budget < max(lengths):

@@ -27,8 +27,8 @@ from cutaway.train.losses.losses import Figure, Loss
 from cutaway.train.losses.speculator_passes import groups_of, passes_over
 from cutaway.train.model.model_folder import open_model, text_side
 from cutaway.train.model.speculator_model import KINDS_KEPT, SpeculatorModel, with_speculator
-from cutaway.train.sft import CHAT_TEMPLATE, read_talks
-from cutaway.train.stage import StageSettings, TrainingStage, check_context
+from cutaway.train.sft import CHAT_TEMPLATE, check_talks, read_talks
+from cutaway.train.stage import StageSettings, TrainingStage, check_context, fit_context
 from cutaway.train.stage_config import option
 
 ACCEPTED = "accepted_length"  # tokens of a step, with as many guesses as there are passes
@@ -38,7 +38,7 @@ ACCEPTED = "accepted_length"  # tokens of a step, with as many guesses as there 
 class SpeculatorSettings(StageSettings):
     """What the training of a speculator is told."""
 
-    model: str = option(help="the folder of the model that it guesses for")
+    model: str = option(help="the folder of the model that it guesses for", names_model=True)
     data: tuple[Path, ...] = option(help=".jsonl files with messages a line", changes_run=False)
     held_out: tuple[Path, ...] = option((), help=".jsonl files to measure on", changes_run=False)
     drafted: int = option(8192, help="commonest ids of the answers, which it can guess", least=1)
@@ -74,11 +74,12 @@ def prepare(
     tokenizer, own = text_side(settings.model)
     source = own or CHAT_TEMPLATE
     template = compiled_template(source, name=settings.model, tokenizer=tokenizer)
-    talks = read_talks(settings.data, template, tokenizer, context=settings.context)
-    held_out = read_talks(settings.held_out, template, tokenizer, context=settings.context)
-    for reason, count in talks.dropped.items():
-        say(f"{count} conversations were left out: {reason}")
-    check_context(settings.context, settings.tokens, model)
+    context = fit_context(settings.context, model, say)
+    check_context(context, settings.tokens, model)
+    talks = read_talks(settings.data, template, tokenizer, context=context)
+    held_out = read_talks(settings.held_out, template, tokenizer, context=context)
+    check_talks(settings.data, talks, say, name="data")
+    check_talks(settings.held_out, held_out, say, name="held_out")
     sequences = [from_third(each) for each in talks.sequences]
     sequences = [each for each in sequences if each.count]
     if not sequences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -44,8 +45,11 @@ def learn(
     """
     if settings.out.exists():
         raise ConfigError(f"out is {settings.out}, which is there already; name a new folder.")
-    texts = (each.text for path in settings.data for each in read_documents(path))
-    learner = BPELearner(texts, patterns=(PATTERNS[settings.pattern],))
+    texts = (each.text for path in settings.data for each in read_documents(path) if each.text)
+    first = next(texts, None)
+    if first is None:
+        raise ConfigError(f"data has no text: {', '.join(map(str, settings.data))}.")
+    learner = BPELearner(chain((first,), texts), patterns=(PATTERNS[settings.pattern],))
     total = settings.size - 256 - len(CONTROL_TOKENS)
     while len(learner.tokens) < 256 + total and learner.step() is not None:
         report(len(learner.tokens) - 256, total)

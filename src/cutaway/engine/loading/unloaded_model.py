@@ -55,11 +55,11 @@ def open_hf(found: Found, *, overrides: Sequence[str] = ()) -> OpenedModel:
     config = found.path if is_random else folder / "config.json"
     values = _read_json(config)
     if is_random:
-        architecture, _, is_part = read_config(values, file=str(config), overrides=overrides)
+        architecture, _, is_part, _ = read_config(values, file=str(config), overrides=overrides)
         return OpenedModel(architecture, _random(architecture), "hf", is_part)
     is_part = word_of(values, file=str(config)) in TEXT_PARTS
     stored = SafetensorsWeights(folder, named=text_name if is_part else str)
-    architecture, own, _ = read_config(
+    architecture, own, _, _ = read_config(
         values, file=str(config), overrides=overrides, num_tensors=len(stored.names())
     )
     settings = values.get("quantization_config", own.get("quantization_config"))

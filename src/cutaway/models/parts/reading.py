@@ -25,11 +25,13 @@ class ConfigFile(NamedTuple):
     """A config.json, understood.
 
     values: its fields, of a model that also sees those of the text part.   is_part: whether it is.
+    asked: names of fields that the architecture reads, there or not.
     """
 
     architecture: Architecture
     values: Mapping[str, object]
     is_part: bool
+    asked: frozenset[str]
 
 
 class _ReadsHf(Protocol):
@@ -68,7 +70,7 @@ def read_config(
     fields = Fields(own, file=file)
     architecture = reader.from_hf(fields)
     check_read(fields, overrides)
-    return ConfigFile(architecture, own, is_part)
+    return ConfigFile(architecture, own, is_part, frozenset(fields.asked))
 
 
 def word_of(values: Mapping[str, object], *, file: str) -> str:

@@ -96,6 +96,9 @@ def _conversation(fields: Mapping[str, object]) -> Conversation:
 
 
 def _pair(fields: Mapping[str, object]) -> PreferencePair:
+    for name in ("chosen", "rejected"):
+        if name not in fields:
+            raise RequestError(f"{name} is missing; a pair has chosen and rejected.")
     chosen = _side(fields, "chosen", "assistant")
     rejected = _side(fields, "rejected", "assistant")
     if "prompt" in fields:
@@ -128,6 +131,8 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise RequestError(f"{name} is {quote(value)}; it must be a string.")
+    if any("\ud800" <= each <= "\udfff" for each in value):
+        raise RequestError(f"{name} has half of a surrogate pair, which is no character of a text.")
     return value
 
 

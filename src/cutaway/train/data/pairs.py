@@ -15,6 +15,8 @@ from cutaway.train.data.examples import PreferencePair, read_pairs
 from cutaway.train.data.masks import score
 from cutaway.train.data.packing import MicroBatch, ScoredSequence, UpdatePlan, fill
 
+_ALIKE = "both answers are the same, so neither is better."
+
 
 @dataclass(frozen=True)
 class ScoredPair:
@@ -90,6 +92,9 @@ def read_scored_pairs(
                 reason = f"{error}"
             else:
                 digest.update(repr((chosen, rejected)).encode())
+                if chosen.token_ids == rejected.token_ids:
+                    dropped[_ALIKE] = dropped.get(_ALIKE, 0) + 1
+                    continue
                 longest = max(len(chosen.token_ids), len(rejected.token_ids))
                 if longest <= context and chosen.count and rejected.count:
                     pairs.append(ScoredPair(chosen, rejected, len(pairs)))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cutaway.blocks.positions import Plain
 from cutaway.blocks.transformer import Transformer
 from cutaway.core.errors import ConfigError
-from cutaway.core.limits import quote
+from cutaway.core.limits import quote, similar
 from cutaway.core.weight_targets import Target
 from cutaway.engine.loading.template_of import template_source_of
 from cutaway.engine.loading.tokenizer_of import tokenizer_of
@@ -61,7 +61,7 @@ class TrainedModel:
         """Write all files of the model into a folder that is there. Raises: OSError."""
         for name, data in self.small_files.items():
             (folder / name).write_bytes(data)
-        config = {**self.config, "torch_dtype": "float32"}
+        config = in_float32(self.config)
         text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")
         write_safetensors(folder / SINGLE, stored_tensors(self.transformer, self.architecture))
@@ -73,6 +73,12 @@ class TrainedModel:
     def load(self, folder: Path) -> None:
         """Take up the weights that write() wrote. The parameters stay the same tensors."""
         take_up(self.transformer, self.architecture, open_hf(find(str(folder))).source)
+
+
+def in_float32(config: Mapping[str, object]) -> dict[str, object]:
+    """A config.json of the same model that says float32, by the older name and no other."""
+    told = {name: value for name, value in config.items() if name != "dtype"}
+    return {**told, "torch_dtype": "float32"}
 
 
 def take_up(transformer: Transformer, architecture: Architecture, source: WeightSource) -> None:
@@ -193,7 +199,9 @@ def new_model(
         **({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}),
         **config,
     }
-    architecture = read_config(told, file="model").architecture
+    read = read_config(told, file="model")
+    architecture = read.architecture
+    _check_known(config, read.asked)
     if tokenizer.vocab_size > architecture.facts.vocab_size:
         raise ConfigError(
             f"model.vocab_size is {architecture.facts.vocab_size}, and the vocabulary has "
@@ -209,6 +217,16 @@ def new_model(
         config=told,
         small_files=small_files(vocabulary),
     )
+
+
+def _check_known(config: Mapping[str, object], asked: frozenset[str]) -> None:
+    """Raise ConfigError for a field that nothing reads and that looks like one that is read."""
+    for name in config:
+        near = similar(name, asked - set(config), cutoff=0.8)
+        if name not in asked and near:
+            raise ConfigError(
+                f"model.{name} is no field that this architecture reads; did you mean {near[0]}?"
+            )
 
 
 def fill(transformer: nn.Module, architecture: Architecture, *, seed: int) -> None:

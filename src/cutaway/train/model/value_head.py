@@ -24,6 +24,7 @@ from cutaway.models.parts.reading import read_config
 from cutaway.train.data.packing import MicroBatch
 from cutaway.train.model.model_folder import (
     TrainedModel,
+    in_float32,
     small_files,
     stored_tensors,
     take_up,
@@ -84,11 +85,10 @@ class ScoringModel(TrainedModel):
         super().write(folder)
         (word,) = cast("list[str]", self.config["architectures"])
         told = {
-            **self.config,
+            **in_float32(self.config),
             "architectures": [word.replace(_GENERATES, _SCORES)],
             "id2label": {"0": "LABEL_0"},
             "label2id": {"LABEL_0": 0},
-            "torch_dtype": "float32",
         }
         text = json.dumps(told, indent=2, ensure_ascii=False) + "\n"
         (folder / CONFIG).write_text(text, encoding="utf-8")

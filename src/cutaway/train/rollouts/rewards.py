@@ -88,6 +88,9 @@ VERIFIERS: Mapping[str, Reward] = {
 }
 
 
+_READ_ANSWERS = frozenset({"exact", "contains", "final"})
+
+
 def by_model(scorer: Scorer) -> Reward:
     """A reward model's score at each answer's last token, as token ids: nothing is written anew."""
 
@@ -110,22 +113,26 @@ def total(
     for reward, weight in rewards:
         sums = [sum_ + weight * own for sum_, own in zip(sums, reward(answers), strict=True)]
     pairs = zip(answers, sums, strict=True)
-    return [sum_ if each.rollout.is_ended else UNENDED for each, sum_ in pairs]
+    return [sum_ if each.rollout.is_ended else unended for each, sum_ in pairs]
 
 
 def choose_rewards(
-    names: Sequence[str], weights: Sequence[float], scorer: Scorer | None
+    names: Sequence[str],
+    weights: Sequence[float],
+    scorer: Scorer | None,
+    *,
+    field: str = "rewards",
 ) -> list[tuple[Reward, float]]:
     """Verifiers by name, and a reward model where there is one, each with its weight.
 
+    field: what messages call the names.
     Raises: ConfigError for an unknown name, or when there is no reward at all.
     """
     for name in names:
         if name not in VERIFIERS:
             raise ConfigError(
-                f"rewards has {quote(name)}; known are {', '.join(VERIFIERS)}. A reward model is "
-                "given "
-                "by reward_model."
+                f"{field} has {quote(name)}; known are {', '.join(VERIFIERS)}. A reward model is "
+                "given by reward_model."
             )
     if weights and len(weights) != len(names):
         raise ConfigError(f"weights has {len(weights)} numbers; it must have {len(names)}.")
@@ -148,19 +155,36 @@ class Tasks:
     data: str
 
 
-def read_tasks(paths: Sequence[Path], template: ChatTemplate, tokenizer: Tokenizer) -> Tasks:
+def read_tasks(
+    paths: Sequence[Path],
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    *,
+    room: int | None = None,
+    verifiers: Sequence[str] = (),
+) -> Tasks:
     """Every task of some .jsonl files: `prompt`, as messages or a string, and `answer`.
+
+    room: tokens that a prompt may have.   verifiers: that are asked; some read the answer, which
+    must be there then.
 
     Raises: ConfigError naming a file and a line.
     """
     tasks: list[Task] = []
     digest = hashlib.sha256(tokenizer.fingerprint.encode())
+    needs_answer = sorted(_READ_ANSWERS.intersection(verifiers))
     for path in paths:
         for number, line in enumerate(_lines(path), start=1):
             if not line.strip():
                 continue
             try:
-                task = _task(json.loads(line), template, tokenizer)
+                task = _task(json.loads(line), template, tokenizer, needs_answer)
+                if room is not None and len(task.token_ids) > room:
+                    raise RequestError(
+                        f"the prompt has {len(task.token_ids)} tokens, and max_tokens leaves "
+                        f"{max(0, room)} of the model's longest sequence; leave the line out, or "
+                        "take a smaller max_tokens."
+                    )
             except (ValueError, RecursionError, RequestError, TemplateError) as error:
                 raise ConfigError(f"{path}, line {number}: {error}") from None
             digest.update(repr((task.token_ids, task.answer)).encode())
@@ -175,9 +199,18 @@ def _last_word(text: str) -> str:
     return words[-1].rstrip(".") if words else ""
 
 
-def _task(fields: object, template: ChatTemplate, tokenizer: Tokenizer) -> Task:
+def _task(
+    fields: object, template: ChatTemplate, tokenizer: Tokenizer, needs_answer: Sequence[str]
+) -> Task:
     values = cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
-    prompt, answer = values.get("prompt"), values.get("answer", "")
+    if "prompt" not in values:
+        raise RequestError("prompt is missing; a line is a JSON object with prompt and answer.")
+    if needs_answer and not values.get("answer"):
+        raise RequestError(
+            f"answer is {quote(values.get('answer'))}; {needs_answer[0]} compares with it, so it "
+            "must be a string that is not empty."
+        )
+    prompt, answer = values["prompt"], values.get("answer", "")
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if not isinstance(answer, str):

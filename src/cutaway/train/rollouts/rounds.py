@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from cutaway.core.errors import ConfigError
+from cutaway.core.limits import quote
 from cutaway.engine.build import device_of
 from cutaway.engine.loading.template_of import compiled_template, folder_template
 from cutaway.tokens.files.tokenizer_files import load_folder
+from cutaway.tokens.tokenizer import Tokenizer
 from cutaway.train import ranks
 from cutaway.train.data.packing import MicroBatch, UpdatePlan, fill
 from cutaway.train.losses.divergences import k1, k3
@@ -42,11 +44,11 @@ from cutaway.train.stage_config import option
 class RoundSettings(AdapterSettings, StageSettings):
     """What stages that learn from sampled answers are told."""
 
-    model: str = option(help="the folder of the model that is tuned")
+    model: str = option(help="the folder of the model that is tuned", names_model=True)
     data: tuple[Path, ...] = option(help=".jsonl files with prompt and answer a line")
     held_out: tuple[Path, ...] = option((), help=".jsonl files of tasks to measure on")
     rewards: str = option("", help="verifiers, with commas between them")
-    reward_model: str = option("", help="the folder of a reward model")
+    reward_model: str = option("", help="the folder of a reward model", names_model=True)
     verifier: str = option("exact", help="what is measured of held-out tasks")
     prompts: int = option(32, help="prompts of a round", least=1)
     answers: int = option(1, help="answers to each prompt", least=1)
@@ -116,18 +118,24 @@ class Sampling:
             seed=settings.seed,
         )
         set_precision(self.model.transformer, settings)
-        self.scorer = _scorer(settings)
         folder = Path(settings.model)
         self.tokenizer = load_folder(folder)
+        self.scorer = _scorer(settings, self.tokenizer)
         template = compiled_template(
             folder_template(folder), name=settings.model, tokenizer=self.tokenizer
         )
-        self.tasks = read_tasks(settings.data, template, self.tokenizer)
-        self.held_out = read_tasks(settings.held_out, template, self.tokenizer)
-        self.reference = Reference.of(self.model)
         names = [name.strip() for name in settings.rewards.split(",") if name.strip()]
+        room = self.model.architecture.facts.max_length - settings.max_tokens
+        self.tasks = read_tasks(
+            *(settings.data, template, self.tokenizer), room=room, verifiers=names
+        )
+        self.held_out = read_tasks(
+            *(settings.held_out, template, self.tokenizer), room=room, verifiers=[settings.verifier]
+        )
+        _check_parts(settings, len(self.tasks.tasks))
+        self.reference = Reference.of(self.model)
         self._rewards = choose_rewards(names, [], self.scorer)
-        self._verifier = choose_rewards([settings.verifier], [], None)
+        self._verifier = choose_rewards([settings.verifier], [], None, field="verifier")
         self._plan = UpdatePlan(
             [1] * len(self.tasks.tasks), seed=settings.seed, budget=settings.prompts
         )
@@ -242,9 +250,14 @@ def _in_parts(count: int, num_parts: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(borders)]
 
 
-def _scorer(settings: RoundSettings) -> Scorer | None:
+def _scorer(settings: RoundSettings, tokenizer: Tokenizer) -> Scorer | None:
     if not settings.reward_model:
         return None
+    if load_folder(Path(settings.reward_model)).fingerprint != tokenizer.fingerprint:
+        raise ConfigError(
+            f"reward_model {quote(settings.reward_model)} has another vocabulary than model "
+            f"{quote(settings.model)}; they must share one, since answers are scored by their ids."
+        )
     model = open_scoring(settings.reward_model, device=device_of(settings.device))
     return model.scorer.requires_grad_(False)
 
@@ -258,8 +271,15 @@ def _check(settings: RoundSettings) -> None:
                 f"{name} is {value}; it must be a multiple of epochs times parts, {size}, since "
                 "the answers of a round are sampled once."
             )
-    if settings.prompts < settings.parts:
+
+
+def _check_parts(settings: RoundSettings, num_tasks: int) -> None:
+    """Raise ConfigError where the smallest round of a pass has fewer prompts than parts."""
+    smallest = min(num_tasks, settings.prompts)
+    if num_tasks > settings.prompts:
+        smallest = num_tasks % settings.prompts or settings.prompts
+    if smallest < settings.parts:
         raise ConfigError(
-            f"parts is {settings.parts}, and a round has {settings.prompts} prompts; it may have "
-            "at most as many parts."
+            f"parts is {settings.parts}, and {num_tasks} tasks by {settings.prompts} prompts leave "
+            f"a round of {smallest}; it must be at most that, or prompts another number."
         )
