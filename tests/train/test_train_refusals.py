@@ -80,6 +80,21 @@ def test_a_verifier_that_compares_needs_an_answer(folder: Path, tmp_path: Path) 
         grpo.prepare(rounds(folder, tmp_path / "x", data=(path,), prompts=1))
 
 
+def test_tasks_may_lie_in_parquet_and_must_be_objects(folder: Path, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(tasks(10)), tmp_path / "tasks.parquet")
+    found = [
+        grpo.prepare(rounds(folder, tmp_path / "x", data=(path,))).data
+        for path in (folder / "tasks.jsonl", tmp_path / "tasks.parquet")
+    ]
+    assert found[0] == found[1]
+    path = write_lines(tmp_path / "list.jsonl", [[1]])
+    with pytest.raises(ConfigError, match=r"line 1: the line is \[1\]; it must be a JSON object"):
+        grpo.prepare(rounds(folder, tmp_path / "x", data=(path,)))
+
+
 def test_a_reward_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
     """Even one of the same size: its ids mean other words."""
     text = tmp_path / "text.txt"

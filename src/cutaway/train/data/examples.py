@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cutaway.core.errors import ConfigError, RequestError
+from cutaway.core.errors import ConfigError, RequestError, TemplateError
 from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
 from cutaway.text.prompt import encode
@@ -64,7 +64,7 @@ def read_documents(path: Path) -> list[Document]:
     """
     if path.suffix not in (".jsonl", _PARQUET):
         return [Document(_decoded(path))]
-    return _each(path, lambda fields: Document(_text(fields, "text")))
+    return read_each(path, lambda fields: Document(_text(fields, "text")))
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -72,7 +72,7 @@ def read_conversations(path: Path) -> list[Conversation]:
 
     Raises: ConfigError naming file, line and field.
     """
-    return _each(path, _conversation)
+    return read_each(path, _conversation)
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
@@ -82,7 +82,27 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
     Raises: ConfigError naming file, line and field.
     """
-    return _each(path, _pair)
+    return read_each(path, _pair)
+
+
+def read_each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made]:
+    """What is made of each line of a .jsonl file, or each row of a Parquet file.
+
+    Raises: ConfigError naming file and line for whatever make refuses.
+    """
+    made: list[Made] = []
+    is_parquet = path.suffix == _PARQUET
+    for number, line in _rows(path) if is_parquet else _lines(path):
+        try:
+            fields: object = json.loads(line) if isinstance(line, str) else line
+            if not isinstance(fields, dict):
+                raise RequestError(f"the line is {quote(fields)}; it must be a JSON object.")
+            made.append(make(cast("dict[str, object]", fields)))
+        except (ValueError, RecursionError, RequestError, TemplateError) as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    if not made:
+        raise ConfigError(f"{path} has no line with an example.")
+    return made
 
 
 def _conversation(fields: Mapping[str, object]) -> Conversation:
@@ -134,22 +154,6 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     if any("\ud800" <= each <= "\udfff" for each in value):
         raise RequestError(f"{name} has half of a surrogate pair, which is no character of a text.")
     return value
-
-
-def _each(path: Path, make: Callable[[Mapping[str, object]], Made]) -> list[Made]:
-    made: list[Made] = []
-    is_parquet = path.suffix == _PARQUET
-    for number, line in _rows(path) if is_parquet else _lines(path):
-        try:
-            fields: object = json.loads(line) if isinstance(line, str) else line
-            if not isinstance(fields, dict):
-                raise RequestError(f"the line is {quote(fields)}; it must be a JSON object.")
-            made.append(make(cast("dict[str, object]", fields)))
-        except (ValueError, RecursionError, RequestError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from None
-    if not made:
-        raise ConfigError(f"{path} has no line with an example.")
-    return made
 
 
 def _rows(path: Path) -> Iterator[tuple[int, object]]:

@@ -7,7 +7,6 @@ weight. An answer that did not end is worth -1 whatever else it says, so that en
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import cast
 
 import torch
 
-from cutaway.core.errors import ConfigError, RequestError, TemplateError
+from cutaway.core.errors import ConfigError, RequestError
 from cutaway.core.limits import quote
 from cutaway.text.chat_messages import Message, from_dicts
 from cutaway.text.template import ChatTemplate
 from cutaway.tokens.tokenizer import Tokenizer
-from cutaway.train.data.examples import encode_prompt
+from cutaway.train.data.examples import encode_prompt, read_each
 from cutaway.train.model.value_head import Scorer, scores
 from cutaway.train.rollouts.rollouts import Rollout
 
@@ -173,24 +172,21 @@ def read_tasks(
     tasks: list[Task] = []
     digest = hashlib.sha256(tokenizer.fingerprint.encode())
     needs_answer = sorted(_READ_ANSWERS.intersection(verifiers))
+
+    def make(fields: Mapping[str, object]) -> Task:
+        task = _task(fields, template, tokenizer, needs_answer)
+        if room is not None and len(task.token_ids) > room:
+            raise RequestError(
+                f"the prompt has {len(task.token_ids)} tokens, and max_tokens leaves "
+                f"{max(0, room)} of the model's longest sequence; leave the line out, or take a "
+                "smaller max_tokens."
+            )
+        return task
+
     for path in paths:
-        for number, line in enumerate(_lines(path), start=1):
-            if not line.strip():
-                continue
-            try:
-                task = _task(json.loads(line), template, tokenizer, needs_answer)
-                if room is not None and len(task.token_ids) > room:
-                    raise RequestError(
-                        f"the prompt has {len(task.token_ids)} tokens, and max_tokens leaves "
-                        f"{max(0, room)} of the model's longest sequence; leave the line out, or "
-                        "take a smaller max_tokens."
-                    )
-            except (ValueError, RecursionError, RequestError, TemplateError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
+        for task in read_each(path, make):
             digest.update(repr((task.token_ids, task.answer)).encode())
             tasks.append(task)
-    if paths and not tasks:
-        raise ConfigError(f"{paths[0]} has no line with a prompt.")
     return Tasks(tuple(tasks), digest.hexdigest())
 
 
@@ -200,9 +196,11 @@ def _last_word(text: str) -> str:
 
 
 def _task(
-    fields: object, template: ChatTemplate, tokenizer: Tokenizer, needs_answer: Sequence[str]
+    values: Mapping[str, object],
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    needs_answer: Sequence[str],
 ) -> Task:
-    values = cast("dict[str, object]", fields) if isinstance(fields, dict) else {}
     if "prompt" not in values:
         raise RequestError("prompt is missing; a line is a JSON object with prompt and answer.")
     if needs_answer and not values.get("answer"):
@@ -217,10 +215,3 @@ def _task(
         raise RequestError(f"answer is {quote(answer)}; it must be a string.")
     messages = from_dicts(prompt)
     return Task(messages, answer, encode_prompt(messages, template, tokenizer))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}.") from None
