@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,29 @@ from cutaway.server.openai.responses_fields import OBJECTS as RESPONSES_OBJECTS
 from cutaway.server.routes import describe_route
 from cutaway.text import chat_fields
 from cutaway.text.object_fields import ObjectFields
+from cutaway.train.distill import DistillSettings
+from cutaway.train.dpo import DpoSettings
+from cutaway.train.grpo import GrpoSettings
+from cutaway.train.ppo import PpoSettings
+from cutaway.train.pretrain import PretrainSettings
+from cutaway.train.reward import RewardSettings
+from cutaway.train.sft import SftSettings
+from cutaway.train.speculator import SpeculatorSettings
+from cutaway.train.stage import StageSettings
+from cutaway.train.stage_config import plain
+from cutaway.train.vocabulary import VocabularySettings
 
+STAGES = {
+    "bpe": VocabularySettings,
+    "pretrain": PretrainSettings,
+    "sft": SftSettings,
+    "reward": RewardSettings,
+    "dpo": DpoSettings,
+    "ppo": PpoSettings,
+    "grpo": GrpoSettings,
+    "distill": DistillSettings,
+    "speculator": SpeculatorSettings,
+}
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "<!-- {}: written by `python tools/cli_page.py` -->\n"
 END = "<!-- end of {} -->\n"
@@ -98,6 +121,32 @@ def settings() -> Iterator[str]:
         default = "" if key.default in (None, ()) else f"`{str(key.default).lower()}`"
         what = key.help.split("; default")[0] if default else key.help
         yield f"| `{key.flag}` | {_cell(what)} | {default} |"
+
+
+def stage_settings() -> Iterator[str]:
+    """Settings that all stages of training have, and those of each stage beside them."""
+    shared = {each.name: each for each in fields(StageSettings)}
+    yield from ("Of every stage but `bpe`:", "")
+    yield from _of_stage(shared.values())
+    for name, kind in STAGES.items():
+        own = [each for each in fields(kind) if not _is_same(each, shared.get(each.name))]
+        yield from ("", f"Of `{name}`, where it differs:" if name != "bpe" else "Of `bpe`:", "")
+        yield from _of_stage(own)
+
+
+def _of_stage(settings: Iterable[Field[Any]]) -> Iterator[str]:
+    yield from ("| setting | what | default |", "|---|---|---|")
+    for each in settings:
+        told = each.metadata
+        allowed = "; " + ", ".join(told["choices"]) if told["choices"] else ""
+        default = "it must be given"
+        if each.default is not MISSING:
+            default = "" if each.default is None else f"`{json.dumps(plain(each.default))}`"
+        yield f"| `{each.name}` | {_cell(told['help'] + allowed)} | {default} |"
+
+
+def _is_same(one: Field[Any], other: Field[Any] | None) -> bool:
+    return other is not None and (one.default, one.metadata) == (other.default, other.metadata)
 
 
 def request_fields() -> Iterator[str]:
@@ -254,6 +303,7 @@ PAGES = {
     "cli.md": {"exit codes": exit_codes, "commands": commands},
     "configuration.md": {"settings": settings},
     "python.md": {"python": reference},
+    "train.md": {"settings of stages": stage_settings},
 }
 
 

@@ -65,7 +65,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "cutaway trace export gravity.cutaway --to csv --output gravity.csv",
     ),
     "train bpe": ("cutaway train bpe bpe.toml",),
-    "train pretrain": ("cutaway train pretrain pretrain.toml learning_rate=3e-4",),
+    "train pretrain": ("cutaway train pretrain pretrain.toml rate=3e-4",),
     "train sft": ("cutaway train sft sft.toml", "cutaway train sft sft.toml --show 3"),
     "train reward": ("cutaway train reward reward.toml",),
     "train dpo": ("cutaway train dpo dpo.toml lora_rank=8",),

@@ -26,7 +26,7 @@ app = typer.Typer(
 Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="settings of the stage")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="settings in place of the file's"),
+    typer.Argument(metavar="KEY=VALUE", help="settings in place of the file's"),
 ]
 Show = Annotated[
     int, typer.Option(min=0, help="print so many examples as they are learned, and end")
